@@ -1,0 +1,39 @@
+"""The long short-term memory cell."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenflow.cells.cell import Cell, State, Weights
+
+
+class LSTM(Cell):
+    """``c_t = σ(f) c_{t-1} + σ(i) tanh(g)``, ``h_t = σ(o) tanh(c_t)``, with (i, f, g, o) = W_ih x_t + b + W_hh h_{t-1}.
+
+    Args:
+        forget_bias: where the bias of the forget gate starts; 1 lets a new layer remember.
+
+    The gates stand in torch's order, so that weights copy over. Reference: Gers et al. 2000.
+    """
+
+    blocks = 4
+    state_size = 2
+    equation = "c = σ(f) c + σ(i) tanh(g); h = σ(o) tanh(c)"
+
+    def __init__(self, forget_bias: float = 1.0) -> None:
+        self.forget_bias = forget_bias
+
+    def start(
+        self, input_size: int, hidden_size: int, bias: bool, generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        weights = super().start(input_size, hidden_size, bias, generator)
+        if bias:
+            weights["bias"][hidden_size : 2 * hidden_size] = self.forget_bias
+        return weights
+
+    def step(self, a: Tensor, state: State, weights: Weights) -> State:
+        h, c = state
+        i, f, g, o = (a + h @ weights["weight_hh"].mT).chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c

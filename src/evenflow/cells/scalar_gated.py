@@ -1,0 +1,77 @@
+"""The cell of FastRNN and SGORNN: a plain step, mixed with the state before by two trained scalars."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from evenflow import activations
+from evenflow.cells.cell import State, Weights
+from evenflow.cells.elman import Elman
+
+GATES = ("free", "bounded")
+
+
+class ScalarGated(Elman):
+    """``h_t = α f(W_ih x_t + b + W_hh h_{t-1}) + β h_{t-1}``.
+
+    Args:
+        activation: f.
+        gates: ``"free"``, α = σ(a) and β = σ(b) (FastRNN); or ``"bounded"``, β <= 1 - 2α (SGORNN).
+        alpha, beta: where the two gates start.
+
+    Weights: ``gate_alpha`` and ``gate_beta``, the scalars a and b, each ``(1)``.
+
+    Note on the bound: the document takes α = σ(a) and clips β to 1 - 2α, which no β meets once α > 1/2. Here bounded
+    gates have α = σ(a) / 2, so α < 1/2 for any a, and β = min(σ(b), 1 - 2α). Where α is small the two agree but for a
+    shift of a by ln 2. `test_gates_keep_their_bound` tries every a and b the optimiser can reach.
+
+    References: Kusupati et al. 2018 (FastRNN); the SGORNN document, equations 1 and 3.
+    """
+
+    equation = "h = α f(W x + b + U h) + β h"
+
+    def __init__(
+        self,
+        activation: str | activations.Activation = "relu",
+        gates: str = "free",
+        alpha: float = 0.023,
+        beta: float = 0.9526,
+    ) -> None:
+        super().__init__(activation)
+        if gates not in GATES:
+            raise ValueError(f"gates must be one of {', '.join(GATES)}, got {gates!r}")
+        ceiling = 1.0 if gates == "free" else 0.5
+        if not 0 < alpha < ceiling:
+            raise ValueError(f"alpha must lie between 0 and {ceiling:g} with {gates} gates, got {alpha}")
+        if not 0 < beta < 1:
+            raise ValueError(f"beta must lie between 0 and 1, got {beta}")
+        if gates == "bounded" and beta > 1 - 2 * alpha:
+            raise ValueError(
+                f"beta must be at most 1 - 2 alpha = {1 - 2 * alpha:g} with bounded gates, got {beta}; "
+                f"lower beta or alpha ({alpha})"
+            )
+        self.gates, self.alpha, self.beta = gates, alpha, beta
+
+    def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
+        share = self.alpha if self.gates == "free" else 2 * self.alpha
+        return super().extra(hidden_size, generator) | {
+            "gate_alpha": torch.tensor([math.log(share / (1 - share))]),
+            "gate_beta": torch.tensor([math.log(self.beta / (1 - self.beta))]),
+        }
+
+    def scalars(self, weights: Weights) -> tuple[Tensor, Tensor]:
+        """α and β, each ``(1)``."""
+        alpha, beta = weights["gate_alpha"].sigmoid(), weights["gate_beta"].sigmoid()
+        if self.gates == "bounded":
+            alpha = alpha / 2
+            beta = torch.minimum(beta, 1 - 2 * alpha)
+        return alpha, beta
+
+    def step(self, a: Tensor, state: State, weights: Weights) -> State:
+        (h,) = state
+        (new,) = super().step(a, state, weights)
+        alpha, beta = self.scalars(weights)
+        return (alpha * new + beta * h,)

@@ -1,0 +1,110 @@
+"""From a sequence to an answer: embedding or raw input, recurrent layer, readout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+READOUTS = ("last", "every")
+
+
+class SequenceModel(nn.Module):
+    """``y = W_o h + b_o`` after a recurrent layer, at the last step or at every step.
+
+    Shapes:
+        inputs ``(T, B, I)``, or whole numbers ``(T, B)`` with a vocabulary; outputs ``(B, O)`` with readout ``"last"``
+        and ``(T, B, O)`` with ``"every"``.
+
+    Args:
+        layer: any layer of evenflow, or torch's RNN, GRU or LSTM, time first.
+        output_size: O.
+        readout: ``"last"`` or ``"every"``.
+        vocabulary: how many symbols there are; adds an embedding as wide as the layer's input.
+
+    Starting value: readout Glorot uniform with bias zero, embedding N(0, 1).
+
+    >>> model = SequenceModel(RNN(2, 128, map="exponential", activation="abs"), 1)
+    >>> outputs, state = model(torch.randn(784, 50, 2))
+    >>> outputs.shape
+    torch.Size([50, 1])
+    """
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        output_size: int,
+        *,
+        readout: str = "last",
+        vocabulary: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if readout not in READOUTS:
+            raise ValueError(f"readout must be one of {', '.join(READOUTS)}, got {readout!r}")
+        if not isinstance(output_size, int) or output_size < 1:
+            raise ValueError(f"output_size must be a whole number of at least 1, got {output_size!r}")
+        if vocabulary is not None and vocabulary < 1:
+            raise ValueError(f"vocabulary must be at least 1, got {vocabulary}")
+        if getattr(layer, "batch_first", False):
+            raise ValueError("layer must be time first (batch_first=False) inside a SequenceModel")
+        self.readout = readout
+        like = next(layer.parameters())
+        self.embedding = None
+        if vocabulary is not None:
+            self.embedding = nn.Embedding.from_pretrained(
+                torch.randn(vocabulary, _size(layer, "input_size"), generator=generator), freeze=False
+            ).to(like)
+        self.layer = layer
+        width = _size(layer, "hidden_size") * (2 if getattr(layer, "bidirectional", False) else 1)
+        self.output = nn.Linear(width, output_size)
+        nn.init.xavier_uniform_(self.output.weight, generator=generator)
+        nn.init.zeros_(self.output.bias)
+        self.output.to(like)
+
+    def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Outputs and the layer's final state.
+
+        Args:
+            state: where the layer begins, as it gave it back; None for its own.
+            lengths: the steps of each sequence ``(B)`` where they differ; outputs beyond the end are those of a zero
+                state.
+        """
+        x = inputs
+        if self.embedding is not None:
+            if inputs.is_floating_point():
+                raise ValueError(f"inputs must be whole numbers for a model with a vocabulary, got {inputs.dtype}")
+            x = self.embedding(inputs)
+        if lengths is not None:
+            h, state = self.layer(pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False), state)
+            assert isinstance(h, PackedSequence)
+            h, _ = pad_packed_sequence(h, total_length=len(inputs))
+        else:
+            h, state = self.layer(x, state)
+        if self.readout == "every":
+            return self.output(h), state
+        return self.output(self._last(h, lengths)), state
+
+    def _last(self, h: Tensor, lengths: Tensor | None) -> Tensor:
+        if lengths is None:
+            return h[-1]
+        return h[lengths.to(h.device) - 1, torch.arange(h.shape[1], device=h.device)]
+
+    def parameter_counts(self) -> dict[str, int]:
+        """Trained numbers by part: embedding, layer, output and their total."""
+        parts = {"embedding": self.embedding, "layer": self.layer, "output": self.output}
+        counts = {
+            name: sum(p.numel() for p in part.parameters() if p.requires_grad)
+            for name, part in parts.items()
+            if part is not None
+        }
+        return counts | {"total": sum(counts.values())}
+
+
+def _size(layer: nn.Module, name: str) -> int:
+    value = getattr(layer, name, None)
+    if not isinstance(value, int):
+        raise ValueError(f"layer must be a recurrent layer with an {name}, got {type(layer).__name__}")
+    return value

@@ -1,0 +1,183 @@
+"""What every recurrent layer shares: the signature and the habits of `torch.nn.RNN`, for any cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from evenflow import maps
+from evenflow.cells import Cell
+from evenflow.scan import ENGINES, scan
+from evenflow.sequences import Sequences
+
+INITIAL_STATES = ("zero", "learned")
+MapChoice = str | Callable[[int], maps.Map]
+
+
+class Recurrent(nn.Module):
+    """A cell run over time: what every layer shares.
+
+    Shapes:
+        input ``(T, B, I)``, ``(B, T, I)`` with `batch_first`, ``(T, I)`` without a batch, or a `PackedSequence`;
+        initial and final states ``(num_layers * directions, B, H)``; output as the input, ``directions * H`` wide.
+
+    Args:
+        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as in
+            `torch.nn.RNN`. There is one bias vector per layer and direction, as in the documents.
+        map: what the recurrent matrix is made by, a name of `maps.MAPS` or a function of the hidden size that returns a
+            `maps.Map`. Options of the map follow as keywords.
+        initial_state: ``"zero"``, or ``"learned"`` for one trained vector per layer and direction.
+        engine: ``"auto"`` takes the fastest scan there is, ``"reference"`` the plain loop.
+        generator: where starting values are drawn from, instead of torch's global one.
+
+    Weights carry torch's names: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_l0``, with ``_reverse`` for the way back.
+    A matrix with a map is computed once per call; assign to ``weight_hh_l0`` to set it.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        map: MapChoice = "free",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        initial_state: str = "zero",
+        engine: str = "auto",
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **map_options: Any,
+    ) -> None:
+        super().__init__()
+        for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        if initial_state not in INITIAL_STATES:
+            raise ValueError(f"initial_state must be one of {', '.join(INITIAL_STATES)}, got {initial_state!r}")
+        if engine not in ENGINES:
+            raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+        self.cell, self.engine = cell, engine
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
+        self.initial_state = initial_state
+        self._taps: list[Tensor] | None = None
+        self._suffixes = [
+            f"_l{layer}{direction}"
+            for layer in range(num_layers)
+            for direction in (("", "_reverse") if bidirectional else ("",))
+        ]
+        self._names: tuple[str, ...] = ()
+        directions = 2 if bidirectional else 1
+        for index, suffix in enumerate(self._suffixes):
+            width = input_size if index < directions else directions * hidden_size
+            start = cell.start(width, hidden_size, bias, generator)
+            if initial_state == "learned":
+                start |= {f"{letter}0": torch.zeros(hidden_size) for letter in "hc"[: cell.state_size]}
+            blocks = [maps.make(map, hidden_size, **map_options) for _ in range(cell.blocks)]
+            start["weight_hh"] = torch.empty(cell.blocks * hidden_size, hidden_size)
+            self._names = tuple(start)
+            for name, value in start.items():
+                self.register_parameter(name + suffix, nn.Parameter(value))
+            self._attach(f"weight_hh{suffix}", blocks, generator)
+        self.to(device=device, dtype=dtype)
+
+    def _attach(self, name: str, blocks: list[maps.Map], generator: torch.Generator | None) -> None:
+        if len(blocks) == 1:
+            maps.attach(self, name, blocks[0], generator=generator)
+            return
+        with torch.no_grad():
+            getattr(self, name).copy_(torch.cat([block(*block.start(generator)) for block in blocks]))
+
+    def forward(
+        self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None = None
+    ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
+        sequences = Sequences.read(input, self.input_size, self.batch_first)
+        given = self._read_states(sequences, hx)
+        x = sequences.padded
+        finals: list[list[Tensor]] = []
+        directions = 2 if self.bidirectional else 1
+        for layer in range(self.num_layers):
+            if layer and self.dropout and self.training:
+                x = nn.functional.dropout(x, self.dropout)
+            outputs = []
+            for direction in range(directions):
+                index = layer * directions + direction
+                states = self._run(x, index, sequences, None if given is None else [s[index] for s in given])
+                finals.append([sequences.last(s) for s in states])
+                outputs.append(sequences.reverse(states[0]) if direction else states[0])
+            x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
+        final = tuple(sequences.write_state(torch.stack(member)) for member in zip(*finals, strict=True))
+        return sequences.write(x), final[0] if self.cell.state_size == 1 else final
+
+    def _run(self, x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None) -> tuple[Tensor, ...]:
+        suffix = self._suffixes[index]
+        weights = {name: getattr(self, name + suffix) for name in self._names}
+        backwards = suffix.endswith("reverse")
+        a = self.cell.project(sequences.reverse(x) if backwards else x, weights)
+        if state is None:
+            shape = (x.shape[1], self.hidden_size)
+            if self.initial_state == "learned":
+                state = [weights[f"{letter}0"].expand(shape) for letter in "hc"[: self.cell.state_size]]
+            else:
+                state = [a.new_zeros(shape)] * self.cell.state_size
+        tap = None
+        if self._taps is not None:
+            zeros = torch.zeros(
+                *x.shape[:2], self.hidden_size, dtype=weights["weight_hh"].dtype, device=x.device, requires_grad=True
+            )
+            self._taps.append(zeros)
+            tap = sequences.reverse(zeros) if backwards else zeros
+        return scan(self.cell, a, tuple(state), weights, sequences.batch_sizes, tap, self.engine)
+
+    def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
+        if hx is None:
+            return None
+        states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        if len(states) != self.cell.state_size:
+            wanted = "one tensor h0" if self.cell.state_size == 1 else "a pair (h0, c0)"
+            raise ValueError(f"the initial state must be {wanted}, got {len(states)} tensors")
+        return [
+            sequences.read_state(state, len(self._suffixes), self.hidden_size, f"{letter}0")
+            for state, letter in zip(states, "hc", strict=False)
+        ]
+
+    @contextmanager
+    def taps(self) -> Iterator[list[Tensor]]:
+        """Listen to the states: each scan inside the block adds a tensor whose `grad`, after backward, is ∂L/∂h_t.
+
+        One tensor ``(T, B, H)`` per layer and direction and call, in the order of the final states; rows of packed
+        input stand longest first.
+
+        >>> with layer.taps() as taps:
+        ...     output, _ = layer(x)
+        >>> output[-1].sum().backward()
+        >>> taps[0].grad.norm(dim=-1)  # how much of the gradient reaches back to each step
+        """
+        outer, self._taps = self._taps, []
+        try:
+            yield self._taps
+        finally:
+            self._taps = outer
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do; here because scripts written for `torch.nn.RNN` call it."""
+
+    def extra_repr(self) -> str:
+        shown = [f"{self.input_size}, {self.hidden_size}"]
+        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+        shown += [f"{k}={getattr(self, k)}" for k, default in defaults.items() if getattr(self, k) != default]
+        if self.initial_state != "zero":
+            shown.append(f"initial_state={self.initial_state!r}")
+        return ", ".join(shown)

@@ -1,0 +1,62 @@
+"""SequenceModel: embedding or raw input, layer, readout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from evenflow import RNN, SequenceModel, create
+
+
+@pytest.mark.parametrize("layer", [RNN(3, 8), create("lstm", 3, 8), nn.GRU(3, 8)], ids=["rnn", "lstm", "torch-gru"])
+def test_readouts(layer):
+    x = torch.randn(7, 5, 3)
+    every, state = SequenceModel(layer, 4, readout="every")(x)
+    assert every.shape == (7, 5, 4)
+    last = SequenceModel(layer, 4)
+    outputs, _ = last(x, state)
+    assert outputs.shape == (5, 4)
+    torch.testing.assert_close(outputs, last.output(layer(x, state)[0][-1]))
+
+
+def test_lengths_read_each_sequence_at_its_own_end():
+    model = SequenceModel(RNN(3, 8), 2)
+    x, lengths = torch.randn(7, 4, 3), torch.tensor([2, 7, 5, 1])
+    outputs, _ = model(x, lengths=lengths)
+    for b, length in enumerate(lengths.tolist()):
+        torch.testing.assert_close(outputs[b], model(x[:length, b : b + 1])[0][0])
+
+
+def test_vocabulary_embeds_whole_numbers():
+    model = SequenceModel(RNN(6, 8, bidirectional=True), 10, readout="every", vocabulary=10)
+    outputs, _ = model(torch.randint(10, (7, 5)))
+    assert outputs.shape == (7, 5, 10)
+    assert model.parameter_counts() == {
+        "embedding": 60,
+        "layer": 2 * (8 * 6 + 8 * 8 + 8),
+        "output": 170,
+        "total": 60 + 240 + 170,
+    }
+
+
+def test_dtype_follows_the_layer():
+    model = SequenceModel(RNN(3, 8, dtype=torch.float64), 2)
+    assert model(torch.randn(4, 2, 3, dtype=torch.float64))[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: SequenceModel(RNN(2, 4), 1, readout="all"), "readout must be one of last, every, got 'all'"),
+        (lambda: SequenceModel(RNN(2, 4), 0), "output_size"),
+        (lambda: SequenceModel(RNN(2, 4), 1, vocabulary=0), "vocabulary"),
+        (lambda: SequenceModel(RNN(2, 4, batch_first=True), 1), "time first"),
+        (lambda: SequenceModel(nn.Linear(2, 4), 1), "recurrent layer"),
+        (lambda: SequenceModel(RNN(2, 4), 1, vocabulary=5)(torch.randn(3, 2)), "whole numbers"),
+    ],
+)
+def test_bad_input(call, words):
+    with pytest.raises(ValueError, match=".") as error:
+        call()
+    assert words in str(error.value)
