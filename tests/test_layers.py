@@ -14,7 +14,7 @@ import evenflow
 from evenflow import LSTM, RNN, ScalarGatedRNN
 from evenflow.maps import residual
 
-SAME = dict(atol=1e-11, rtol=1e-10)  # float64, the same sums in another order
+SAME = {"atol": 1e-11, "rtol": 1e-10}  # float64, the same sums in another order
 BATCH, STEPS, INPUT, HIDDEN = 5, 9, 3, 6
 LENGTHS = torch.tensor([4, 9, 1, 9, 6])
 
@@ -67,7 +67,7 @@ def call_forms(form: str, double: bool, layers: int, directions: int):
 @pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (2, False), (1, True), (2, True)])
 @pytest.mark.parametrize("kind", ["tanh", "relu", "lstm"])
 def test_equals_torch(kind, layers, bidirectional, form, state):
-    options = dict(num_layers=layers, bidirectional=bidirectional, batch_first=form == "batch_first")
+    options = {"num_layers": layers, "bidirectional": bidirectional, "batch_first": form == "batch_first"}
     options["dtype"] = torch.float64
     if kind == "lstm":
         theirs, ours = nn.LSTM(INPUT, HIDDEN, **options), LSTM(INPUT, HIDDEN, **options)

@@ -57,6 +57,6 @@ def test_dtype_follows_the_layer():
     ],
 )
 def test_bad_input(call, words):
-    with pytest.raises(ValueError, match=".") as error:
+    with pytest.raises(ValueError) as error:
         call()
     assert words in str(error.value)

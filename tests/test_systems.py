@@ -62,10 +62,11 @@ def test_options_go_over_the_systems_own():
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("sgorn", "did you mean sgornn"), ("SGORNN", "sgornn"), ("transformer", "known are rnn, irnn")]
+    ("name", "words"),
+    [("sgorn", "did you mean sgornn"), ("SGORNN", "sgornn"), ("transformer", "known are exprnn, fastrnn")],
 )
 def test_unknown_names_get_the_nearest(name, words):
-    with pytest.raises(ValueError, match=".") as error:
+    with pytest.raises(ValueError) as error:
         create(name, 2, 8)
     assert words in str(error.value)
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from evenflow.checks import one_of, whole_number
+
 READOUTS = ("last", "every")
 
 
@@ -42,12 +44,10 @@ class SequenceModel(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if readout not in READOUTS:
-            raise ValueError(f"readout must be one of {', '.join(READOUTS)}, got {readout!r}")
-        if not isinstance(output_size, int) or output_size < 1:
-            raise ValueError(f"output_size must be a whole number of at least 1, got {output_size!r}")
-        if vocabulary is not None and vocabulary < 1:
-            raise ValueError(f"vocabulary must be at least 1, got {vocabulary}")
+        one_of("readout", readout, READOUTS)
+        whole_number("output_size", output_size, 1)
+        if vocabulary is not None:
+            whole_number("vocabulary", vocabulary, 1)
         if getattr(layer, "batch_first", False):
             raise ValueError("layer must be time first (batch_first=False) inside a SequenceModel")
         self.readout = readout

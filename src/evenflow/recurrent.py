@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from evenflow import maps
 from evenflow.cells import Cell
-from evenflow.scan import ENGINES, scan
+from evenflow.checks import one_of, whole_number
+from evenflow.scan import ENGINES, project, scan
 from evenflow.sequences import Sequences
 
 INITIAL_STATES = ("zero", "learned")
@@ -32,7 +33,8 @@ class Recurrent(nn.Module):
         map: what the recurrent matrix is made by, a name of `maps.MAPS` or a function of the hidden size that returns a
             `maps.Map`. Options of the map follow as keywords.
         initial_state: ``"zero"``, or ``"learned"`` for one trained vector per layer and direction.
-        engine: ``"auto"`` takes the fastest scan there is, ``"reference"`` the plain loop.
+        engine: ``"auto"`` takes the fastest scan there is, ``"torch"`` one without compiled code, ``"reference"`` the
+            plain loop.
         generator: where starting values are drawn from, instead of torch's global one.
 
     Weights carry torch's names: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_l0``, with ``_reverse`` for the way back.
@@ -60,14 +62,11 @@ class Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+            whole_number(name, value, 1)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
-        if initial_state not in INITIAL_STATES:
-            raise ValueError(f"initial_state must be one of {', '.join(INITIAL_STATES)}, got {initial_state!r}")
-        if engine not in ENGINES:
-            raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
+        one_of("initial_state", initial_state, INITIAL_STATES)
+        one_of("engine", engine, ENGINES)
         self.cell, self.engine = cell, engine
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
@@ -88,8 +87,8 @@ class Recurrent(nn.Module):
             blocks = [maps.make(map, hidden_size, **map_options) for _ in range(cell.blocks)]
             start["weight_hh"] = torch.empty(cell.blocks * hidden_size, hidden_size)
             self._names = tuple(start)
-            for name, value in start.items():
-                self.register_parameter(name + suffix, nn.Parameter(value))
+            for name, tensor in start.items():
+                self.register_parameter(name + suffix, nn.Parameter(tensor))
             self._attach(f"weight_hh{suffix}", blocks, generator)
         self.to(device=device, dtype=dtype)
 
@@ -125,7 +124,7 @@ class Recurrent(nn.Module):
         suffix = self._suffixes[index]
         weights = {name: getattr(self, name + suffix) for name in self._names}
         backwards = suffix.endswith("reverse")
-        a = self.cell.project(sequences.reverse(x) if backwards else x, weights)
+        a = project(self.cell, sequences.reverse(x) if backwards else x, weights, self.engine)
         if state is None:
             shape = (x.shape[1], self.hidden_size)
             if self.initial_state == "learned":

@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from evenflow.checks import unknown
 from evenflow.layers import LSTM, RNN, ScalarGatedRNN
 from evenflow.recurrent import Recurrent
 
@@ -23,7 +23,7 @@ class System:
     `map_options` belong to `map` and are dropped when the user asks for another map.
     """
 
-    layer: type[Recurrent]
+    layer: Callable[..., Recurrent]
     equation: str
     document: str
     map: str = "free"
@@ -106,9 +106,7 @@ def create(name: str, input_size: int, hidden_size: int, **options: Any) -> Recu
             ``map="householder"``, and that map's own options), over the system's settings.
     """
     if name not in SYSTEMS:
-        near = difflib.get_close_matches(str(name).lower(), SYSTEMS, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(SYSTEMS)}"
-        raise ValueError(f"there is no system {name!r}; {hint}")
+        raise ValueError(unknown("system", name, SYSTEMS))
     system = SYSTEMS[name]
     settings: dict[str, Any] = {"map": system.map, **system.options}
     if options.get("map", system.map) == system.map:

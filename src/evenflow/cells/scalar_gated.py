@@ -10,6 +10,7 @@ from torch import Tensor
 from evenflow import activations
 from evenflow.cells.cell import State, Weights
 from evenflow.cells.elman import Elman
+from evenflow.checks import one_of
 
 GATES = ("free", "bounded")
 
@@ -41,8 +42,7 @@ class ScalarGated(Elman):
         beta: float = 0.9526,
     ) -> None:
         super().__init__(activation)
-        if gates not in GATES:
-            raise ValueError(f"gates must be one of {', '.join(GATES)}, got {gates!r}")
+        one_of("gates", gates, GATES)
         ceiling = 1.0 if gates == "free" else 0.5
         if not 0 < alpha < ceiling:
             raise ValueError(f"alpha must lie between 0 and {ceiling:g} with {gates} gates, got {alpha}")

@@ -1,0 +1,34 @@
+"""The sentences for arguments that will not do: what was given, and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> str:
+    """One sentence that names the unknown `name` and the nearest known ones, or all of them if none is near.
+
+    >>> unknown("task", "copi", ["adding", "copy"])
+    "unknown task 'copi', did you mean copy?"
+    """
+    choices = sorted(known)
+    near = (
+        get_close_matches(str(name).lower(), choices, n=3) or [choice for choice in choices if choice in str(name)][:3]
+    )
+    if near:
+        return f"unknown {kind} {name!r}, did you mean {' or '.join(near)}?"
+    return f"unknown {kind} {name!r}, known are {', '.join(choices)}"
+
+
+def one_of(argument: str, value: object, known: Iterable[str]) -> None:
+    """Raise a ValueError unless `value` is one of the `known` words."""
+    choices = list(known)
+    if value not in choices:
+        raise ValueError(f"{argument} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def whole_number(argument: str, value: object, least: int) -> None:
+    """Raise a ValueError unless `value` is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{argument} must be a whole number of at least {least}, got {value!r}")

@@ -1,0 +1,319 @@
+"""The command line: ``evenflow demo | systems | tasks | train | resume | compare | report``.
+
+Exit codes: 0 done, 1 failed, 2 bad usage. A user's slip is one line on stderr, never a stack trace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evenflow.training.settings import Settings
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from evenflow.training.compare import Attempt
+
+app = typer.Typer(
+    name="evenflow",
+    help="Recurrent networks whose gradients neither vanish nor explode.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Folder = Annotated[Path, typer.Argument(help="A run folder.")]
+TaskOptions = Annotated[
+    list[str] | None,
+    typer.Option("--task-option", "-t", metavar="KEY=VALUE", help="An option of the task, as length=200. Repeatable."),
+]
+SystemOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--system-option", "-s", metavar="KEY=VALUE", help="An option of the layer, as map=exponential. Repeatable."
+    ),
+]
+Hidden = Annotated[int, typer.Option("--hidden", help="Hidden units.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+
+
+def takes_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option per field of `Settings`, in place of its ``**settings``."""
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        options = []
+        for field in dataclasses.fields(Settings):
+            if field.name in without:
+                continue
+            flag = "--" + field.name.replace("_", "-")
+            kind = inspect.get_annotations(Settings, eval_str=True)[field.name]
+            option = typer.Option(flag, help=field.metadata["help"], rich_help_panel="Training")
+            options.append(
+                inspect.Parameter(
+                    field.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=field.default,
+                    annotation=Annotated[kind, option],
+                )
+            )
+        kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        command.__signature__ = own.replace(parameters=kept + options)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in kept + options}
+        return command
+
+    return wrap
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where the runs and the page go.")] = Path("runs/demo"),
+    quiet: Quiet = False,
+) -> None:
+    """Watch a plain network forget and an orthogonal one remember: a table, and a page to look at.
+
+    Takes about two minutes on two cores. Run again, it shows the runs it already has.
+
+    Example:  evenflow demo --folder runs/demo
+    """
+    from evenflow import demo as demonstration
+
+    say(f"The copy task, {len(demonstration.SYSTEMS)} systems at {len(demonstration.RATES)} learning rates each.")
+    best, page = demonstration.run(folder, progress=not quiet, announce=say)
+    show_attempts(best)
+    say(f"The page: {page.resolve()}")
+
+
+@app.command()
+def systems() -> None:
+    """List the named systems, their equations and their size.
+
+    Example:  evenflow systems
+    """
+    from evenflow.systems import SYSTEMS, create
+
+    table = new_table("system", "document", "equation", "parameters")
+    for name, system in SYSTEMS.items():
+        count = sum(p.numel() for p in create(name, 2, 128).parameters())
+        table.add_row(name, system.document, system.equation, f"{count:,}")
+    show(table)
+    say("Parameters: of the layer alone, 2 inputs, 128 hidden units.")
+    say('Use one:  evenflow.create("sgornn", 2, 128)   or   evenflow train adding sgornn')
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks, their options and what a network without memory scores.
+
+    Example:  evenflow tasks
+    """
+    from evenflow.tasks import TASKS
+
+    table = new_table("task", "option", "default", "meaning")
+    for name, kind in TASKS.items():
+        task = kind()
+        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+            table.add_row(name, field.name, str(field.default), field.metadata["help"])
+            name = ""
+        table.add_row("", "", "", f"without memory: loss {task.baseline:.4f}; judged by {task.metric_name}")
+        table.add_section()
+    show(table)
+    say("Use one:  evenflow train adding sgornn --task-option length=400")
+
+
+@app.command()
+@takes_settings()
+def train(
+    task: Annotated[str, typer.Argument(help="What to learn; see `evenflow tasks`.")],
+    system: Annotated[str, typer.Argument(help="What learns it; see `evenflow systems`.")],
+    folder: Annotated[Path | None, typer.Option(help="The run's folder; runs/TASK-SYSTEM if not given.")] = None,
+    hidden: Hidden = 128,
+    task_option: TaskOptions = None,
+    system_option: SystemOptions = None,
+    quiet: Quiet = False,
+    **settings: Any,
+) -> None:
+    """Train one system on one task, in a run folder that can be resumed and reported on.
+
+    Example:  evenflow train adding sgornn --hidden 64 --rate 0.01 --optimizer rmsprop -t length=200 --probe-every 50
+    """
+    from evenflow.training import train as run
+
+    folder = folder or Path("runs") / f"{task}-{system}"
+    config = {
+        "task": {"name": task, **pairs("--task-option", task_option)},
+        "system": {"name": system, "hidden_size": hidden, **pairs("--system-option", system_option)},
+        "training": {key: value for key, value in settings.items() if value is not None},
+    }
+    finish(run(config, folder, progress=not quiet), folder)
+
+
+@app.command()
+def resume(folder: Folder, quiet: Quiet = False) -> None:
+    """Go on with a run that was killed or interrupted; it ends as if it never had been.
+
+    Example:  evenflow resume runs/adding-sgornn
+    """
+    from evenflow.training import resume as run
+
+    finish(run(folder, progress=not quiet), folder)
+
+
+@app.command()
+@takes_settings("rate")
+def compare(
+    task: Annotated[str, typer.Argument(help="What to learn; see `evenflow tasks`.")],
+    systems: Annotated[list[str], typer.Argument(help="What learns it, two or more; see `evenflow systems`.")],
+    rates: Annotated[str, typer.Option(help="Learning rates every system may try, with commas.")] = "1e-2,1e-3,1e-4",
+    folder: Annotated[Path | None, typer.Option(help="Where runs and page go; runs/compare-TASK if not given.")] = None,
+    hidden: Hidden = 128,
+    task_option: TaskOptions = None,
+    quiet: Quiet = False,
+    **settings: Any,
+) -> None:
+    """Train several systems on one task under the same rules, and set the best run of each side by side.
+
+    Example:  evenflow compare adding rnn lstm sgornn --hidden 64 --steps 1000 -t length=200 --probe-every 50
+    """
+    from evenflow.report import write_report
+    from evenflow.training.compare import compare as run
+
+    folder = folder or Path("runs") / f"compare-{task}"
+    best = run(
+        {"name": task, **pairs("--task-option", task_option)},
+        [{"name": name, "hidden_size": hidden} for name in systems],
+        {key: value for key, value in settings.items() if value is not None},
+        numbers("--rates", rates),
+        folder,
+        progress=not quiet,
+        announce=say,
+    )
+    show_attempts(best)
+    notes = [f"Best of the learning rates {rates}: {attempt.rate:g}." for attempt in best]
+    page = write_report([attempt.folder for attempt in best], folder / "report.html", notes=notes)
+    say(f"The page: {page.resolve()}")
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, one or several.")],
+    out: Annotated[Path | None, typer.Option(help="The page; FOLDER/report.html for one run.")] = None,
+    title: Annotated[str | None, typer.Option(help="Its heading.")] = None,
+) -> None:
+    """Write one page that needs nothing but itself: curves, the gradient over time, settings, verdicts.
+
+    Example:  evenflow report runs/adding-rnn runs/adding-sgornn --out compare.html
+    """
+    from evenflow.report import write_report
+
+    say(f"The page: {write_report(folders, out, title).resolve()}")
+
+
+def pairs(option: str, texts: Sequence[str] | None) -> dict[str, Any]:
+    """``key=value`` texts as a table; a value is read as TOML where it is that, and else as plain text."""
+    table: dict[str, Any] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{option} must be KEY=VALUE, got {text!r}")
+        try:
+            table[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            table[key] = value
+    return table
+
+
+def numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} must be numbers with commas between them, got {text!r}") from None
+
+
+def finish(result: Any, folder: Path) -> None:
+    verdict = "solved" if result.solved else "not solved"
+    say(f"{result.steps} updates, validation loss {result.valid_loss:.4g} (best {result.best_loss:.4g}), {verdict}.")
+    say(f"The run: {folder}   Its page:  evenflow report {folder}")
+
+
+def show_attempts(best: Sequence[Attempt]) -> None:
+    table = new_table("system", "parameters", "best rate", "validation loss", "metric", "verdict", "seconds")
+    for attempt in best:
+        verdict = "diverged" if attempt.diverged else "solved" if attempt.solved else "not solved"
+        table.add_row(
+            attempt.system,
+            f"{attempt.parameters:,}",
+            f"{attempt.rate:g}",
+            f"{attempt.valid_loss:.4f}",
+            f"{attempt.valid_metric:.4f}",
+            verdict,
+            f"{attempt.seconds:.0f}",
+        )
+    show(table)
+
+
+def new_table(*columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        right = column in ("parameters", "best rate", "validation loss", "metric", "seconds")
+        table.add_column(column, justify="right" if right else "left")
+    return table
+
+
+def show(table: Table) -> None:
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    import torch
+
+    from evenflow.training import NonFiniteLoss
+
+    torch.set_flush_denormal(True)  # a vanishing gradient is full of denormals, which slow a CPU down
+    try:
+        code = app(args=arguments, prog_name="evenflow", standalone_mode=False)
+    except (ValueError, OSError) as error:
+        code = complain(str(error), 2)
+    except KeyboardInterrupt:
+        code = complain("interrupted; `evenflow resume FOLDER` goes on where it was", 1)
+    except NonFiniteLoss as error:
+        code = complain(str(error), 1)
+    except Exception as error:
+        # The parser's own errors carry a message and a code; anything else is a defect and shows itself.
+        if not hasattr(error, "format_message"):
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            code = 2
+        else:
+            code = complain(error.format_message(), 2)
+    finally:
+        torch.set_flush_denormal(False)
+    sys.exit(code or 0)
+
+
+def complain(message: str, code: int) -> int:
+    print(f"evenflow: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Run folders → records, with names that tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenflow import tasks
+from evenflow.report.record import Record, flatten
+from evenflow.training.metrics import COLUMNS
+from evenflow.training.run_folder import Run
+
+NO_PROBES = "No gradient probes were recorded in this run."
+
+
+def read(folders: Sequence[Path], notes: Sequence[str] | None = None) -> list[Record]:
+    """One record per folder, in order, labelled so that no two labels are the same."""
+    if not folders:
+        raise ValueError("folders must name at least one run folder, got none")
+    if notes is not None and len(notes) != len(folders):
+        raise ValueError(f"notes must hold one note per run folder, got {len(notes)} for {len(folders)} folders")
+    records = [read_one(Path(folder)) for folder in folders]
+    for record, label in zip(records, labels(records), strict=True):
+        record.label = label
+    for record, note in zip(records, notes or [], strict=False):
+        record.note = note
+    return records
+
+
+def read_one(folder: Path) -> Record:
+    """The record of one run folder, not labelled yet."""
+    if not folder.is_dir():
+        raise ValueError(f"folders must be run folders, and there is no folder {str(folder)!r}")
+    run = Run(folder)
+    tables = {name: table for name, table in run.config.items() if isinstance(table, dict)}
+    loose = {name: value for name, value in run.config.items() if not isinstance(value, dict)}
+    columns = run.metrics
+    cells = [line.split(",") for line in run.metric_lines()[: len(columns["step"])]]
+    rows = {name: np.array([bool(row[i]) for row in cells], dtype=bool) for i, name in enumerate(COLUMNS)}
+    record = Record(folder, tables | ({"run": loose} if loose else {}), columns, rows, status=run.status)
+    record.task = _task(tables.get("task", {}))
+    _probes(run, record)
+    return record
+
+
+def _probes(run: Run, record: Record) -> None:
+    """Fill in the probes, in the order of updates; where there are none that can be drawn, say why."""
+    record.probe_gap = NO_PROBES
+    try:
+        arrays = run.probes
+        if arrays is None:
+            return
+        step, norm = arrays["step"], np.asarray(arrays["gradient_norm"], dtype=np.float64)
+    except (ValueError, KeyError, EOFError):
+        # A page without its heat map is better than no page.
+        record.probe_gap = "The gradient probes of this run cannot be read: probes.npz is damaged."
+        return
+    if norm.ndim != 2 or step.shape != norm.shape[:1]:
+        record.probe_gap = f"The gradient probes have shapes {step.shape} and {norm.shape}, expected (K,) and (K, T)."
+    elif norm.size:
+        order = np.unique(step, return_index=True)[1]
+        record.probe_step, record.probe_norm, record.probe_gap = step[order].astype(float), norm[order], ""
+
+
+def _task(options: dict[str, Any]) -> tasks.Task | None:
+    options = dict(options)
+    try:
+        return tasks.make(options.pop("name", ""), **options)
+    except (TypeError, ValueError):
+        # A task of another version of the library: curves and tables need no more than its name.
+        return None
+
+
+def labels(records: Sequence[Record]) -> list[str]:
+    """System names; where two are the same, with the settings that differ; where that is not enough, numbered."""
+    names = [r.system for r in records]
+    doubled = {name for name in names if names.count(name) > 1}
+    flat = [flatten(r.settings) for r in records]
+    for name in doubled:
+        same = [i for i, n in enumerate(names) if n == name]
+        keys = [k for k in flat[same[0]] if len({repr(flat[i].get(k)) for i in same}) > 1]
+        for i in same:
+            told = ", ".join(f"{k.rpartition('.')[2].replace('_', ' ')} {flat[i].get(k)}" for k in keys[:3])
+            names[i] = f"{name}, {told}" if told else name
+    names = [
+        f"{n} ({r.folder.resolve().name})" if names.count(n) > 1 else n for n, r in zip(names, records, strict=True)
+    ]
+    if len(set(names)) < len(names):
+        names = [f"{i + 1}: {name}" for i, name in enumerate(names)]
+    return names

@@ -1,0 +1,112 @@
+"""The copy task: remember ten symbols over T blanks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evenflow.checks import one_of, whole_number
+
+from .task import Batch, Task, move, option
+
+CONVENTIONS = ("factorized", "spectral")
+SOLVED_ACCURACY = 0.99
+
+
+@dataclass(frozen=True)
+class Copy(Task):
+    """Show n symbols, wait, and ask for them back after a delimiter.
+
+    One sequence has ``T + 2n`` steps: n symbols, ``T - 1`` blanks, the delimiter, n blanks. The target is blank until
+    the delimiter has been seen and then the n symbols in order. Loss: mean cross entropy over all ``T + 2n`` steps.
+    Without memory the blanks can still be predicted and each symbol costs ``ln p``: ``n ln p / (T + 2n)``.
+    Metric: the share of the last n symbols that are right; solved at 99 %.
+
+    Shapes:
+        inputs ``(T + 2n, B, p + 2)`` one-hot; targets ``(T + 2n, B)`` int64 below ``p + 1``.
+
+    Args:
+        length: T.
+        convention: which class is which. "factorized": blank 0, symbols 1 to p, delimiter p + 1. "spectral": symbols
+            0 to p - 1, blank p, delimiter p + 1.
+        symbols: p, how many symbols there are.
+        items: n, how many are shown.
+
+    Position of the delimiter. One document says "T - 1 blanks, terminated at step T by a delimiter and 10 more
+    blanks", the other sets x_{T+10} of x_1 ... x_{T+20}. Counted from 1 both are element T + 10 of T + 20, so the two
+    conventions differ in the order of the alphabet and not in time; a test holds both sentences.
+
+        >>> task = Copy(length=5)
+        >>> inputs, targets, _ = task.batch(2, torch.Generator().manual_seed(0))
+        >>> inputs.shape, inputs.argmax(-1)[14].tolist()
+        (torch.Size([25, 2, 10]), [9, 9])
+
+    Reference: Hochreiter and Schmidhuber 1997; as used by Vorontsov et al. 2017 and Zhang et al. 2018.
+    """
+
+    length: int = option(100, "blanks T between the symbols and their recall")
+    convention: str = option("factorized", "alphabet order: factorized (blank first) or spectral (symbols first)")
+    symbols: int = option(8, "number of different symbols")
+    items: int = option(10, "number of symbols to remember")
+
+    name: ClassVar[str] = "copy"
+    readout: ClassVar[str] = "every"
+
+    def __post_init__(self) -> None:
+        whole_number("length", self.length, 1)
+        whole_number("symbols", self.symbols, 2)
+        whole_number("items", self.items, 1)
+        one_of("convention", self.convention, CONVENTIONS)
+
+    @property
+    def steps(self) -> int:
+        """Steps of one sequence, ``T + 2n``."""
+        return self.length + 2 * self.items
+
+    @property
+    def input_size(self) -> int:
+        return self.symbols + 2
+
+    @property
+    def output_size(self) -> int:
+        # The delimiter is never asked for.
+        return self.symbols + 1
+
+    @property
+    def metric_name(self) -> str:
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    @property
+    def baseline(self) -> float:
+        return self.items * math.log(self.symbols) / self.steps
+
+    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
+        whole_number("size", size, 1)
+        blank, first = (0, 1) if self.convention == "factorized" else (self.symbols, 0)
+        shown = torch.randint(
+            first, first + self.symbols, (self.items, size), generator=generator, device=generator.device
+        )
+        classes = torch.full((self.steps, size), blank, dtype=torch.int64, device=generator.device)
+        targets = classes.clone()
+        classes[: self.items] = shown
+        classes[self.items + self.length - 1] = self.symbols + 1
+        targets[-self.items :] = shown
+        return move(Batch(F.one_hot(classes, self.input_size).float(), targets), device)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs[-self.items :].argmax(-1) == targets[-self.items :]).float().mean()
+
+    def solved(self, metric: float) -> bool:
+        return metric >= SOLVED_ACCURACY

@@ -1,0 +1,96 @@
+"""What every task is: batches, a loss, a metric, a baseline and a criterion for solved."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Batch(NamedTuple):
+    """One batch of sequences, time first.
+
+    Shapes:
+        inputs: ``(T, B, I)`` float, or ``(T, B)`` int64 for a task with a vocabulary.
+        targets: ``(B, ...)`` for readout "last", ``(T, B, ...)`` for readout "every".
+        lengths: ``(B,)`` int64, or None where every sequence has T steps; steps past the length are zero.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    lengths: Tensor | None = None
+
+
+class Task(ABC):
+    """A problem to train on. A subclass is a frozen dataclass whose fields are the task's options.
+
+    Attributes:
+        name: the word that `make` knows it by.
+        readout: "last" if the answer is read after the last step, "every" if at every step.
+        metric_name, higher_is_better: what `metric` measures, and which way is better.
+        vocabulary: number of symbols when inputs are indices, None when they are vectors.
+    """
+
+    name: ClassVar[str]
+    readout: ClassVar[str]
+    vocabulary: int | None = None
+
+    @property
+    @abstractmethod
+    def input_size(self) -> int:
+        """Width I of one input."""
+
+    @property
+    @abstractmethod
+    def output_size(self) -> int:
+        """Width O of one output."""
+
+    @property
+    @abstractmethod
+    def metric_name(self) -> str:
+        """What `metric` measures, in one word."""
+
+    @property
+    @abstractmethod
+    def higher_is_better(self) -> bool:
+        """Whether a larger metric is a better one."""
+
+    @property
+    @abstractmethod
+    def baseline(self) -> float:
+        """The loss of the best guesser that remembers nothing of the input."""
+
+    @abstractmethod
+    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
+        """A batch of `size` sequences, drawn on the generator's device and then moved to `device` if that differs."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The scalar to minimise, a mean over the batch."""
+
+    @abstractmethod
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The scalar to judge by, a mean over the batch."""
+
+    @abstractmethod
+    def solved(self, metric: float) -> bool:
+        """Whether a model with this metric on unseen sequences counts as having solved the task."""
+
+    def options(self) -> dict[str, Any]:
+        """The options this task was made with, as `make` takes them."""
+        if not dataclasses.is_dataclass(self):
+            return {}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+def option(default: Any, help: str) -> Any:
+    """A dataclass field with a default and a help text, found in ``field.metadata["help"]``."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+def move(batch: Batch, device: torch.device | str | None) -> Batch:
+    """The batch on `device`; None leaves it where it was drawn."""
+    return batch if device is None else Batch(*(None if t is None else t.to(device) for t in batch))  # type: ignore[arg-type]

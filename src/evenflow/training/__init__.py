@@ -1,0 +1,26 @@
+"""Fit, checkpoints, schedules and resume."""
+
+from __future__ import annotations
+
+from .fit import fit
+from .loop import NonFiniteLoss
+from .optimizers import OPTIMIZERS
+from .result import Result
+from .run_folder import Run
+from .schedules import SCHEDULES
+from .settings import Settings
+from .train import build, read_config, resume, train
+
+__all__ = [
+    "OPTIMIZERS",
+    "SCHEDULES",
+    "NonFiniteLoss",
+    "Result",
+    "Run",
+    "Settings",
+    "build",
+    "fit",
+    "read_config",
+    "resume",
+    "train",
+]

@@ -1,0 +1,48 @@
+"""The device, the precision and the processes of a run, on Lightning Fabric."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from .settings import Settings
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+def launch(settings: Settings) -> Fabric:
+    """A Fabric for these settings: one device, or distributed data parallel when `torchrun` started this process.
+
+    Under `torchrun` every process draws batches of its own and gradients are averaged, with gloo on CPUs and nccl on
+    GPUs; the processes on one machine take one GPU each.
+    """
+    check_device(settings.device)
+    from lightning_fabric import Fabric
+
+    kind, _, index = settings.device.partition(":")
+    options: dict[str, Any] = {"accelerator": kind, "precision": settings.precision}
+    if all(name in os.environ for name in TORCHRUN) and int(os.environ["WORLD_SIZE"]) > 1:
+        if index:
+            raise ValueError(f"device must not name one GPU under torchrun, got {settings.device!r}")
+        local = int(os.environ["LOCAL_WORLD_SIZE"])
+        options |= {"strategy": "ddp", "devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
+    else:
+        options["devices"] = [int(index)] if index else 1
+    fabric = Fabric(**options)
+    fabric.launch()
+    return fabric
+
+
+def check_device(device: str) -> None:
+    """A ValueError if this machine has no such device."""
+    kind, _, index = device.partition(":")
+    count = torch.cuda.device_count() if kind == "cuda" else 0
+    if kind == "cuda" and count <= int(index or 0):
+        raise ValueError(f"device {device!r} is not there: this machine offers {count} CUDA devices")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise ValueError(f"device {device!r} is not there: this machine offers no MPS device")

@@ -1,0 +1,116 @@
+"""Every setting of a training run, checked once, in a form that TOML and the command line can hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from evenflow.checks import one_of, unknown, whole_number
+from evenflow.tasks.task import option
+
+from .clipping import SCOPES
+from .optimizers import OPTIMIZERS
+from .schedules import SCHEDULES
+
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a training run. Each field's help text is in ``field.metadata["help"]``.
+
+    A setting that is None is off. `to_dict` leaves those out, because TOML has no word for them, and `from_dict` puts
+    them back.
+
+        >>> Settings.from_dict(Settings(rate=0.01).to_dict()) == Settings(rate=0.01)
+        True
+    """
+
+    steps: int = option(1000, "updates to make")
+    batch_size: int = option(50, "sequences in a batch, in each process")
+    optimizer: str = option("adam", "adam, rmsprop or sgd")
+    rate: float = option(1e-3, "learning rate at the start")
+    momentum: float = option(0.0, "momentum of sgd and rmsprop")
+    nesterov: bool = option(False, "look ahead along the momentum (sgd)")
+    smoothing: float = option(0.99, "how much rmsprop's running mean of squares keeps at each step")
+    weight_decay: float = option(0.0, "pull of the weights towards zero, added to the gradient")
+    schedule: str = option("constant", "the rate over time: constant, linear (to zero), exponential or step")
+    decay: float = option(0.5, "factor of the exponential and step schedules")
+    decay_every: int = option(1000, "updates after which the rate has been multiplied by decay once")
+    clip_norm: float | None = option(None, "largest norm of the gradient")
+    clip_value: float | None = option(None, "largest absolute value of an entry of the gradient")
+    clip_scope: str = option("all", "what is clipped: all, or the recurrent matrices alone (recurrent)")
+    log_every: int = option(10, "updates between two rows of metrics.csv")
+    validate_every: int = option(100, "updates between two validations; the last update is always validated")
+    validation_batches: int = option(10, "batches in a validation, the same ones every time")
+    patience: int | None = option(None, "stop after this many validations without improvement")
+    stop_when_solved: bool = option(False, "stop at the first validation that solves the task")
+    probe_every: int | None = option(None, "updates between two looks at the gradient over time")
+    checkpoint_every: int = option(1000, "updates between two checkpoints")
+    seed: int = option(0, "the number all random draws derive from")
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps")
+    precision: str = option("32-true", "32-true, 64-true, bf16-mixed or bf16-true")
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "decay_every", "log_every", "validate_every", "validation_batches"):
+            whole_number(name, getattr(self, name), 1)
+        whole_number("checkpoint_every", self.checkpoint_every, 1)
+        whole_number("seed", self.seed, 0)
+        for name in ("patience", "probe_every"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 1)
+        for name in ("rate", "decay", "clip_norm", "clip_value"):
+            value = getattr(self, name)
+            if not (value is None and name.startswith("clip")):
+                _number(name, value, "above 0", lambda v: v > 0)
+        _number("weight_decay", self.weight_decay, "of at least 0", lambda v: v >= 0)
+        for name in ("momentum", "smoothing"):
+            _number(name, getattr(self, name), "in [0, 1)", lambda v: 0 <= v < 1)
+        for name in ("nesterov", "stop_when_solved"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("clip_scope", self.clip_scope, SCOPES)
+        one_of("precision", self.precision, PRECISIONS)
+        kind, colon, index = str(self.device).partition(":")
+        if kind not in DEVICES or (colon and not (kind == "cuda" and index.isdigit())):
+            raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {self.device!r}")
+        if self.momentum and self.optimizer == "adam":
+            raise ValueError(f"momentum goes with sgd and rmsprop, got momentum {self.momentum!r} with adam")
+        if self.nesterov and not (self.optimizer == "sgd" and self.momentum):
+            raise ValueError(
+                f"nesterov needs sgd with a momentum above 0, got {self.optimizer} with momentum {self.momentum!r}"
+            )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """Settings from a table; what is missing keeps its default, what is unknown is refused."""
+        hints = get_type_hints(cls)
+        for name in values:
+            if name not in hints:
+                raise ValueError(unknown("training setting", name, hints))
+        # TOML readers and people write 1 where 1.0 is meant.
+        floats = {name for name, hint in hints.items() if hint in (float, float | None)}
+        known: dict[str, Any] = {k: float(v) if k in floats and type(v) is int else v for k, v in values.items()}
+        return cls(**known)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings that are not None, in the order of the fields."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+
+    def difference(self, other: Settings) -> str | None:
+        """The first setting in which two runs differ in what they compute; the device is free to change."""
+        for field in dataclasses.fields(self):
+            if field.name != "device" and getattr(self, field.name) != getattr(other, field.name):
+                return field.name
+        return None
+
+
+def _number(name: str, value: Any, allowed: str, holds: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not holds(value):
+        raise ValueError(f"{name} must be a number {allowed}, got {value!r}")

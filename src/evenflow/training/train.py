@@ -1,0 +1,90 @@
+"""A whole run from a config, and its resumption from a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from evenflow import tasks
+from evenflow.checks import unknown, whole_number
+from evenflow.model import SequenceModel
+from evenflow.systems import create
+from evenflow.tasks import Task
+
+from .fit import fit_settings
+from .launch import check_device
+from .result import Result
+from .run_folder import Run, refuse_used
+from .seeds import derive, seed_global
+from .settings import Settings
+
+TABLES = ("task", "system", "training")
+
+
+def train(config: Mapping[str, Any], folder: str | os.PathLike[str] | None = None, *, progress: bool = True) -> Result:
+    """Build the task, the system and the model that `config` names, and train.
+
+    Args:
+        config: three tables, as config.toml holds them. "task": a name and the task's options. "system": a name, a
+            hidden_size and the layer's options. "training": fields of `Settings`, all optional.
+        folder: the run's folder, new or empty; None keeps the run in memory.
+        progress: show a bar on a terminal.
+
+    Starting weights are drawn from the seed of the training table.
+
+        >>> train({"task": {"name": "adding"}, "system": {"name": "sgornn", "hidden_size": 128}}, "runs/adding")
+    """
+    task, system, settings = read_config(config)
+    check_device(settings.device)
+    if folder is not None:
+        refuse_used(folder)
+    model = build(task, system, settings.seed)
+    return fit_settings(model, task, settings, folder, config={"system": dict(system)}, progress=progress)
+
+
+def resume(folder: str | os.PathLike[str], *, progress: bool = True) -> Result:
+    """Go on with a run that `train` began and that was killed, interrupted or failed; a finished run is read back.
+
+    The end is the one the run would have had without the interruption, to the last bit, on the same machine.
+    """
+    run = Run(folder)
+    if "system" not in run.config:
+        raise ValueError(
+            f"run {str(folder)!r} was made by fit with a model of its own: "
+            "call fit(model, task, folder=..., resume=True) with that model"
+        )
+    task, system, settings = read_config(run.config)
+    model = build(task, system, settings.seed)
+    return fit_settings(model, task, settings, folder, config={"system": dict(system)}, resume=True, progress=progress)
+
+
+def read_config(config: Mapping[str, Any]) -> tuple[Task, dict[str, Any], Settings]:
+    """The task, the system's table and the settings; a ValueError names what is missing or unknown."""
+    for name, value in config.items():
+        if name not in TABLES:
+            raise ValueError(unknown("table of the config", name, TABLES))
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name} must be a table of the config, got {value!r}")
+    parts = {name: dict(config.get(name, {})) for name in TABLES}
+    for name in ("task", "system"):
+        if "name" not in parts[name]:
+            raise ValueError(f"config must have a table {name} with a name")
+    whole_number("hidden_size", parts["system"].get("hidden_size"), 1)
+    options = dict(parts["task"])
+    return tasks.make(options.pop("name"), **options), parts["system"], Settings.from_dict(parts["training"])
+
+
+def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel:
+    """The model for a task: the system's layer and a readout, with starting weights drawn from `seed`."""
+    options = dict(system)
+    name, hidden_size = options.pop("name"), options.pop("hidden_size")
+    with torch.random.fork_rng([]):
+        seed_global(derive(seed, "weights"), torch.device("cpu"))
+        try:
+            layer = create(name, task.input_size, hidden_size, **options)
+        except TypeError as error:
+            raise ValueError(f"system {name} cannot be made with these options: {error}") from error
+        return SequenceModel(layer, task.output_size, readout=task.readout, vocabulary=task.vocabulary)

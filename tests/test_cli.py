@@ -1,0 +1,155 @@
+"""The command line as a user meets it: what it prints, what it writes, and how it says no."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from evenflow import cli, demo
+from evenflow.training import Run
+
+QUICK = ["--hidden", "8", "--steps", "4", "--batch-size", "3", "--validation-batches", "1", "-t", "length=10", "-q"]
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        cli.main([str(a) for a in arguments])
+    return left.value.code
+
+
+@pytest.mark.parametrize("command", ["demo", "systems", "tasks", "train", "resume", "compare", "report"])
+def test_every_command_explains_itself_with_an_example(command, capsys):
+    assert run(command, "--help") == 0
+    assert f"Example:  evenflow {command}" in " ".join(capsys.readouterr().out.split("\n")[0:12]).replace("\n", " ")
+
+
+def test_no_arguments_show_the_commands(capsys):
+    assert run() == 2
+    assert "compare" in capsys.readouterr().out
+
+
+def test_systems_and_tasks_list_everything(capsys):
+    from evenflow.systems import SYSTEMS
+    from evenflow.tasks import TASKS
+
+    assert run("systems") == 0
+    assert run("tasks") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in [*SYSTEMS, *TASKS])
+    assert "1,282" in shown  # sgornn: 14 x 64 angles, 128 x 2 inputs, 128 biases, 2 gates
+
+
+def test_train_resume_report(tmp_path, capsys):
+    folder = tmp_path / "run"
+    options = ["--optimizer", "rmsprop", "--rate", "0.01", "--probe-every", "2", "--clip-norm", "1"]
+    assert run("train", "adding", "sgornn", "--folder", folder, *QUICK, *options, "-s", "map=exponential") == 0
+    config = Run(folder).config
+    assert config["task"]["length"] == 10
+    assert config["system"] == {"name": "sgornn", "hidden_size": 8, "map": "exponential"}
+    assert config["training"]["rate"] == 0.01
+    assert Run(folder).status["state"] == "finished"
+    before = (folder / "metrics.csv").read_bytes()
+    assert run("resume", folder, "-q") == 0
+    assert (folder / "metrics.csv").read_bytes() == before
+    assert run("report", folder) == 0
+    assert "<html" in (folder / "report.html").read_text()
+    assert str(folder / "report.html") in capsys.readouterr().out
+
+
+def test_compare_trains_all_and_writes_one_page(tmp_path, capsys):
+    folder = tmp_path / "all"
+    arguments = ["compare", "copy", "rnn", "urnn", "--rates", "1e-2,1e-3", "--folder", folder, *QUICK]
+    assert run(*arguments) == 0
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "report.html",
+        "rnn-0.001",
+        "rnn-0.01",
+        "urnn-0.001",
+        "urnn-0.01",
+    ]
+    first = {p.name: (p / "metrics.csv").read_bytes() for p in folder.iterdir() if p.is_dir()}
+    shown = capsys.readouterr().out
+    assert "4 of 4: urnn, rate 0.001" in shown
+    assert run(*arguments) == 0  # reads back what is there
+    assert first == {p.name: (p / "metrics.csv").read_bytes() for p in folder.iterdir() if p.is_dir()}
+
+
+def test_demo_plays_by_its_own_rules(tmp_path, capsys, monkeypatch):
+    """The demonstration's settings, cut down in size: same budget for all, and the page says what was done."""
+    monkeypatch.setattr(demo, "TRAINING", demo.TRAINING | {"steps": 2, "batch_size": 2, "validation_batches": 1})
+    monkeypatch.setattr(demo, "TASK", {"name": "copy", "length": 5})
+    assert run("demo", "--folder", tmp_path / "demo", "-q") == 0
+    runs = [Run(p) for p in (tmp_path / "demo").iterdir() if p.is_dir()]
+    assert len(runs) == len(demo.SYSTEMS) * len(demo.RATES)
+    budgets = {tuple(sorted((k, v) for k, v in r.config["training"].items() if k != "rate")) for r in runs}
+    assert len(budgets) == 1
+    assert len({r.config["system"]["hidden_size"] for r in runs}) == 1
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "at the learning rates 0.01, 0.001, 0.0001" in page
+    assert "The page:" in capsys.readouterr().out
+
+
+BAD = [
+    (["trian"], "No such command 'trian'"),
+    (["train", "adding"], "Missing argument"),
+    (["train", "addin", "rnn"], "did you mean adding"),
+    (["train", "adding", "sgorn"], "did you mean sgornn"),
+    (["train", "adding", "rnn", "--rate", "-1"], "rate must be a number above 0, got -1.0"),
+    (["train", "adding", "rnn", "--rate", "fast"], "--rate"),
+    (["train", "adding", "rnn", "--optimizer", "adamm"], "optimizer must be one of"),
+    (["train", "adding", "rnn", "--hidden", "0"], "hidden_size must be a whole number of at least 1, got 0"),
+    (["train", "adding", "rnn", "-t", "length"], "--task-option must be KEY=VALUE, got 'length'"),
+    (["train", "adding", "rnn", "-t", "lenght=20"], "did you mean length"),
+    (["train", "adding", "rnn", "-t", "length=1"], "length"),
+    (["train", "adding", "rnn", "-s", "map=exponentail"], "exponential"),
+    (["train", "adding", "rnn", "-s", "reflectors=3"], "no option 'reflectors'"),
+    (["train", "adding", "vprnn", "--hidden", "7"], "even"),
+    (["train", "adding", "rnn", "--device", "cuda:99"], "cuda:99"),
+    (["compare", "adding", "rnn", "--rates", "1e-3,x"], "--rates must be numbers"),
+    (["compare", "adding", "rnn", "rnn"], "must differ"),
+    (["resume", "nowhere"], "nowhere"),
+    (["report", "nowhere"], "nowhere"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD, ids=[" ".join(a)[:50] for a, _ in BAD])
+def test_a_slip_is_one_line_and_exit_code_two(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [], "nothing half-written"
+
+
+def test_a_used_folder_is_not_overwritten(tmp_path, capsys):
+    arguments = ["train", "adding", "rnn", "--folder", tmp_path / "run", *QUICK]
+    assert run(*arguments) == 0
+    assert run(*arguments) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+def test_divergence_is_exit_code_one(tmp_path, capsys):
+    arguments = [
+        "train",
+        "adding",
+        "irnn",
+        "--folder",
+        tmp_path / "run",
+        *QUICK,
+        "--rate",
+        "1e30",
+        "--optimizer",
+        "sgd",
+    ]
+    assert run(*arguments) == 1
+    assert "infinite or not a number" in capsys.readouterr().err
+    assert Run(tmp_path / "run").status["state"] == "failed"
+
+
+def test_installed_command_runs():
+    result = subprocess.run([sys.executable, "-m", "evenflow.cli", "systems"], capture_output=True, text=True)
+    assert result.returncode == 0
+    assert "sgornn" in result.stdout

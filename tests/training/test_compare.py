@@ -1,0 +1,76 @@
+"""A comparison: the best rate of each system, divergence as an outcome, and interruptions survived."""
+
+from __future__ import annotations
+
+import pytest
+
+from evenflow.training import Run, resume
+from evenflow.training.compare import compare
+
+TASK = {"name": "adding", "length": 10}
+TRAINING = {"steps": 6, "batch_size": 4, "validation_batches": 1, "optimizer": "sgd", "checkpoint_every": 2}
+RNN = {"name": "rnn", "hidden_size": 4}
+IRNN = {"name": "irnn", "hidden_size": 4}
+
+
+def test_keeps_the_best_rate_of_each_system(tmp_path):
+    said = []
+    best = compare(TASK, [RNN, IRNN], TRAINING, [1e-2, 1e-5], tmp_path, announce=said.append)
+    assert [attempt.system for attempt in best] == ["rnn", "irnn"]
+    assert len(said) == 4
+    for attempt in best:
+        losses = {rate: Run(tmp_path / f"{attempt.system}-{rate:g}").metrics["valid_loss"][-1] for rate in (1e-2, 1e-5)}
+        assert attempt.valid_loss == min(losses.values()) == losses[attempt.rate]
+        assert attempt.parameters == sum(w.numel() for w in Run(attempt.folder).weights().values())
+
+
+def test_a_diverged_attempt_loses_and_stays_lost(tmp_path):
+    for _ in range(2):
+        (best,) = compare(TASK, [IRNN], TRAINING, [1e30, 1e-3], tmp_path)
+        assert best.rate == 1e-3
+        assert not best.diverged
+    (alone,) = compare(TASK, [IRNN], TRAINING, [1e30], tmp_path)
+    assert alone.diverged
+    assert not alone.solved
+
+
+def test_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
+    whole = compare(TASK, [RNN], TRAINING, [1e-2], tmp_path / "whole")[0]
+    from evenflow.training import loop
+
+    update, calls = loop.Loop._update, []
+
+    def interrupted(self):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        update(self)
+
+    monkeypatch.setattr(loop.Loop, "_update", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(TASK, [RNN], TRAINING, [1e-2], tmp_path / "cut")
+    monkeypatch.setattr(loop.Loop, "_update", update)
+    cut = compare(TASK, [RNN], TRAINING, [1e-2], tmp_path / "cut")[0]
+    assert cut.valid_loss == whole.valid_loss
+    assert resume(cut.folder).valid_loss == whole.valid_loss
+
+
+@pytest.mark.parametrize(
+    ("systems", "rates", "words"),
+    [
+        ([], [1e-2], "at least one system"),
+        ([RNN], [], "at least one learning rate"),
+        ([RNN, RNN], [1e-2], "must differ"),
+        ([RNN, {"name": "nonsense", "hidden_size": 4}], [1e-2], "nonsense"),
+    ],
+)
+def test_bad_input_before_anything_is_trained(systems, rates, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        compare(TASK, systems, TRAINING, rates, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_with_another_task_is_refused(tmp_path):
+    compare(TASK, [RNN], TRAINING, [1e-2], tmp_path)
+    with pytest.raises(ValueError, match="another task"):
+        compare(TASK | {"length": 12}, [RNN], TRAINING, [1e-2], tmp_path)
