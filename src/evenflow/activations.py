@@ -53,8 +53,8 @@ class Activation:
         """Put the gradient by a, given the gradient g by f(a), into `out`, which may be g itself."""
         torch.mul(g, slopes, out=out)
 
-    def parameter_gradient(self, a: Tensor, g: Tensor, d: Tensor) -> Tensor:
-        """The gradient by p of one model, from a and the gradients by f(a) and by a, all ``(T, B, H)``."""
+    def parameter_gradient(self, kept: Tensor, g: Tensor) -> Tensor:
+        """The gradient by p of one model, from what `slopes` reads and the gradient by f(a), both ``(T, B, H)``."""
         raise NotImplementedError
 
     @property
@@ -130,8 +130,8 @@ class PRelu(Activation):
         assert p is not None
         return p.expand_as(kept).masked_fill(kept > 0, 1.0)
 
-    def parameter_gradient(self, a: Tensor, g: Tensor, d: Tensor) -> Tensor:
-        return torch.dot(a.clamp(max=0).flatten(), g.flatten()).reshape(1)
+    def parameter_gradient(self, kept: Tensor, g: Tensor) -> Tensor:
+        return torch.dot(kept.clamp(max=0).flatten(), g.flatten()).reshape(1)
 
     @property
     def key(self) -> str:
@@ -210,7 +210,7 @@ class ModRelu(Activation):
     """
 
     name, equation, slope_bounds = "modrelu", "sign(a) max(|a| + b, 0)", (0.0, 1.0)
-    reads_output, trained = False, True
+    trained = True
 
     def start(self, size: int, generator: torch.Generator | None = None) -> Tensor:
         return torch.empty(size).uniform_(-0.01, 0.01, generator=generator)
@@ -221,15 +221,15 @@ class ModRelu(Activation):
 
     def write(self, a: Tensor, p: Tensor | None, out: Tensor) -> None:
         assert p is not None
+        sign = a.sign()
         torch.abs(a, out=out)
-        out.add_(p).clamp_(min=0).mul_(a.sign())
+        out.add_(p).clamp_(min=0).mul_(sign)
 
     def slopes(self, kept: Tensor, p: Tensor | None) -> Tensor:
-        assert p is not None
-        return (kept.abs() + p > 0).to(kept.dtype)
+        return (kept != 0).to(kept.dtype)
 
-    def parameter_gradient(self, a: Tensor, g: Tensor, d: Tensor) -> Tensor:
-        return a.sign().mul_(d).sum((0, 1))  # where the unit is on, its slopes by a and by |b| are the same
+    def parameter_gradient(self, kept: Tensor, g: Tensor) -> Tensor:
+        return kept.sign().mul_(g).sum((0, 1))  # a unit that is on has its input's sign, one that is off gives 0
 
 
 ACTIVATIONS: dict[str, type[Activation]] = {

@@ -1,0 +1,5 @@
+"""The loop over time: a readable reference, and fused ways that agree with it."""
+
+from evenflow.scan.dispatch import ENGINES, project, scan
+
+__all__ = ["ENGINES", "project", "scan"]

@@ -1,0 +1,91 @@
+"""Picks the fastest way to run a cell over time that gives what the reference loop gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from evenflow.activations import ACTIVATIONS
+from evenflow.cells import LSTM, Cell, Elman, ScalarGated, State, Weights
+from evenflow.scan import reference
+from evenflow.scan.elman import elman
+from evenflow.scan.linear import linear
+from evenflow.scan.lstm import lstm
+
+ENGINES = ("auto", "torch", "reference")
+
+
+def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Tensor:
+    """What `cell.project` gives, by compiled code where that is faster: a thin input makes torch's product slow."""
+    plain = type(cell).project is Cell.project and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    if engine == "auto" and plain and x.dtype in (torch.float32, torch.float64):
+        return linear(x, weights["weight_ih"], weights.get("bias"))
+    return cell.project(x, weights)
+
+
+def scan(
+    cell: Cell,
+    a: Tensor,
+    state: State,
+    weights: Weights,
+    batch_sizes: Sequence[int] | None = None,
+    tap: Tensor | None = None,
+    engine: str = "auto",
+) -> tuple[Tensor, ...]:
+    """Every state of `cell` over the steps of `a`; shapes and arguments as in `reference.scan`.
+
+    Args:
+        engine: ``"auto"``, the fastest there is; ``"torch"``, the fused scan in torch operations, without compiled
+            code; ``"reference"``, the loop itself.
+
+    The recurrence runs in the dtype of its recurrent matrix, autocast or not: errors of half precision would
+    accumulate over the steps.
+    """
+    dtype = weights["weight_hh"].dtype
+    with torch.autocast(a.device.type, enabled=False):
+        a, state = a.to(dtype), tuple(s.to(dtype) for s in state)
+        if engine != "reference" and (run := fused(cell)) is not None:
+            return run(cell, a, state, weights, batch_sizes, tap, engine)
+        return reference.scan(cell, a, state, weights, batch_sizes, tap)
+
+
+def fused(cell: Cell):  # type: ignore[no-untyped-def]
+    """The fused scan of exactly this cell, or None. A subclass may mean another equation, so it gets none."""
+    if type(cell) in (Elman, ScalarGated) and type(cell.activation) in ACTIVATIONS.values():  # type: ignore[attr-defined]
+        return _elman
+    return _lstm if type(cell) is LSTM else None
+
+
+def _elman(
+    cell: Elman,
+    a: Tensor,
+    state: State,
+    weights: Weights,
+    batch_sizes: Sequence[int] | None,
+    tap: Tensor | None,
+    engine: str,
+) -> tuple[Tensor, ...]:
+    scalars = cell.scalars(weights) if isinstance(cell, ScalarGated) else (None, None)
+    members = (a, weights["weight_hh"], state[0], *scalars, weights.get("activation"), tap)
+    states, _ = elman(*map(_one_model, members), cell.activation.key, batch_sizes, engine)
+    return (states[0],)
+
+
+def _lstm(
+    cell: LSTM,
+    a: Tensor,
+    state: State,
+    weights: Weights,
+    batch_sizes: Sequence[int] | None,
+    tap: Tensor | None,
+    engine: str,
+) -> tuple[Tensor, ...]:
+    members = (a, weights["weight_hh"], *state, tap)
+    h, c, _ = lstm(*map(_one_model, members), batch_sizes, engine)
+    return h[0], c[0]
+
+
+def _one_model(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.unsqueeze(0)

@@ -1,0 +1,124 @@
+"""The Elman and scalar-gated recurrence as one operator with a hand-written backward pass over the whole sequence.
+
+No autograd graph is built per step, and the weight gradient is a single product over all steps at the end. The work is
+done by the compiled library where there is one, else in torch operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenflow import activations
+from evenflow.scan import elman_native, elman_torch, native
+from evenflow.scan.operator import operator
+
+
+def _forward(
+    a: Tensor,
+    weight: Tensor,
+    h0: Tensor,
+    alpha: Tensor | None,
+    beta: Tensor | None,
+    parameter: Tensor | None,
+    tap: Tensor | None,
+    activation: str,
+    batch_sizes: Sequence[int] | None,
+    engine: str,
+) -> tuple[Tensor, Tensor]:
+    """All states ``(M, T, B, H)``, and the pre-activations where the backward pass needs them (empty elsewhere).
+
+    The tap is zeros, there for its gradient alone, and so is not added.
+    """
+    members = (a, weight, h0, alpha, beta, parameter)
+    run = elman_native if engine == "auto" and native.runs(*members) else elman_torch
+    return run.forward(*(None if v is None else v.contiguous() for v in members), activation, batch_sizes)
+
+
+def _backward(
+    grad: Tensor,
+    states: Tensor,
+    kept: Tensor,
+    weight: Tensor,
+    h0: Tensor,
+    alpha: Tensor | None,
+    beta: Tensor | None,
+    parameter: Tensor | None,
+    activation: str,
+    batch_sizes: Sequence[int] | None,
+    want_state_gradient: bool,
+    engine: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients by a, weight, h0, alpha, beta, parameter and every state, each empty where there is no such thing.
+
+    With G_t = ∂L/∂h_t and D_t = ∂L/∂a_t:  ``G_t = grad_t + D_{t+1} W + β G_{t+1}``,  ``D_t = α f'(a_t) G_t``.
+    """
+    members = (grad, states, kept, weight, h0, alpha, beta, parameter)
+    run = elman_native if engine == "auto" and native.runs(*members) else elman_torch
+    ready = (None if v is None else v.contiguous() for v in members)
+    return run.backward(*ready, activation, batch_sizes, want_state_gradient)
+
+
+def _fake(a: Tensor, weight, h0, alpha, beta, parameter, tap, activation: str, batch_sizes, engine):  # type: ignore[no-untyped-def]
+    keeps = alpha is not None or not activations.make(activation).reads_output
+    return torch.empty_like(a), torch.empty_like(a) if keeps else a.new_empty(0)
+
+
+def _fake_backward(  # type: ignore[no-untyped-def]
+    grad, states: Tensor, kept, weight, h0, alpha, beta, parameter, activation, batch_sizes, want_state_gradient, engine
+):
+    def like(value: Tensor | None) -> Tensor:
+        return states.new_empty(0) if value is None else torch.empty_like(value)
+
+    d_states = like(states if want_state_gradient else None)
+    return like(states), like(weight), like(h0), like(alpha), like(beta), like(parameter), d_states
+
+
+elman_backward = operator(
+    "elman_backward",
+    "(Tensor grad, Tensor states, Tensor kept, Tensor weight, Tensor h0, Tensor? alpha, Tensor? beta, "
+    "Tensor? parameter, str activation, int[]? batch_sizes, bool want_state_gradient, str engine) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _backward,
+    _fake_backward,
+)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    _, weight, h0, alpha, beta, parameter, tap, *ctx.settings = inputs
+    ctx.save_for_backward(*output, weight, h0, alpha, beta, parameter)
+    ctx.tapped = tap is not None
+
+
+def _autograd(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    states, kept, weight, h0, alpha, beta, parameter = ctx.saved_tensors
+    activation, batch_sizes, engine = ctx.settings
+    d_a, d_weight, d_h0, d_alpha, d_beta, d_parameter, d_states = elman_backward(
+        grad, states, kept, weight, h0, alpha, beta, parameter, activation, batch_sizes, ctx.tapped, engine
+    )
+    return (
+        d_a,
+        d_weight,
+        d_h0,
+        None if alpha is None else d_alpha,
+        None if beta is None else d_beta,
+        None if parameter is None else d_parameter,
+        d_states if ctx.tapped else None,
+        None,
+        None,
+        None,
+    )
+
+
+elman = operator(
+    "elman",
+    "(Tensor a, Tensor weight, Tensor h0, Tensor? alpha, Tensor? beta, Tensor? parameter, Tensor? tap, "
+    "str activation, int[]? batch_sizes, str engine) -> (Tensor, Tensor)",
+    _forward,
+    _fake,
+    _setup,
+    _autograd,
+)

@@ -1,0 +1,97 @@
+"""The LSTM recurrence as one operator with a hand-written backward pass; see `elman` for the idea."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenflow.scan import lstm_native, lstm_torch, native
+from evenflow.scan.operator import operator
+
+
+def _forward(
+    a: Tensor,
+    weight: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    tap: Tensor | None,
+    batch_sizes: Sequence[int] | None,
+    engine: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All h and c ``(M, T, B, H)`` and the gates after their activations ``(M, T, B, 4H)``. The tap is zeros."""
+    members = (a, weight, h0, c0)
+    run = lstm_native if engine == "auto" and native.runs(*members) else lstm_torch
+    return run.forward(*(v.contiguous() for v in members), batch_sizes)
+
+
+def _backward(
+    grad_h: Tensor | None,
+    grad_c: Tensor | None,
+    h: Tensor,
+    c: Tensor,
+    gates: Tensor,
+    weight: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    batch_sizes: Sequence[int] | None,
+    want_state_gradient: bool,
+    engine: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients by a, weight, h0, c0 and (where wanted, else empty) every h. A missing gradient counts as zeros.
+
+    With G = ∂L/∂h_t and C = ∂L/∂c_t:  ``G_t = grad_t + D_{t+1} W``,
+    ``C_t = grad_t + o (1 - tanh² c) G_t + f_{t+1} C_{t+1}``.
+    """
+    members = (grad_h, grad_c, h, c, gates, weight, h0, c0)
+    run = lstm_native if engine == "auto" and native.runs(*members) else lstm_torch
+    ready = (None if v is None else v.contiguous() for v in members)
+    return run.backward(*ready, batch_sizes, want_state_gradient)
+
+
+def _fake(a: Tensor, weight, h0: Tensor, c0, tap, batch_sizes, engine):  # type: ignore[no-untyped-def]
+    h = a.new_empty(*a.shape[:-1], h0.shape[-1])
+    return h, torch.empty_like(h), torch.empty_like(a)
+
+
+def _fake_backward(  # type: ignore[no-untyped-def]
+    grad_h, grad_c, h: Tensor, c, gates: Tensor, weight, h0, c0, batch_sizes, want_state_gradient: bool, engine
+):
+    d_h = torch.empty_like(h) if want_state_gradient else h.new_empty(0)
+    return torch.empty_like(gates), torch.empty_like(weight), torch.empty_like(h0), torch.empty_like(c0), d_h
+
+
+lstm_backward = operator(
+    "lstm_backward",
+    "(Tensor? grad_h, Tensor? grad_c, Tensor h, Tensor c, Tensor gates, Tensor weight, Tensor h0, Tensor c0, "
+    "int[]? batch_sizes, bool want_state_gradient, str engine) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _backward,
+    _fake_backward,
+)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    _, weight, h0, c0, tap, *ctx.settings = inputs
+    ctx.save_for_backward(*output, weight, h0, c0)
+    ctx.set_materialize_grads(False)  # the gates' gradient would be four states of zeros
+    ctx.tapped = tap is not None
+
+
+def _autograd(ctx: Any, grad_h: Tensor | None, grad_c: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    batch_sizes, engine = ctx.settings
+    grads = lstm_backward(grad_h, grad_c, *ctx.saved_tensors, batch_sizes, ctx.tapped, engine)
+    d_a, d_weight, d_h0, d_c0, d_h = grads
+    return d_a, d_weight, d_h0, d_c0, d_h if ctx.tapped else None, None, None
+
+
+lstm = operator(
+    "lstm",
+    "(Tensor a, Tensor weight, Tensor h0, Tensor c0, Tensor? tap, int[]? batch_sizes, str engine) "
+    "-> (Tensor, Tensor, Tensor)",
+    _forward,
+    _fake,
+    _setup,
+    _autograd,
+)

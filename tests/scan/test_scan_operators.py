@@ -1,0 +1,145 @@
+"""The operators behind the scans: their gradients, and their manners under compile, autocast and opcheck."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from evenflow import LSTM, RNN, ScalarGatedRNN
+from evenflow.activations import ACTIVATIONS, make
+from evenflow.scan.elman import elman
+from evenflow.scan.linear import linear
+from evenflow.scan.lstm import lstm
+
+ENGINES = ["auto", "torch"]
+# gradcheck moves each input by 1e-6: pre-activations and their differences must lie further than that from a kink.
+KINK = 1e-3
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def away_from_kinks(activation: str, gated: bool) -> tuple[Tensor | None, ...]:
+    """Inputs of the operator for which no unit, and no pair of oplu, comes near a kink at any step."""
+    for seed in range(200):
+        parameter = {"prelu": torch.full((1, 1), 0.3).double(), "modrelu": 0.3 * normal(1, 4, seed=seed)}.get(
+            activation
+        )
+        gates = [torch.tensor([[value]], dtype=torch.float64) if gated else None for value in (0.3, 0.6)]
+        given = (normal(1, 3, 2, 4, seed=seed), 0.7 * normal(1, 4, 4, seed=seed + 1), normal(1, 2, 4, seed=seed + 2))
+        a, h = [], given[2]
+        for t in range(3):
+            a.append(given[0][:, t] + h @ given[1].mT)
+            new = make(activation)(a[-1], parameter)
+            h = new if not gated else 0.3 * new + 0.6 * h
+        pre = torch.stack(a)
+        near = [pre.abs().min(), (pre[..., :2] - pre[..., 2:]).abs().min()]
+        near.append(near[0] if activation != "modrelu" else (pre.abs() + parameter).abs().min())  # type: ignore[operator]
+        if min(near) > KINK:
+            return (*given, *gates, parameter, torch.zeros(1, 3, 2, 4).double())
+    raise AssertionError("no inputs away from the kinks")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradcheck(activation: str, gated: bool, engine: str) -> None:
+    *inputs, _ = (None if v is None else v.requires_grad_() for v in away_from_kinks(activation, gated))
+
+    def states(*values: Tensor) -> Tensor:
+        return elman(*values, None, activation, None, engine)[0]
+
+    assert torch.autograd.gradcheck(states, tuple(inputs))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_gradcheck_lstm(engine: str) -> None:
+    inputs = [
+        v.requires_grad_() for v in (normal(1, 3, 2, 12), normal(1, 12, 3), normal(1, 2, 3), normal(1, 2, 3, seed=1))
+    ]
+    assert torch.autograd.gradcheck(lambda *v: lstm(*v, None, [2, 2, 1], engine)[:2], tuple(inputs))
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 70])
+def test_gradcheck_linear(width: int) -> None:
+    inputs = [v.requires_grad_() for v in (normal(2, 3, width), normal(5, width, seed=1), normal(5, seed=2))]
+    assert torch.autograd.gradcheck(linear, tuple(inputs))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 300])
+@pytest.mark.parametrize("width", [1, 2, 33, 128])
+def test_linear_is_torchs(rows: int, width: int) -> None:
+    given = [v.requires_grad_() for v in (normal(rows, 2, width), normal(40, width, seed=1), normal(40, seed=2))]
+    twins = [v.detach().clone().requires_grad_() for v in given]
+    for values, function in ((given, linear), (twins, torch.nn.functional.linear)):
+        function(*values).sin().sum().backward()
+    for one, other in zip(given, twins, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+OPERATORS = {
+    "elman": (elman, lambda e: (*away_from_kinks("tanh", False), "tanh", None, e)),
+    "gated": (elman, lambda e: (*away_from_kinks("prelu", True), "prelu", [2, 2, 1], e)),
+    "lstm": (lstm, lambda e: (normal(2, 3, 2, 12), normal(2, 12, 3), normal(2, 2, 3), normal(2, 2, 3), None, None, e)),
+    "linear": (linear, lambda e: (normal(3, 2, 4), normal(5, 4), normal(5))),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_opcheck(name: str, engine: str) -> None:
+    operator, inputs = OPERATORS[name]
+    given = tuple(v.requires_grad_() if isinstance(v, Tensor) else v for v in inputs(engine))
+    torch.library.opcheck(operator, given)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("layer", [RNN(2, 5), ScalarGatedRNN(2, 5), LSTM(2, 5)], ids=lambda l: type(l).__name__)
+def test_compiles_as_one_graph(layer: torch.nn.Module, backend: str) -> None:
+    torch._dynamo.reset()
+    x = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+    layer.zero_grad()
+    layer(x)[0].sum().backward()
+    wanted = [p.grad for p in layer.parameters()]
+    layer.zero_grad()
+    compiled(x)[0].sum().backward()
+    for parameter, gradient in zip(layer.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+@pytest.mark.parametrize("layer", [RNN(2, 5), ScalarGatedRNN(2, 5), LSTM(2, 5)], ids=lambda l: type(l).__name__)
+def test_autocast_leaves_the_recurrence_in_single_precision(layer: torch.nn.Module) -> None:
+    x = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output, _ = layer(x)
+    assert output.dtype == torch.float32
+    output.sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
+
+
+@pytest.mark.parametrize("kind", [RNN, LSTM])
+def test_half_precision_runs_on_torch_operations(kind: type[RNN]) -> None:
+    layer = kind(2, 6).to(torch.bfloat16)
+    output, _ = layer(torch.randn(4, 3, 2).to(torch.bfloat16))
+    output.sum().backward()
+    assert output.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid"])
+def test_curves_are_those_of_libm(name: str) -> None:
+    """Through the cells that use them, over the whole range and at its ends."""
+    x = torch.cat([torch.linspace(-100, 100, 20_001), torch.linspace(-1, 1, 2001), torch.tensor([-1e30, 1e30, 0.0])])
+    for dtype, bound in ((torch.float32, 2e-7), (torch.float64, 4e-16)):
+        v = x.to(dtype)
+        a, zeros = v.view(1, 1, 1, -1), torch.zeros(1, 1, len(v), dtype=dtype)
+        if name == "tanh":
+            weight = torch.zeros(1, 1, 1, dtype=dtype)
+            found = elman(a.mT.reshape(1, 1, -1, 1), weight, zeros.mT, None, None, None, None, "tanh", None, "auto")[0]
+        else:
+            rows = a.mT.reshape(1, 1, -1, 1).expand(1, 1, -1, 4).contiguous()
+            weight = torch.zeros(1, 4, 1, dtype=dtype)
+            found = lstm(rows, weight, zeros.mT, zeros.mT, None, None, "auto")[2][..., :1]
+        assert (found.flatten() - getattr(torch, name)(v.double()).to(dtype)).abs().max() <= bound
