@@ -1,0 +1,109 @@
+"""Starting matrices: each a function of its size and a generator."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+
+def orthogonal(
+    rows: int,
+    columns: int | None = None,
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """A matrix drawn uniformly (Haar) from the orthogonal ones; semi-orthogonal where it is not square.
+
+    >>> W = orthogonal(4, generator=torch.Generator().manual_seed(0))
+    >>> bool((W.T @ W - torch.eye(4)).abs().max() < 1e-6)
+    True
+
+    Reference: Saxe et al. 2014.
+    """
+    rows, columns = _size(rows, columns)
+    normal = _normal(max(rows, columns), min(rows, columns), generator)
+    q, r = torch.linalg.qr(normal)
+    # QR alone prefers some signs; those of R's diagonal make the draw uniform.
+    q = q * torch.where(r.diagonal() < 0, -1.0, 1.0)
+    return (q if rows >= columns else q.mT).contiguous().to(device, dtype)
+
+
+def identity(
+    rows: int,
+    columns: int | None = None,
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Ones on the diagonal, zeros elsewhere; nothing is drawn. Reference: Le et al. 2015."""
+    rows, columns = _size(rows, columns)
+    return torch.eye(rows, columns, dtype=dtype, device=device)
+
+
+def glorot_normal(
+    rows: int,
+    columns: int | None = None,
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Normal numbers of variance ``2 / (rows + columns)``. Reference: Glorot and Bengio 2010."""
+    rows, columns = _size(rows, columns)
+    return (_normal(rows, columns, generator) * sqrt(2 / (rows + columns))).to(device, dtype)
+
+
+def glorot_uniform(
+    rows: int,
+    columns: int | None = None,
+    *,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Uniform numbers within ``±√(6 / (rows + columns))``. Reference: Glorot and Bengio 2010."""
+    rows, columns = _size(rows, columns)
+    where = None if generator is None else generator.device
+    draw = torch.rand(rows, columns, generator=generator, dtype=torch.float64, device=where)
+    return ((2 * draw - 1) * sqrt(6 / (rows + columns))).to(device, dtype)
+
+
+def spectral_radius(
+    rows: int,
+    columns: int | None = None,
+    *,
+    radius: float = 1.0,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Normal numbers scaled so that the largest eigenvalue has the absolute value `radius`. Square only.
+
+    Reference: Galvan 2018.
+    """
+    rows, columns = _size(rows, columns)
+    if rows != columns:
+        raise ValueError(f"spectral_radius needs a square matrix, got {rows} x {columns}")
+    if not radius > 0:
+        raise ValueError(f"radius must be greater than 0, got {radius!r}")
+    normal = _normal(rows, columns, generator)
+    return (normal * (radius / torch.linalg.eigvals(normal).abs().max())).to(device, dtype)
+
+
+def _size(rows: int, columns: int | None) -> tuple[int, int]:
+    columns = rows if columns is None else columns
+    for name, value in (("rows", rows), ("columns", columns)):
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return rows, columns
+
+
+def _normal(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
+    """Normal numbers in float64, where the generator lives: one seed gives one matrix in every dtype."""
+    where = None if generator is None else generator.device
+    return torch.randn(rows, columns, generator=generator, dtype=torch.float64, device=where)

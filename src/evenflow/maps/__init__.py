@@ -1,0 +1,47 @@
+"""Maps: free numbers in, a constrained matrix out."""
+
+from __future__ import annotations
+
+from evenflow.maps.attach import attach, detach, parameter_groups
+from evenflow.maps.cayley import Cayley
+from evenflow.maps.exponential import Exponential
+from evenflow.maps.factorized import Factorized
+from evenflow.maps.free import Free
+from evenflow.maps.householder import Householder
+from evenflow.maps.make import make
+from evenflow.maps.map import Map, residual
+from evenflow.maps.rotations import Rotations
+from evenflow.maps.svd import SVD
+from evenflow.maps.unitary import Unitary
+from evenflow.maps.unitary_product import UnitaryProduct
+
+MAPS: dict[str, type[Map]] = {
+    "free": Free,
+    "exponential": Exponential,
+    "cayley": Cayley,
+    "householder": Householder,
+    "rotations": Rotations,
+    "svd": SVD,
+    "factorized": Factorized,
+    "unitary": Unitary,
+    "unitary_product": UnitaryProduct,
+}
+
+__all__ = [
+    "MAPS",
+    "SVD",
+    "Cayley",
+    "Exponential",
+    "Factorized",
+    "Free",
+    "Householder",
+    "Map",
+    "Rotations",
+    "Unitary",
+    "UnitaryProduct",
+    "attach",
+    "detach",
+    "make",
+    "parameter_groups",
+    "residual",
+]

@@ -1,0 +1,102 @@
+"""Maps on weights that are not one matrix: gate blocks, and the kernels of a convolution."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenflow.maps.map import Map
+
+
+class Blocks(Map):
+    """Some of the equal blocks a tall weight is stacked from, each with a matrix of its own; the others stay free.
+
+    Shapes:
+        raw: the free blocks' rows (left out when there are none), then the map's numbers, one set for each chosen
+        block; matrix ``(..., count · rows, columns)``.
+
+    Args:
+        map: the map of one block.
+        count: how many blocks there are.
+        chosen: which of them the map makes, by index.
+    """
+
+    def __init__(self, map: Map, count: int, chosen: tuple[int, ...]) -> None:
+        super().__init__(count * map.rows, map.columns)
+        self.map, self.count, self.chosen = map, count, chosen
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        return tuple(i for i in range(self.count) if i not in self.chosen)
+
+    @property
+    def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
+        free = ((len(self.others) * self.map.rows, self.columns),) if self.others else ()
+        return free + tuple((len(self.chosen), *shape) for shape in self.map.raw_shapes)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return (1.0,) * bool(self.others) + self.map.rates
+
+    @property
+    def stiefel(self) -> tuple[bool, ...]:
+        return (False,) * bool(self.others) + self.map.stiefel
+
+    def matrix(self, *raw: Tensor) -> Tensor:
+        blocks = dict(zip(self.chosen, self.map(*raw[bool(self.others) :]).unbind(-3), strict=True))
+        if self.others:
+            blocks.update(zip(self.others, raw[0].split(self.map.rows, -2), strict=True))
+        return torch.cat([blocks[i] for i in range(self.count)], -2)
+
+    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+        blocks = matrix.split(self.map.rows, -2)
+        made = self.map.solve(torch.stack([blocks[i] for i in self.chosen], -3))
+        free = (torch.cat([blocks[i] for i in self.others], -2),) if self.others else ()
+        return free + tuple(made)
+
+    def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
+        drawn = [self.map.start(generator) for _ in self.chosen]
+        made = tuple(torch.stack(each) for each in zip(*drawn, strict=True))
+        free = (torch.zeros(len(self.others) * self.map.rows, self.columns),) if self.others else ()
+        return free + made
+
+    def start_beside(self, weight: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
+        """The first numbers, the free blocks being those of `weight`."""
+        first = self.start(generator)
+        if not self.others:
+            return first
+        blocks = weight.detach().split(self.map.rows, -2)
+        return (torch.cat([blocks[i] for i in self.others], -2), *first[1:])
+
+
+class Flattened(Map):
+    """A weight of more than two dimensions, such as a convolution's ``(out, in, height, width)``, as one matrix.
+
+    Shapes:
+        raw as the map's; weight ``(out, ...)``, the matrix being ``(out, product of the rest)``.
+    """
+
+    def __init__(self, map: Map, shape: tuple[int, ...]) -> None:
+        super().__init__(map.rows, map.columns)
+        self.map, self.shape = map, shape
+
+    @property
+    def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return self.map.raw_shapes
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        return self.map.rates
+
+    @property
+    def stiefel(self) -> tuple[bool, ...]:
+        return self.map.stiefel
+
+    def forward(self, *raw: Tensor) -> Tensor:
+        return self.map(*raw).reshape(self.shape)
+
+    def right_inverse(self, matrix: Tensor) -> Tensor | tuple[Tensor, ...]:
+        return self.map.right_inverse(matrix.flatten(1))
+
+    def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
+        return self.map.start(generator)

@@ -1,0 +1,101 @@
+"""Orthogonal matrices by Cayley's transform of skew-symmetric ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from evenflow.maps.differentiated import addmm
+from evenflow.maps.skew import Skew
+
+STRAIGHT = 1e-8  # smallest |1 + eigenvalue| for which the inverse transform keeps half of float64's digits
+
+
+class Cayley(Skew):
+    """``W = (I + A)⁻¹ (I - A) D`` of a skew-symmetric A and a fixed diagonal D of signs.
+
+    With D = I: every orthogonal matrix without the eigenvalue -1. A matrix with it is reached with other signs.
+
+    Shapes:
+        raw ``(..., n(n-1)/2)``, matrix ``(..., n, n)``. n(n-1)/2 numbers; one inverse and four products of n x n
+        matrices for a value and its gradient.
+
+    Args:
+        signs: how many of D's entries are -1 (the first ones; default 0), ``"half"``, or the n signs themselves. Half
+            for copying and permuted pixels, a tenth for ordered ones, says Helfrich.
+        init: ``"cayley"`` (default), ``"henaff"``, ``"haar"`` or ``"identity"``, see `Skew`; it is the value before D.
+        precision: see `Map`.
+
+    Starting value: 2 x 2 rotations with angles up to π/2, times D; near π the entries of A would be very large.
+
+    >>> map = Cayley(64, signs="half")
+    >>> bool(residual(map(*map.start())) < 1e-5)
+    True
+
+    Reference: Helfrich, Willmott and Ye 2018.
+    """
+
+    diagonal: Tensor
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int | None = None,
+        *,
+        signs: int | str | Sequence[int] = 0,
+        init: str = "cayley",
+        precision: str | None = None,
+    ) -> None:
+        super().__init__(rows, columns, init=init, precision=precision)
+        if isinstance(signs, str):
+            if signs != "half":
+                raise ValueError(f"signs must be a number of minus ones, 'half' or {rows} signs, got {signs!r}")
+            signs = rows // 2
+        if isinstance(signs, int):
+            if not 0 <= signs <= rows:
+                raise ValueError(f"signs must be from 0 to {rows} minus ones, got {signs}")
+            signs = [-1] * signs + [1] * (rows - signs)
+        if len(signs) != rows or any(sign not in (-1, 1) for sign in signs):
+            raise ValueError(f"signs must be {rows} numbers, each 1 or -1, got {list(signs)}")
+        self.negatives = sum(sign == -1 for sign in signs)
+        self.register_buffer("diagonal", torch.tensor([float(sign) for sign in signs]), persistent=False)
+
+    def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        # In float64 whatever the numbers: the inverse loses as many digits as A is long, and costs hardly more.
+        A = self.skew(raw[0].double())
+        A.diagonal(dim1=-2, dim2=-1).add_(1)
+        W = torch.linalg.inv_ex(A).inverse.mul_(2)
+        W.diagonal(dim1=-2, dim2=-1).sub_(1)
+        return self.signed(W.to(raw[0].dtype)), ()
+
+    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+        G, W = self.signed(G), self.signed(W)
+        # (I + A)⁻¹ = (I + W)/2, so the inverse need not be kept: dA = -½ (I + Wᵀ) G (I + Wᵀ).
+        G = addmm(G, W.mT, G)
+        return (self.pack(addmm(G, G, W.mT, -0.5, -0.5)),)
+
+    def plain(self, *raw: Tensor) -> Tensor:
+        A = self.skew(raw[0])
+        I = torch.eye(self.rows, dtype=A.dtype, device=A.device)
+        return self.signed(torch.linalg.solve(I + A, I - A))
+
+    def signed(self, matrix: Tensor) -> Tensor:
+        return matrix * self.diagonal.to(matrix.dtype) if self.negatives else matrix
+
+    def logarithm(self, matrix: Tensor) -> Tensor:
+        I = torch.eye(self.rows, dtype=matrix.dtype, device=matrix.device)
+        if torch.linalg.svdvals(I + matrix)[-1] < STRAIGHT:
+            raise ValueError(
+                f"Cayley with {self.negatives} minus signs cannot make this matrix: WD has the eigenvalue -1; "
+                f"give other signs, or use Householder"
+            )
+        A = torch.linalg.solve(I + matrix, I - matrix)
+        return (A - A.mT) / 2
+
+    def block(self, angle: Tensor) -> Tensor:
+        return -(angle / 2).tan()
+
+    def extra_repr(self) -> str:
+        return f"{self.rows}, signs={self.negatives}, init={self.init!r}"

@@ -1,0 +1,92 @@
+"""Matrices by their singular value decomposition, with the bases as they are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenflow.maps.free import STARTS
+from evenflow.maps.map import Map
+from evenflow.maps.spectrum import Spectrum
+
+
+class Factorized(Map):
+    """``W = U diag(s) Vᵀ``; U and V are themselves the numbers, and must keep orthonormal columns.
+
+    An optimiser for the Stiefel manifold moves U and V; an ordinary one would leave it. `stiefel` and
+    `parameter_groups` say which tensors they are.
+
+    Shapes:
+        raw: U ``(..., rows, k)``, V ``(..., columns, k)``, p ``(..., k)`` with k = min(rows, columns); matrix
+        ``(..., rows, columns)``. k(rows + columns + 1) numbers, one product.
+
+    Args:
+        center, margin, bound: s* (1), r (0.01; None: no bound) and how (``"sigmoid"`` or ``"clip"``): see `Spectrum`.
+        init: the matrix whose bases are the first ones: ``"orthogonal"`` (default), ``"identity"``,
+            ``"glorot_normal"`` or ``"glorot_uniform"``.
+        precision: see `Map`.
+
+    Starting value: those bases; all singular values s*, or those of the matrix where there is no bound.
+
+    Note, learning rate: p's is divided by 2r, so that a margin does not change how fast s moves; see `rates`.
+
+    >>> map = Factorized(64, margin=0.1)
+    >>> bool(residual(map(*map.start())) < 1e-5)
+    True
+
+    Reference: Vorontsov et al. 2017.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int | None = None,
+        *,
+        center: float = 1.0,
+        margin: float | None = 0.01,
+        bound: str = "sigmoid",
+        init: str = "orthogonal",
+        precision: str | None = None,
+    ) -> None:
+        super().__init__(rows, columns, precision=precision)
+        allowed = [name for name in STARTS if name != "spectral_radius"]
+        if init not in allowed:
+            raise ValueError(f"init must be one of {', '.join(allowed)}, got {init!r}")
+        self.rank, self.init, self.spectrum = min(self.rows, self.columns), init, Spectrum(center, margin, bound)
+
+    @property
+    def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (self.rows, self.rank), (self.columns, self.rank), (self.rank,)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        sigmoid = self.spectrum.bound == "sigmoid" and self.spectrum.margin
+        return 1.0, 1.0, 1 / (2 * sigmoid) if sigmoid else 1.0
+
+    @property
+    def stiefel(self) -> tuple[bool, ...]:
+        return True, True, False
+
+    def singular_values(self, *raw: Tensor) -> Tensor:
+        """s ``(..., k)``; a margin above s* can make some negative."""
+        return self.spectrum.values(raw[2])
+
+    def penalty(self, *raw: Tensor) -> Tensor:
+        """``|s - s*|²``, to be added to a loss instead of a bound (``margin=None``)."""
+        return (self.singular_values(*raw) - self.spectrum.center).square().sum(-1)
+
+    def matrix(self, *raw: Tensor) -> Tensor:
+        return (raw[0] * self.singular_values(*raw).unsqueeze(-2)) @ raw[1].mT
+
+    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+        U, s, Vh = torch.linalg.svd(matrix.double(), full_matrices=False)
+        return U, Vh.mT, self.spectrum.solve(s)
+
+    def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
+        first = STARTS[self.init](self.rows, self.columns, generator=generator, dtype=torch.float64, device="cpu")
+        U, s, Vh = torch.linalg.svd(first, full_matrices=False)
+        p = s.float() if self.spectrum.margin is None else self.spectrum.start(self.rank)
+        return U.float().contiguous(), Vh.mT.float().contiguous(), p
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, {self.spectrum}, init={self.init!r}"

@@ -1,0 +1,46 @@
+"""A map by its name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from evenflow.maps.map import Map
+
+
+def make(map: str | type[Map] | Callable[..., Map], rows: int, columns: int | None = None, **options: Any) -> Map:
+    """The map called `map` for a ``(rows, columns)`` matrix.
+
+    Args:
+        map: a name in `MAPS`, a `Map` class, or a function of the size that returns a map.
+        rows, columns: size of the matrix; `columns` defaults to `rows`.
+        options: settings of that map, such as ``reflectors=16``.
+
+    >>> make("householder", 8, reflectors=2)
+    Householder(8, reflectors=2)
+    """
+    if isinstance(map, str):
+        # The registry is the room's table of contents, which imports this file.
+        from evenflow.maps import MAPS
+
+        if map not in MAPS:
+            near = get_close_matches(map, MAPS, n=3) or list(MAPS)
+            raise ValueError(f"map {map!r} is not known; did you mean {' or '.join(near)}?")
+        map = MAPS[map]
+    if isinstance(map, Map):
+        raise ValueError(f"map must be a name, a class or a function of the size, got one finished map {map!r}")
+    if not callable(map):
+        raise ValueError(f"map must be a name, a class or a function of the size, got {map!r}")
+    if isinstance(map, type):
+        known = [name for name in inspect.signature(map).parameters if name not in ("rows", "columns")]
+        for name in options:
+            if name not in known:
+                raise ValueError(f"{map.__name__} has no option {name!r}; it takes {', '.join(known) or 'none'}")
+    elif options:
+        raise ValueError(f"options go with a named map; a function gets the size alone, not {', '.join(options)}")
+    made = map(rows, columns, **options) if columns is not None else map(rows, **options)
+    if not isinstance(made, Map):
+        raise ValueError(f"map must return an evenflow Map, got {type(made).__name__}")
+    return made

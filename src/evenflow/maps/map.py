@@ -1,0 +1,166 @@
+"""What every map is: free numbers in, a constrained matrix out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evenflow.maps.recorded import replay
+
+HALF = (torch.bfloat16, torch.float16)
+COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
+
+
+class Map(nn.Module):
+    """A map from free numbers to a constrained matrix, in the form `torch.nn.utils.parametrize` takes.
+
+    ``W = map(*raw)``, and ``map.right_inverse(W)`` finds numbers that give W back. A subclass writes three methods in
+    full precision: `matrix` (the equation), `solve` (its inverse) and `start` (the first numbers).
+
+    Shapes:
+        raw: each ``(..., *shape)`` for the shapes in `raw_shapes`; matrix: ``(..., rows, columns)``. Leading
+        dimensions are independent models.
+
+    Args:
+        rows, columns: size of the matrix; `columns` defaults to `rows`.
+        precision: ``"float32"`` or ``"float64"``: compute in that, whatever the numbers are kept in. None: in their
+            own, and in float32 if that is bfloat16 or float16.
+
+    A bfloat16 or float16 matrix is computed in float32 and rounded once at the end, autocast or not: eight bits of
+    mantissa cannot hold an orthogonal matrix.
+    """
+
+    # Whether every matrix of the map is orthogonal (or unitary), whatever the numbers.
+    orthogonal = False
+    # Whether its operations can be recorded as a CUDA graph, see `recorded`.
+    recordable = True
+
+    def __init__(self, rows: int, columns: int | None = None, *, precision: str | None = None) -> None:
+        super().__init__()
+        columns = rows if columns is None else columns
+        for name, value in (("rows", rows), ("columns", columns)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if precision is not None and precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}")
+        self.rows, self.columns, self.precision = rows, columns, precision
+        self.recordings: dict[Any, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Recordings hold memory of one process on one GPU; a copy of the map makes its own.
+        return self.__dict__ | {"recordings": {}}
+
+    def prepare(self, *raw: Tensor) -> None:
+        """Called before a recording is made, for what must be known in advance."""
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether the numbers have left the range that recordings were made for."""
+        return False
+
+    def _apply(self, *args: Any, **options: Any) -> Map:
+        # Buffers are about to move, and recordings know them by their address.
+        self.recordings.clear()
+        return super()._apply(*args, **options)
+
+    def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
+        # Other numbers are about to be loaded.
+        self.recordings.clear()
+        super()._load_from_state_dict(*args, **options)
+
+    def need_square(self) -> None:
+        """Refuse a size that is not square: for the maps whose matrices all are."""
+        if self.rows != self.columns:
+            raise ValueError(f"{type(self).__name__} needs a square matrix, got {self.rows} x {self.columns}")
+
+    # The equation, its inverse and its starting value: what a subclass writes.
+
+    @property
+    def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the free numbers of one model."""
+        raise NotImplementedError
+
+    def matrix(self, *raw: Tensor) -> Tensor:
+        """The matrix ``(..., rows, columns)`` made from the free numbers."""
+        raise NotImplementedError
+
+    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+        """Free numbers that give `matrix`, or a ValueError that says why there are none."""
+        raise NotImplementedError
+
+    def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
+        """The free numbers a new layer begins with, in float32 on the CPU."""
+        raise NotImplementedError
+
+    # What every map offers.
+
+    def forward(self, *raw: Tensor) -> Tensor:
+        if torch.is_autocast_enabled(raw[0].device.type):
+            with torch.autocast(raw[0].device.type, enabled=False):
+                return self.forward(*raw)
+        replayed = replay(self, raw)
+        return self.compute(*raw) if replayed is None else replayed
+
+    def compute(self, *raw: Tensor) -> Tensor:
+        """The matrix in the dtype of the numbers, by the operations of `matrix`."""
+        matrix, dtype = self.matrix(*self.full(*raw)), raw[0].dtype
+        # There is no complex bfloat16: a complex matrix of half-precision numbers stays in complex64.
+        return matrix.to(COMPLEX.get(dtype, matrix.dtype) if matrix.is_complex() else dtype)
+
+    def right_inverse(self, matrix: Tensor) -> Tensor | tuple[Tensor, ...]:
+        if matrix.shape[-2:] != (self.rows, self.columns):
+            raise ValueError(
+                f"{type(self).__name__} makes matrices of {self.rows} x {self.columns}, got one of shape "
+                f"{tuple(matrix.shape)}"
+            )
+        self.recordings.clear()
+        full = matrix.float() if matrix.dtype in HALF else matrix
+        raw = tuple(r.to(matrix.dtype.to_real()) for r in self.solve(full.detach()))
+        return raw[0] if len(raw) == 1 else raw
+
+    def product(self, h: Tensor, *raw: Tensor) -> Tensor:
+        """``h Wᵀ`` for rows h ``(..., columns)``: W applied to each, without forming W where that is cheaper."""
+        return h @ self(*raw).mT
+
+    def full(self, *raw: Tensor) -> tuple[Tensor, ...]:
+        """The numbers in the precision the matrix is computed in."""
+        if self.precision is not None:
+            return tuple(r.to(PRECISIONS[self.precision]) for r in raw)
+        return tuple(r.float() for r in raw) if raw[0].dtype in HALF else raw
+
+    @property
+    def parameter_count(self) -> int:
+        """How many free numbers one matrix takes."""
+        return sum(torch.Size(shape).numel() for shape in self.raw_shapes)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The share of the learning rate each raw tensor should get; see `parameter_groups`."""
+        return (1.0,) * len(self.raw_shapes)
+
+    @property
+    def stiefel(self) -> tuple[bool, ...]:
+        """Which raw tensors must keep orthonormal columns: they are moved by an optimiser that knows this."""
+        return (False,) * len(self.raw_shapes)
+
+    def extra_repr(self) -> str:
+        return f"{self.rows}, {self.columns}" if self.rows != self.columns else f"{self.rows}"
+
+
+def residual(matrix: Tensor) -> Tensor:
+    """Largest entry of ``|WᵀW - I|`` (``|WWᴴ - I|`` for a wide W): zero for an orthogonal or unitary matrix."""
+    tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mH
+    gram = tall.mH @ tall
+    return (gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)).abs().amax((-2, -1))
+
+
+def need_orthogonal(matrix: Tensor, name: str, dtype: torch.dtype) -> None:
+    """Refuse a float64 `matrix` further from orthogonal than rounding to `dtype` explains."""
+    allowed = 1e-8 if dtype in (torch.float64, torch.complex128) else 1e-2 if dtype in HALF else 1e-4
+    off = residual(matrix).max().item()
+    if not off <= allowed:
+        kind = "unitary" if matrix.is_complex() else "orthogonal"
+        raise ValueError(f"{name} makes {kind} matrices, got one with |WᵀW - I| up to {off:.2g}")

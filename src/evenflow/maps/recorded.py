@@ -1,0 +1,117 @@
+"""A map on a GPU as two recorded CUDA graphs: one for the matrix, one for its gradient.
+
+A map is a few dozen small kernels, and handing each to the GPU from Python takes longer than running it. After a few
+calls with the same shapes the kernels are recorded; from then on a matrix costs a copy in, a replay and a copy out. The
+recording calls the map's own code, so there is no second equation to keep in step.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from evenflow.maps.map import Map
+
+CALLS_BEFORE = 3  # so that a matrix wanted once is not recorded
+MOST = 4  # recordings of one map: shapes, dtypes and streams beyond these run without
+
+
+class Recording:
+    """One map at one set of shapes, ready to be replayed on the stream it was recorded for."""
+
+    def __init__(self, map: Map, raw: Sequence[Tensor]) -> None:
+        self.serial = 0  # counts replays: the kept numbers of the last one are in the recording's memory
+        map.prepare(*raw)
+        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream), torch.enable_grad():
+            self.raw = [r.detach().clone().requires_grad_() for r in raw]
+            for _ in range(2):  # libraries take their workspaces before anything is recorded
+                W = map.compute(*self.raw)
+                self.G = torch.zeros_like(W)
+                torch.autograd.grad(W, self.raw, self.G, allow_unused=True)
+            where: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
+            with torch.cuda.graph(self.forward, **where):
+                self.W = map.compute(*self.raw)
+            with torch.cuda.graph(self.backward, pool=self.forward.pool(), **where):
+                self.slopes = torch.autograd.grad(self.W, self.raw, self.G, allow_unused=True)
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def value(self, raw: Sequence[Tensor]) -> Tensor:
+        torch._foreach_copy_([r.detach() for r in self.raw], list(raw))
+        self.forward.replay()
+        self.serial += 1
+        # A copy, because the next replay writes over the original.
+        return self.W.detach().clone()
+
+    def slope(self, G: Tensor) -> tuple[Tensor | None, ...]:
+        self.G.copy_(G)
+        self.backward.replay()
+        self.serial += 1  # it writes over what the forward replay kept, so a second pull starts from the beginning
+        return tuple(None if slope is None else slope.clone() for slope in self.slopes)
+
+
+class _Replayed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, map: Map, recording: Recording, *raw: Tensor) -> Tensor:
+        W = recording.value(raw)
+        ctx.map, ctx.recording, ctx.serial = map, recording, recording.serial
+        ctx.save_for_backward(*raw)
+        return W
+
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        raw = ctx.saved_tensors
+        if ctx.serial == ctx.recording.serial and not torch.is_grad_enabled():
+            return None, None, *ctx.recording.slope(G)
+        # Another matrix was made since, or a gradient of this gradient is wanted: from the beginning.
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            leaves = raw if again else [r.detach().requires_grad_() for r in raw]
+            moving = [r for r in leaves if r.requires_grad]
+            found = iter(
+                torch.autograd.grad(ctx.map.compute(*leaves), moving, G, create_graph=again, allow_unused=True)
+            )
+        return None, None, *(next(found) if r.requires_grad else None for r in leaves)
+
+
+def replay(map: Map, raw: tuple[Tensor, ...]) -> Tensor | None:
+    """The matrix by a recording, or None where there is none: on a CPU, at first, and inside another recording."""
+    if (
+        not raw[0].is_cuda
+        or not map.recordable
+        or torch.compiler.is_compiling()
+        or torch.cuda.is_current_stream_capturing()
+    ):
+        return None
+    if any(type(r) not in (Tensor, torch.nn.Parameter) for r in raw):  # vmap and the like bring tensors of their own
+        return None
+    stream = torch.cuda.current_stream(raw[0].device)
+    key = (stream.cuda_stream, raw[0].device, raw[0].dtype, tuple(r.shape for r in raw))
+    if map.outgrown:
+        map.recordings.clear()
+        map.recordings[key] = CALLS_BEFORE
+    found = map.recordings.get(key, 0)
+    if isinstance(found, int):
+        if found < CALLS_BEFORE:
+            map.recordings[key] = found + 1
+            return None
+        recorded = sum(isinstance(entry, Recording) for entry in map.recordings.values())
+        found = map.recordings[key] = _record(map, raw) if recorded < MOST else None
+    return None if found is None else _Replayed.apply(map, found, *raw)
+
+
+def _record(map: Map, raw: tuple[Tensor, ...]) -> Recording | None:
+    try:
+        with torch.cuda.device(raw[0].device):
+            return Recording(map, raw)
+    except RuntimeError as error:
+        reason = str(error).split("\n")[0]
+        warnings.warn(f"{type(map).__name__} runs without a CUDA graph, kernel by kernel: {reason}", stacklevel=2)
+        return None

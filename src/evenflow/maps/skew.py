@@ -1,0 +1,92 @@
+"""What maps from skew-symmetric matrices share: the packed numbers, the starting values, the inverse's checks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from evenflow import init as starts
+from evenflow.maps.differentiated import Differentiated
+from evenflow.maps.map import need_orthogonal
+
+STARTS = ("henaff", "cayley", "haar", "identity")
+
+
+class Skew(Differentiated):
+    """A map of ``B = -Bᵀ``; the numbers above the diagonal of B, row by row, are the free ones.
+
+    Shapes:
+        raw ``(..., n(n-1)/2)``, matrix ``(..., n, n)``.
+
+    Args:
+        init: starting value. ``"henaff"``: 2 x 2 rotations with angles U(-π, π). ``"cayley"``: 2 x 2 blocks of B with
+            entries ±tan(u/2), u from U(0, π/2). ``"haar"``: a uniform draw from all rotations. ``"identity"``: zeros.
+
+    Reference: Henaff et al. 2016; Lezcano-Casado and Martínez-Rubio 2019.
+    """
+
+    orthogonal = True
+    upper: Tensor
+
+    def __init__(
+        self, rows: int, columns: int | None = None, *, init: str = "henaff", precision: str | None = None
+    ) -> None:
+        super().__init__(rows, columns, precision=precision)
+        self.need_square()
+        if init not in STARTS:
+            raise ValueError(f"init must be one of {', '.join(STARTS)}, got {init!r}")
+        self.init = init
+        i, j = torch.triu_indices(rows, rows, 1)
+        self.register_buffer("upper", i * rows + j, persistent=False)
+
+    @property
+    def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return ((self.rows * (self.rows - 1) // 2,),)
+
+    def skew(self, raw: Tensor) -> Tensor:
+        """The skew-symmetric matrix of the free numbers."""
+        n = self.rows
+        half = raw.new_zeros(*raw.shape[:-1], n * n).index_copy_(-1, self.upper, raw).unflatten(-1, (n, n))
+        return half - half.mT
+
+    def pack(self, gradient: Tensor) -> Tensor:
+        """The gradient of the numbers, from one of B taken as if its entries were free."""
+        return (gradient - gradient.mT).flatten(-2).index_select(-1, self.upper)
+
+    def logarithm(self, matrix: Tensor) -> Tensor:
+        """The B of one orthogonal float64 matrix ``(n, n)``, or a ValueError; what a subclass writes for `solve`."""
+        raise NotImplementedError
+
+    def signed(self, matrix: Tensor) -> Tensor:
+        """The matrix with the map's signs undone, for a map that has them."""
+        return matrix
+
+    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+        full = matrix.double()
+        need_orthogonal(full, type(self).__name__, matrix.dtype)
+        B = torch.stack([self.logarithm(one) for one in self.signed(full).reshape(-1, self.rows, self.rows)])
+        return (B.flatten(1)[:, self.upper].reshape(*matrix.shape[:-2], -1),)
+
+    def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
+        n, upper = self.rows, self.upper.cpu()
+        if self.init == "haar":
+            rotation = starts.orthogonal(n, generator=generator, dtype=torch.float64, device="cpu")
+            rotation[0] *= torch.linalg.det(rotation).sign()
+            return (self.logarithm(rotation).flatten()[upper].float(),)
+        B = torch.zeros(n, n)
+        if self.init != "identity":
+            where = None if generator is None else generator.device
+            draw = torch.rand(n // 2, generator=generator, device=where).cpu()
+            even = 2 * torch.arange(n // 2)
+            henaff = self.init == "henaff"
+            B[even, even + 1] = self.block((2 * draw - 1) * math.pi) if henaff else (draw * math.pi / 4).tan()
+        return (B.flatten()[upper],)
+
+    def block(self, angle: Tensor) -> Tensor:
+        """The entry of B that makes a 2 x 2 block a rotation by `angle`."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        return f"{self.rows}, init={self.init!r}"

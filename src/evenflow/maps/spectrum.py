@@ -1,0 +1,73 @@
+"""Singular values held within a margin: what the two SVD maps share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BOUNDS = ("sigmoid", "clip")
+ROUNDING = 1e-5  # of the margin: how far outside a given singular value may lie and still be taken as on its edge
+
+
+class Spectrum:
+    """k singular values from k free numbers.
+
+    ``"sigmoid"``: ``s = 2r(σ(p) - ½) + s*``, inside [s* - r, s* + r] for every p. ``"clip"``: p cut to that interval.
+    ``margin=None``: s = p, anything. A margin above s* lets s be negative.
+
+    Args:
+        center: s*, the middle.
+        margin: r, at least 0; None for no bound.
+        bound: ``"sigmoid"`` (default) or ``"clip"``.
+
+    Reference: Vorontsov et al. 2017.
+    """
+
+    def __init__(self, center: float, margin: float | None, bound: str) -> None:
+        if margin is not None and not 0 <= margin < float("inf"):
+            raise ValueError(f"margin must be a number of at least 0, or None for no bound, got {margin!r}")
+        if bound not in BOUNDS:
+            raise ValueError(f"bound must be one of {', '.join(BOUNDS)}, got {bound!r}")
+        self.center, self.margin, self.bound = float(center), margin, bound
+
+    def values(self, p: Tensor) -> Tensor:
+        if self.margin is None:
+            return p
+        if self.bound == "clip":
+            return p.clamp(self.center - self.margin, self.center + self.margin)
+        return self.margin * torch.tanh(p / 2) + self.center  # tanh(p/2) = 2σ(p) - 1
+
+    def slopes(self, p: Tensor) -> Tensor:
+        """The derivative of each value by its number."""
+        if self.margin is None:
+            return torch.ones_like(p)
+        if self.bound == "clip":
+            return ((p - self.center).abs() <= self.margin).to(p.dtype)
+        return 0.5 * self.margin * (1 - torch.tanh(p / 2).square())
+
+    def allows(self, s: Tensor) -> bool:
+        """Whether all values lie within the margin, up to rounding."""
+        if self.margin is None:
+            return True
+        return (s - self.center).abs().max().item() <= self.margin + ROUNDING * max(self.margin, self.margin == 0)
+
+    def solve(self, s: Tensor) -> Tensor:
+        """Numbers that give the values s, or a ValueError."""
+        if self.margin is None:
+            return s
+        if not self.allows(s):
+            low, high = self.center - self.margin, self.center + self.margin
+            raise ValueError(
+                f"singular values must lie within [{low:g}, {high:g}], got ones from {s.min():.4g} to {s.max():.4g}"
+            )
+        if self.bound == "clip" or self.margin == 0:
+            return s
+        edge = 1 - torch.finfo(s.dtype).eps
+        return 2 * torch.atanh(((s - self.center) / self.margin).clamp(-edge, edge))
+
+    def start(self, count: int) -> Tensor:
+        """Numbers that give s* everywhere."""
+        return torch.full((count,), self.center if self.margin is None or self.bound == "clip" else 0.0)
+
+    def __repr__(self) -> str:
+        return f"center={self.center:g}, margin={self.margin}, bound={self.bound!r}"

@@ -1,0 +1,192 @@
+"""Matrices by their singular value decomposition, with bases made of reflections."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenflow.maps import reflections
+from evenflow.maps.differentiated import Differentiated, addmm, minus_mm
+from evenflow.maps.map import residual
+from evenflow.maps.spectrum import Spectrum
+
+Pair = Tensor | tuple[Tensor, Tensor]  # one for either side; as a tensor, along its first dimension
+
+
+class SVD(Differentiated):
+    """``W = H_n(u_n) ... H_k1(u_k1) diag(s) H_k2(v_k2) ... H_n(v_n)`` with singular values s held within a margin.
+
+    With min(rows, columns) reflections on either side: every matrix whose singular values the margin allows, of any
+    shape. On a rectangular W the diagonal is padded with zeros.
+
+    Shapes:
+        raw: u ``(..., m1·rows - m1(m1-1)/2)``, v ``(..., m2·columns - m2(m2-1)/2)``, p ``(..., min(rows, columns))``;
+        matrix ``(..., rows, columns)``. About fifteen products of n x n by n x m matrices for a value and its gradient.
+
+    Args:
+        reflectors: m1 and m2 as a pair, or one number for both; from 0 to the side's size, by default the smaller size.
+        center, margin, bound: s* (1), r (0.01; None: no bound) and how (``"sigmoid"`` or ``"clip"``): see `Spectrum`.
+        precision: see `Map`.
+
+    Starting value: vectors drawn Glorot-uniform, of length one; all singular values s*.
+
+    >>> map = SVD(64, reflectors=16, margin=0.1)
+    >>> s = torch.linalg.svdvals(map(*map.start()))
+    >>> bool((s - 1).abs().max() < 1e-5)
+    True
+
+    Reference: Zhang, Lei and Dhillon 2018.
+    """
+
+    filled_u: Tensor
+    filled_v: Tensor
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int | None = None,
+        *,
+        reflectors: int | tuple[int, int] | None = None,
+        center: float = 1.0,
+        margin: float | None = 0.01,
+        bound: str = "sigmoid",
+        precision: str | None = None,
+    ) -> None:
+        super().__init__(rows, columns, precision=precision)
+        self.rank = min(self.rows, self.columns)
+        if reflectors is None:
+            reflectors = self.rank
+        m1, m2 = reflectors if isinstance(reflectors, (tuple, list)) else (reflectors, reflectors)
+        for m, side in ((m1, self.rows), (m2, self.columns)):
+            if not isinstance(m, int) or not 0 <= m <= side:
+                raise ValueError(f"reflectors must be from 0 to {side} for a side of {side}, got {m!r}")
+        self.m1, self.m2, self.spectrum = m1, m2, Spectrum(center, margin, bound)
+        self.twins = m1 == m2 and self.rows == self.columns
+        self.register_buffer("filled_u", reflections.places(m1, self.rows), persistent=False)
+        self.register_buffer("filled_v", reflections.places(m2, self.columns), persistent=False)
+
+    @property
+    def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return (
+            (reflections.count(self.m1, self.rows),),
+            (reflections.count(self.m2, self.columns),),
+            (self.rank,),
+        )
+
+    def singular_values(self, *raw: Tensor) -> Tensor:
+        """s ``(..., min(rows, columns))``, without the matrix; a margin above s* can make some negative."""
+        return self.spectrum.values(raw[2])
+
+    def penalty(self, *raw: Tensor) -> Tensor:
+        """``|s - s*|²``, to be added to a loss instead of a bound (``margin=None``)."""
+        return (self.singular_values(*raw) - self.spectrum.center).square().sum(-1)
+
+    def bases(self, *raw: Tensor) -> tuple[Pair, Pair, Pair]:
+        """The vectors as rows, u ``(..., m1, rows)`` and v ``(..., m2, columns)``, with S and Y of either side.
+
+        Two sides of one shape are one tensor, worked on together: half the operations, each twice as large.
+        """
+        if self.twins:
+            UV = reflections.vectors(torch.stack(raw[:2]), self.filled_u, self.m1, self.rows)
+            return UV, *reflections.compact(UV)
+        U = reflections.vectors(raw[0], self.filled_u, self.m1, self.rows)
+        V = reflections.vectors(raw[1], self.filled_v, self.m2, self.columns)
+        (Su, Yu), (Sv, Yv) = reflections.compact(U), reflections.compact(V)
+        return (U, V), (Su, Sv), (Yu, Yv)
+
+    def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        UV, S, Y = self.bases(*raw)
+        s = self.singular_values(*raw)
+        # A = diag(s) (I - VᵀYv)ᵀ, then W = (I - UᵀYu) A: nothing larger than n x n by m.
+        A = minus_mm(self._padded(Y[1][..., : self.rank] * s.unsqueeze(-2)).mT, UV[1])
+        A.diagonal(dim1=-2, dim2=-1).add_(s)
+        P = Y[0] @ A
+        sides = (UV, S, Y) if self.twins else (*UV, *S, *Y)
+        return addmm(A, UV[0].mT, P, 1, -1), (raw[2], s, A, P, *sides)
+
+    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+        p, s, A, P, *sides = kept
+        UV, S, Y = sides if self.twins else (sides[:2], sides[2:4], sides[4:])
+        UG = UV[0] @ G
+        dA = addmm(G, Y[0].mT, UG, 1, -1)[..., : self.rank, :]
+        N, Ys = UV[1] @ dA.mT, Y[1][..., : self.rank]
+        ds = torch.diagonal(dA, dim1=-2, dim2=-1) - (N * Ys).sum(-2)
+        dYv = N * s.unsqueeze(-2)
+        if self.columns > self.rank:
+            dYv = torch.nn.functional.pad(dYv, (0, self.columns - self.rank))
+        # What reaches the vectors and Y of either side; the minus signs of W are put in at the end.
+        direct = (P @ G.mT, (Ys * s.unsqueeze(-2)) @ dA)
+        through = (UG @ A.mT, dYv)
+        if self.twins:
+            both = reflections.compact_slope(torch.stack(direct), torch.stack(through), *sides)
+            du, dv = both.flatten(-2).index_select(-1, self.filled_u).neg_()
+        else:
+            dU, dV = (reflections.compact_slope(direct[i], through[i], UV[i], S[i], Y[i]) for i in (0, 1))
+            du = dU.flatten(-2).index_select(-1, self.filled_u).neg_()
+            dv = dV.flatten(-2).index_select(-1, self.filled_v).neg_()
+        return du, dv, ds * self.spectrum.slopes(p)
+
+    def _padded(self, wide: Tensor) -> Tensor:
+        """Columns up to the number of rows of W: the singular values beyond the smaller size are zero."""
+        return torch.nn.functional.pad(wide, (0, self.rows - self.rank)) if self.rows > self.rank else wide
+
+    def plain(self, *raw: Tensor) -> Tensor:
+        (U, V), _, (Yu, Yv) = self.bases(*raw)
+        diagonal = torch.diag_embed(self.singular_values(*raw))
+        diagonal = torch.nn.functional.pad(diagonal, (0, self.columns - self.rank, 0, self.rows - self.rank))
+        A = diagonal - (diagonal @ Yv.mT) @ V
+        return A - U.mT @ (Yu @ A)
+
+    def product(self, h: Tensor, *raw: Tensor) -> Tensor:
+        raw = self.full(*raw)
+        (U, V), _, (Yu, Yv) = self.bases(*raw)
+        s = self.singular_values(*raw).to(h.dtype)
+        h = h - (h @ V.mT.to(h.dtype)) @ Yv.to(h.dtype)
+        h = self._padded(h[..., : self.rank] * (s.unsqueeze(-2) if s.dim() > 1 else s))
+        return h - (h @ Yu.mT.to(h.dtype)) @ U.to(h.dtype)
+
+    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+        full = matrix.double()
+        if self.m1 >= self.rank and self.m2 >= self.rank:
+            P, s, Qh = torch.linalg.svd(full, full_matrices=False)
+            U, V = reflections.reduce(P, self.m1)[0], reflections.reduce(Qh.mH, self.m2)[0]
+        elif self._needs_no_reflectors(full):
+            s = full.diagonal(dim1=-2, dim2=-1)
+            U, V = (full.new_zeros(*full.shape[:-2], m, n) for m, n in ((self.m1, self.rows), (self.m2, self.columns)))
+        else:
+            U, V, s = self._solve_orthogonal(full)
+        return U.flatten(-2)[..., self.filled_u], V.flatten(-2)[..., self.filled_v], self.spectrum.solve(s)
+
+    def _needs_no_reflectors(self, full: Tensor) -> bool:
+        """Whether the matrix is a diagonal within the margin."""
+        s, diagonal = full.diagonal(dim1=-2, dim2=-1), torch.zeros_like(full)
+        diagonal.diagonal(dim1=-2, dim2=-1).copy_(s)
+        return self.spectrum.allows(s) and bool((full - diagonal).abs().max() <= 1e-7 * full.abs().max())
+
+    def _solve_orthogonal(self, full: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Theorem 3: n reflections in all, shared between the sides, make every multiple of an orthogonal matrix."""
+        n = self.rows
+        scale = torch.linalg.matrix_norm(full, 2).unsqueeze(-1)
+        turned = full / scale.unsqueeze(-1)
+        if n != self.columns or self.m1 + self.m2 < n or not residual(turned).max() <= 1e-4:
+            raise ValueError(
+                f"SVD with {self.m1} and {self.m2} reflectors cannot make this matrix; {self.rank} on either side can"
+            )
+        U, V = (full.new_zeros(*full.shape[:-2], m, n) for m in (self.m1, self.m2))
+        first, second, m = (U, V, self.m1) if self.m1 >= self.m2 else (V, U, self.m2)
+        A = reflections.reduce(turned if first is U else turned.mT, n)[0]
+        first.copy_(A[..., :m, :])
+        rest = A[..., m:, :]
+        # The rest stands in the other order on the other side; each vector has more room there than it needs.
+        second[..., second.shape[-2] - rest.shape[-2] :, :] = rest.flip(-2)
+        return U, V, scale.expand(*scale.shape[:-1], n)
+
+    def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
+        return (
+            reflections.first_vectors(self.m1, self.rows, generator),
+            reflections.first_vectors(self.m2, self.columns, generator),
+            self.spectrum.start(self.rank),
+        )
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, reflectors=({self.m1}, {self.m2}), {self.spectrum}"

@@ -1,0 +1,130 @@
+"""Every unitary matrix, from real numbers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from evenflow.maps.differentiated import Differentiated, addmm
+from evenflow.maps.logarithm import unitary_log
+from evenflow.maps.map import COMPLEX, need_orthogonal
+from evenflow.maps.squaring import Recordable, exponential, exponential_slope
+
+METHODS = ("exponential", "cayley")
+STARTS = ("phases", "haar", "identity")
+STRAIGHT = 1e-8  # smallest |1 + eigenvalue| for which Cayley's inverse keeps half of float64's digits
+
+
+class Unitary(Recordable, Differentiated):
+    """``W = exp(A)`` or ``W = (I + A)⁻¹(I - A)`` of a skew-Hermitian A: unitary matrices of full capacity.
+
+    The exponential reaches all of them, Cayley's transform those without the eigenvalue -1.
+
+    Shapes:
+        raw ``(..., n, n)``, real: the real parts of A above the diagonal, the imaginary parts on and below it; matrix
+        ``(..., n, n)``, complex. n² numbers; the cost of `Exponential` or `Cayley`, times about four.
+
+    Args:
+        method: ``"exponential"`` (default) or ``"cayley"``.
+        init: ``"phases"``: a diagonal W with angles U(-π, π), for Cayley U(-π/2, π/2). ``"haar"``: a uniform draw from
+            all unitary matrices. ``"identity"``.
+        precision: see `Map`.
+
+    Starting value: phases.
+
+    >>> map = Unitary(64)
+    >>> bool(residual(map(*map.start())) < 1e-5)
+    True
+
+    Reference: Wisdom et al. 2016.
+    """
+
+    orthogonal = True
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int | None = None,
+        *,
+        method: str = "exponential",
+        init: str = "phases",
+        precision: str | None = None,
+    ) -> None:
+        super().__init__(rows, columns, precision=precision)
+        self.need_square()
+        if method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        if init not in STARTS:
+            raise ValueError(f"init must be one of {', '.join(STARTS)}, got {init!r}")
+        self.method, self.init = method, init
+
+    @property
+    def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
+        return ((self.rows, self.rows),)
+
+    def skew(self, raw: Tensor) -> Tensor:
+        """The skew-Hermitian matrix of the free numbers."""
+        real, imaginary = raw.triu(1), raw.tril(-1)
+        return torch.complex(real - real.mT, raw.tril() + imaginary.mT)
+
+    def pack(self, gradient: Tensor) -> Tensor:
+        """The gradient of the numbers, from one of A taken as if its entries were free."""
+        real, imaginary = gradient.real, gradient.imag
+        return (real - real.mT).triu(1) + imaginary.tril() + imaginary.mT.tril(-1)
+
+    def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        if self.method == "exponential":
+            return exponential(self.skew(raw[0]), self.headroom)
+        A = self.skew(raw[0].double())
+        A.diagonal(dim1=-2, dim2=-1).add_(1)
+        W = torch.linalg.inv_ex(A).inverse.mul_(2)
+        W.diagonal(dim1=-2, dim2=-1).sub_(1)
+        return W.to(COMPLEX[raw[0].dtype]), ()
+
+    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+        if self.method == "exponential":
+            return (self.pack(exponential_slope(G, *kept)),)
+        G = addmm(G, W.mH, G)
+        return (self.pack(addmm(G, G, W.mH, -0.5, -0.5)),)
+
+    def plain(self, *raw: Tensor) -> Tensor:
+        A = self.skew(raw[0])
+        if self.method == "exponential":
+            return torch.linalg.matrix_exp(A)
+        I = torch.eye(self.rows, dtype=A.dtype, device=A.device)
+        return torch.linalg.solve(I + A, I - A)
+
+    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+        full = matrix.to(torch.complex128)
+        need_orthogonal(full, "Unitary", matrix.dtype)
+        A = torch.stack([self.logarithm(one) for one in full.reshape(-1, self.rows, self.rows)])
+        raw = A.real.triu(1) + A.imag.tril()
+        return (raw.reshape(matrix.shape),)
+
+    def logarithm(self, matrix: Tensor) -> Tensor:
+        """The A of one unitary complex128 matrix ``(n, n)``, or a ValueError."""
+        if self.method == "exponential":
+            return unitary_log(matrix)
+        I = torch.eye(self.rows, dtype=matrix.dtype, device=matrix.device)
+        if torch.linalg.svdvals(I + matrix)[-1] < STRAIGHT:
+            raise ValueError("Unitary by 'cayley' cannot make a matrix with the eigenvalue -1; by 'exponential' it can")
+        A = torch.linalg.solve(I + matrix, I - matrix)
+        return (A - A.mH) / 2
+
+    def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
+        n, cayley = self.rows, self.method == "cayley"
+        where = None if generator is None else generator.device
+        if self.init == "identity":
+            return (torch.zeros(n, n),)
+        if self.init == "phases":
+            angle = (2 * torch.rand(n, generator=generator, device=where).cpu() - 1) * math.pi
+            return (torch.diag(-(angle / 4).tan() if cayley else angle),)
+        normal = torch.randn(n, n, generator=generator, dtype=torch.complex128, device=where).cpu()
+        Q, R = torch.linalg.qr(normal)
+        # QR alone prefers some phases; those of R's diagonal make the draw uniform.
+        return (self.solve(Q * torch.sgn(R.diagonal()))[0].float(),)
+
+    def extra_repr(self) -> str:
+        return f"{self.rows}, method={self.method!r}, init={self.init!r}"
