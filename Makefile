@@ -1,15 +1,19 @@
 # make demo   install into .venv and watch gradients vanish, then not vanish
 # make test   lint, types and tests
+# make test-gpu   the tests that need a CUDA device
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types install clean
+.PHONY: demo test test-gpu lint types install clean
 
 demo: .venv/installed
 	$(BIN)/evenflow demo
 
 test: .venv/installed lint types
 	$(BIN)/python -m pytest
+
+test-gpu: .venv/installed
+	$(BIN)/python -m pytest tests/gpu -rs
 
 lint: .venv/installed
 	$(BIN)/ruff check .

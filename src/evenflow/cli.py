@@ -301,10 +301,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The parser's own errors carry a message and a code; anything else is a defect and shows itself.
         if not hasattr(error, "format_message"):
             raise
-        if type(error).__name__ == "NoArgsIsHelpError":
-            code = 2
-        else:
-            code = complain(error.format_message(), 2)
+        shown = type(error).__name__ == "NoArgsIsHelpError"  # its message is the help, printed already
+        code = 2 if shown else complain(error.format_message(), 2)
     finally:
         torch.set_flush_denormal(False)
     sys.exit(code or 0)

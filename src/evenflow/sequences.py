@@ -43,10 +43,8 @@ class Sequences:
             raise ValueError(f"input must be {form} with I = {width}, got {tuple(x.shape)}")
         if not x.is_floating_point():
             raise ValueError(f"input must hold floating point numbers, got {x.dtype}")
-        if x.dim() == 2:
-            padded = x.unsqueeze(1)
-        else:
-            padded = x.transpose(0, 1) if batch_first else x
+        batched = x.unsqueeze(1 - batch_first) if x.dim() == 2 else x
+        padded = batched.transpose(0, 1) if batch_first else batched
         if padded.shape[0] == 0:
             raise ValueError(f"input must have at least one time step, got {tuple(x.shape)}")
         return cls(padded, batch_first, unbatched=x.dim() == 2)

@@ -1,0 +1,189 @@
+"""What holds on the CPU holds on a GPU: maps, layers and training. `make test-gpu` runs these; elsewhere they skip."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from evenflow import SequenceModel, create, systems
+from evenflow.activations import ACTIVATIONS
+from evenflow.layers import RNN
+from evenflow.maps import MAPS, residual
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+SIZES = (2, 16, 33, 128)
+CLOSE = {"atol": 2e-5, "rtol": 2e-5}  # float32 sums in another order
+EXACT = {"atol": 1e-10, "rtol": 1e-8}
+
+
+def made(name: str, n: int):
+    try:
+        return MAPS[name](n)
+    except ValueError:
+        pytest.skip(f"{name} has no matrix of size {n}")
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", MAPS)
+def test_maps_and_their_gradients(name, n):
+    map = made(name, n)
+    raw = map.start(torch.Generator().manual_seed(1))
+    weight = None
+    seen = []
+    for device in ("cpu", "cuda"):
+        leaves = [r.double().to(device).requires_grad_() for r in raw]
+        matrix = map.to(device)(*leaves)
+        weight = torch.linspace(-1, 1, n * n, dtype=torch.float64).reshape(n, n) if weight is None else weight
+        loss = (matrix * weight.to(device)).sum()
+        (loss.real + loss.imag if matrix.is_complex() else loss).backward()
+        seen.append([matrix.detach().cpu(), *(leaf.grad.cpu() for leaf in leaves)])
+    for expected, got in zip(*seen, strict=True):
+        torch.testing.assert_close(got, expected, **EXACT)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", MAPS)
+def test_orthogonal_maps_are_orthogonal_in_single_precision(name, n):
+    map = made(name, n).cuda()
+    if not getattr(map, "orthogonal", False):
+        pytest.skip(f"{name} is not bound to be orthogonal")
+    matrix = map(*(r.cuda() for r in map.start(torch.Generator().manual_seed(1))))
+    wide = matrix.to(torch.complex128) if matrix.is_complex() else matrix.double()
+    assert residual(wide) < 2e-6
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_layers_equal_the_cpu(activation):
+    layer = RNN(3, 16, 2, map="exponential", activation=activation, bidirectional=True, dtype=torch.float64)
+    x = torch.randn(20, 5, 3, dtype=torch.float64)
+    seen = []
+    for device in ("cpu", "cuda"):
+        layer.to(device).zero_grad()
+        with layer.taps() as taps:
+            output, _ = layer(x.to(device))
+        output.sin().sum().backward()
+        seen.append(
+            [v.detach().cpu() for v in (output, *(p.grad for p in layer.parameters()), *(t.grad for t in taps))]
+        )
+    for expected, got in zip(*seen, strict=True):
+        torch.testing.assert_close(got, expected, **EXACT)
+
+
+@pytest.mark.parametrize("name", systems())
+def test_every_system_on_cuda_and_under_autocast(name):
+    model = SequenceModel(create(name, 3, 16), 2).cuda()
+    x = torch.randn(50, 4, 3, device="cuda")
+    expected = SequenceModel.forward(model.cpu(), x.cpu())[0]
+    outputs, _ = model.cuda()(x)
+    torch.testing.assert_close(outputs.cpu(), expected, **CLOSE)
+    with torch.autocast("cuda", torch.bfloat16):
+        model(x)[0].float().sum().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_fit_on_cuda(tmp_path):
+    pytest.importorskip("lightning_fabric")
+    from evenflow import fit, tasks
+
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = SequenceModel(create("sgornn", 2, 16), 1)
+        results.append(fit(model, tasks.make("adding", length=20), steps=30, device="cuda", progress=False))
+    assert results[0].valid_loss == results[1].valid_loss  # same seed, same kind of device, same numbers
+
+
+def pulled(map, raw, weight):
+    leaves = [r.detach().requires_grad_() for r in raw]
+    matrix = map(*leaves)
+    loss = (matrix * weight).sum()
+    (loss.real + loss.imag if matrix.is_complex() else loss).backward()
+    return [matrix.detach(), *(leaf.grad for leaf in leaves)]
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_recorded_map_gives_what_it_gave_before(name):
+    """From the fourth call on a map on a GPU is replayed: with new numbers, in any order, and none written over."""
+    map, fresh = MAPS[name](16).cuda(), MAPS[name](16).cuda()
+    if hasattr(map, "permutations"):
+        fresh.load_state_dict(map.state_dict())
+    weight = torch.randn(16, 16, dtype=torch.float64, device="cuda")
+    draws = [[r.double().cuda() for r in map.start(torch.Generator().manual_seed(seed))] for seed in range(6)]
+    for raw in draws:
+        for got, expected in zip(pulled(map, raw, weight), pulled_plainly(fresh, raw, weight), strict=True):
+            torch.testing.assert_close(got, expected, **EXACT)
+    recorded = [entry for entry in map.recordings.values() if not isinstance(entry, int)]
+    assert len(recorded) == 1
+    assert recorded[0] is not None, f"{name} could not be recorded"
+    # Two matrices made before either is pulled back.
+    first, second = ([r.detach().requires_grad_() for r in draws[k]] for k in (0, 1))
+    one, two = map(*first), map(*second)
+    kept = one.detach().clone()
+    for matrix in (two, one):
+        loss = (matrix * weight).sum()
+        (loss.real + loss.imag if matrix.is_complex() else loss).backward()
+    assert torch.equal(one.detach(), kept)
+    for leaves, raw in ((first, draws[0]), (second, draws[1])):
+        for leaf, expected in zip(leaves, pulled_plainly(fresh, raw, weight)[1:], strict=True):
+            torch.testing.assert_close(leaf.grad, expected, **EXACT)
+
+
+def pulled_plainly(map, raw, weight):
+    map.recordings.clear()  # never old enough to be recorded
+    return pulled(map, raw, weight)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_recorded_map_pulled_twice_moved_and_loaded(name):
+    map, fresh = MAPS[name](16).cuda(), MAPS[name](16).cuda()
+    fresh.load_state_dict(map.state_dict())
+    weight = torch.randn(16, 16, dtype=torch.float64, device="cuda")
+    raw = [r.double().cuda() for r in map.start()]
+    for _ in range(5):
+        pulled(map, raw, weight)
+    leaves = [r.detach().requires_grad_() for r in raw]
+    matrix = map(*leaves)
+    loss = (matrix * weight).sum()
+    loss = loss.real + loss.imag if matrix.is_complex() else loss
+    first = torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True)
+    second = torch.autograd.grad(loss, leaves, allow_unused=True)
+    for a, b in zip(first, second, strict=True):
+        torch.testing.assert_close(a, b, **EXACT)
+    map.cpu().cuda()
+    for _ in range(5):
+        for got, expected in zip(pulled(map, raw, weight), pulled_plainly(fresh, raw, weight), strict=True):
+            torch.testing.assert_close(got, expected, **EXACT)
+
+
+def test_a_recorded_exponential_grows_with_its_angles_and_never_lies():
+    map, fresh = MAPS["exponential"](8).cuda(), MAPS["exponential"](8).cuda()
+    raw = map.start(torch.Generator().manual_seed(0))[0].cuda()
+    for _ in range(5):
+        map(raw)
+    largest = map.headroom.largest
+    for step in range(20):  # by a quarter at each step, as no optimiser does
+        grown = raw * 1.25**step
+        fresh.recordings.clear()
+        torch.testing.assert_close(map(grown), fresh(grown), atol=1e-4, rtol=0)
+        torch.cuda.synchronize()
+    assert map.headroom.largest > largest, "recorded anew"
+    assert map(raw * 1e6).isnan().all()
+
+
+def test_a_layer_with_recorded_maps_trains_as_without():
+    losses = []
+    for calls in (1, 40):
+        torch.manual_seed(0)
+        layer = RNN(2, 16, map="exponential", activation="abs").cuda()
+        optimiser = torch.optim.Adam(layer.parameters(), 1e-2)
+        x = torch.randn(10, 4, 2, device="cuda")
+        for _ in range(40):
+            if calls == 1:
+                layer.parametrizations.weight_hh_l0[0].recordings.clear()
+            optimiser.zero_grad()
+            loss = (layer(x)[0] - 1).square().mean()
+            loss.backward()
+            optimiser.step()
+        losses.append(loss.item())
+    assert abs(losses[0] - losses[1]) < 1e-4 * abs(losses[0])
