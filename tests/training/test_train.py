@@ -122,7 +122,7 @@ def test_a_run_is_not_overwritten(tmp_path):
         (changed("system", hidden_size=0), "hidden_size must be a whole number of at least 1, got 0"),
         (changed("task", name="addin"), "unknown task 'addin', did you mean adding?"),
         (changed("training", step=3), "unknown training setting 'step', did you mean steps?"),
-        (changed("system", name="urn"), "there is no system 'urn'; did you mean urnn"),
+        (changed("system", name="urn"), "unknown system 'urn', did you mean urnn"),
     ],
     ids=["no task", "no system", "table", "not a table", "hidden size", "task", "setting", "system"],
 )

@@ -35,26 +35,35 @@ class Recording:
             for _ in range(2):  # libraries take their workspaces before anything is recorded
                 W = map.compute(*self.raw)
                 self.G = torch.zeros_like(W)
-                torch.autograd.grad(W, self.raw, self.G, allow_unused=True)
+                torch.autograd.grad(W, self.raw, self.G, materialize_grads=True)
             where: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
             with torch.cuda.graph(self.forward, **where):
                 self.W = map.compute(*self.raw)
             with torch.cuda.graph(self.backward, pool=self.forward.pool(), **where):
-                self.slopes = torch.autograd.grad(self.W, self.raw, self.G, allow_unused=True)
+                slopes = torch.autograd.grad(self.W, self.raw, self.G, materialize_grads=True)
+                # In one piece, so that they are copied out in one piece.
+                self.slopes = torch.cat([slope.flatten() for slope in slopes]) if len(slopes) > 1 else slopes[0]
         torch.cuda.current_stream().wait_stream(stream)
+        self._in, self._out = [r.detach() for r in self.raw], self.W.detach()
 
     def value(self, raw: Sequence[Tensor]) -> Tensor:
-        torch._foreach_copy_([r.detach() for r in self.raw], list(raw))
+        if len(raw) == 1:
+            self._in[0].copy_(raw[0])
+        else:
+            torch._foreach_copy_(self._in, list(raw))
         self.forward.replay()
         self.serial += 1
         # A copy, because the next replay writes over the original.
-        return self.W.detach().clone()
+        return self._out.clone()
 
-    def slope(self, G: Tensor) -> tuple[Tensor | None, ...]:
+    def slope(self, G: Tensor) -> tuple[Tensor, ...]:
         self.G.copy_(G)
         self.backward.replay()
         self.serial += 1  # it writes over what the forward replay kept, so a second pull starts from the beginning
-        return tuple(None if slope is None else slope.clone() for slope in self.slopes)
+        if len(self.raw) == 1:
+            return (self.slopes.clone(),)
+        pieces = self.slopes.clone().split([r.numel() for r in self.raw])
+        return tuple(piece.view(r.shape) for piece, r in zip(pieces, self.raw, strict=True))
 
 
 class _Replayed(torch.autograd.Function):
@@ -92,8 +101,8 @@ def replay(map: Map, raw: tuple[Tensor, ...]) -> Tensor | None:
         return None
     if any(type(r) not in (Tensor, torch.nn.Parameter) for r in raw):  # vmap and the like bring tensors of their own
         return None
-    stream = torch.cuda.current_stream(raw[0].device)
-    key = (stream.cuda_stream, raw[0].device, raw[0].dtype, tuple(r.shape for r in raw))
+    device = raw[0].device
+    key = (torch._C._cuda_getCurrentRawStream(device.index), device, raw[0].dtype, *(r.shape for r in raw))
     if map.outgrown:
         map.recordings.clear()
         map.recordings[key] = CALLS_BEFORE
