@@ -390,3 +390,11 @@ def test_the_mode_of_the_model_is_kept():
         model = model_for().train(training)
         fit(model, TASK, **QUICK)
         assert model.training is training
+
+
+def test_bases_that_need_another_optimiser_are_refused():
+    from evenflow import RNN
+
+    model = SequenceModel(RNN(2, 4, map="factorized"), 1)
+    with pytest.raises(ValueError, match="would move the bases of a factorized map off the orthogonal matrices"):
+        fit(model, Adding(length=5), steps=1)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from evenflow.maps import parameter_groups
 from evenflow.recurrent import Recurrent
 from evenflow.tasks import Task
 
@@ -113,6 +114,11 @@ def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
     parameter = next(model.parameters(), None)
     if parameter is None:
         raise ValueError("model has no parameter to train, at least one must require a gradient")
+    if any(group["stiefel"] for group in parameter_groups(model, 1.0)):
+        raise ValueError(
+            f"optimizer {settings.optimizer} would move the bases of a factorized map off the orthogonal matrices; "
+            "train another map, such as svd"
+        )
     if settings.probe_every is not None and not isinstance(getattr(model, "layer", None), Recurrent):
         raise ValueError("probe_every needs a model whose layer is one of evenflow's, because it listens to the states")
     generator = torch.Generator(parameter.device).manual_seed(derive(settings.seed, "check"))
