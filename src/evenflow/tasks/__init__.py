@@ -4,7 +4,28 @@ from __future__ import annotations
 
 from .adding import Adding
 from .copy import Copy
+from .curriculum import Curriculum
+from .digits import Digits
+from .kth_largest import KthLargest
+from .multiplication import Multiplication
+from .recall_first import RecallFirst
 from .registry import TASKS, make
 from .task import Batch, Task
+from .temporal_order import TemporalOrder
+from .xor import Xor
 
-__all__ = ["TASKS", "Adding", "Batch", "Copy", "Task", "make"]
+__all__ = [
+    "TASKS",
+    "Adding",
+    "Batch",
+    "Copy",
+    "Curriculum",
+    "Digits",
+    "KthLargest",
+    "Multiplication",
+    "RecallFirst",
+    "Task",
+    "TemporalOrder",
+    "Xor",
+    "make",
+]

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from evenflow.checks import unknown
 
 from .adding import Adding
 from .copy import Copy
+from .curriculum import Curriculum
+from .digits import Digits
+from .kth_largest import KthLargest
+from .multiplication import Multiplication
+from .recall_first import RecallFirst
 from .task import Task
+from .temporal_order import TemporalOrder
+from .xor import Xor
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Adding, Copy)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (
+        Adding,
+        Multiplication,
+        Xor,
+        TemporalOrder,
+        Copy,
+        RecallFirst,
+        KthLargest,
+        Digits,
+        Curriculum,
+    )
+}
 
 
 def make(name: str, **options: Any) -> Task:
@@ -22,8 +41,4 @@ def make(name: str, **options: Any) -> Task:
     """
     if name not in TASKS:
         raise ValueError(unknown("task", name, TASKS))
-    known = [field.name for field in dataclasses.fields(TASKS[name])]  # type: ignore[arg-type]
-    for option in options:
-        if option not in known:
-            raise ValueError(unknown(f"option of task {name}", option, known))
-    return TASKS[name](**options)
+    return TASKS[name].from_options(options)

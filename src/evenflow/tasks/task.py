@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+
+from evenflow.checks import unknown
 
 
 class Batch(NamedTuple):
@@ -27,16 +30,25 @@ class Batch(NamedTuple):
 class Task(ABC):
     """A problem to train on. A subclass is a frozen dataclass whose fields are the task's options.
 
+    Training draws the batch of update s from ``task.at_step(s, steps)``, and everything it judges by (validations,
+    probes) from ``task.held_out()``. Both are the task itself unless it says otherwise: a curriculum is easier at the
+    start, a data set keeps some sequences back.
+
     Attributes:
         name: the word that `make` knows it by.
         readout: "last" if the answer is read after the last step, "every" if at every step.
         metric_name, higher_is_better: what `metric` measures, and which way is better.
-        vocabulary: number of symbols when inputs are indices, None when they are vectors.
+        vocabulary: number of symbols when inputs are indices, None when they are vectors. With a vocabulary,
+            input_size is the width of the embedding.
     """
 
     name: ClassVar[str]
     readout: ClassVar[str]
-    vocabulary: int | None = None
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Number of symbols when inputs are indices, None when they are vectors."""
+        return None
 
     @property
     @abstractmethod
@@ -65,7 +77,10 @@ class Task(ABC):
 
     @abstractmethod
     def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        """A batch of `size` sequences, drawn on the generator's device and then moved to `device` if that differs."""
+        """A batch of `size` sequences, drawn on the generator's device and then moved to `device` if that differs.
+
+        A finite data set gives no sequence twice in a batch, so at most as many as it has.
+        """
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -78,6 +93,29 @@ class Task(ABC):
     @abstractmethod
     def solved(self, metric: float) -> bool:
         """Whether a model with this metric on unseen sequences counts as having solved the task."""
+
+    def at_step(self, step: int, steps: int) -> Task:
+        """The task that update `step` of `steps`, counted from 0, is trained on; its sizes and loss are this task's.
+
+        It must follow from the two numbers alone, so that a resumed run repeats the interrupted one.
+        """
+        return self
+
+    def held_out(self) -> Task:
+        """The task over sequences that training never sees; itself where every sequence is drawn afresh."""
+        return self
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Task:
+        """The task with these options, as `options` gives them back; an unknown one is refused."""
+        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for option in options:
+            if option not in known:
+                raise ValueError(unknown(f"option of task {cls.name}", option, known))
+        return cls(**options)
+
+    def __str__(self) -> str:
+        return self.name
 
     def options(self) -> dict[str, Any]:
         """The options this task was made with, as `make` takes them."""

@@ -218,7 +218,9 @@ class Loop:
     def _draw(self, purpose: str, step: int, rank: int | None = None) -> Batch:
         rank = self.fabric.global_rank if rank is None else rank
         self._generator.manual_seed(derive(self.settings.seed, purpose, step, rank))
-        return self.task.batch(self.settings.batch_size, self._generator)
+        # What the run is judged by is never trained on, and is the task at its full difficulty.
+        task = self.task.at_step(step, self.settings.steps) if purpose == "train" else self.task.held_out()
+        return task.batch(self.settings.batch_size, self._generator)
 
     def _answer(self, batch: Batch) -> Tensor:
         options = {} if batch.lengths is None else {"lengths": batch.lengths}

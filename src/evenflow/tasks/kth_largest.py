@@ -1,0 +1,111 @@
+"""The k-th largest task: after N numbers, which was the k-th largest?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evenflow.checks import whole_number
+
+from .draw import Draw
+from .task import Batch, Task, move, option
+
+SOLVED_ACCURACY = 0.99
+
+
+@dataclass(frozen=True)
+class KthLargest(Task):
+    """N numbers below N; after the last, answer with the k-th largest.
+
+    The numbers are uniform in ``{0, ..., N - 1}``, drawn with replacement and counted as often as they appear: the 2nd
+    largest of 7, 7, 1 is 7. The model embeds them. Loss: cross entropy over N classes. The answer Y is at most v if
+    fewer than k numbers exceed v, ``P(Y ≤ v) = P(Binomial(N, 1 - (v + 1)/N) < k)``, and the loss without memory is the
+    entropy of Y. Metric: the share of right answers; 99 % counts as solved.
+
+    Shapes:
+        inputs ``(N, B)`` int64 below N; targets ``(B,)`` int64 below N.
+
+    Args:
+        length: N, at least 2.
+        k: 1 for the largest, N for the smallest.
+        embedding: width of the embedding.
+
+    With replacement. The document says "a sequence of N numbers from 0 to N-1 inclusive"; were they different, the
+    sequence would be a permutation and the answer always N - k.
+
+        >>> task = KthLargest(length=100, k=10)
+        >>> inputs, targets, _ = task.batch(3, torch.Generator().manual_seed(0))
+        >>> torch.equal(inputs.sort(0, descending=True).values[9], targets)
+        True
+
+    Reference: Lin and Wang, task II.
+    """
+
+    length: int = option(100, "numbers N in one sequence, each from 0 to N - 1")
+    k: int = option(10, "1 asks for the largest, N for the smallest")
+    embedding: int = option(30, "width of the embedding of a number")
+
+    name: ClassVar[str] = "kth-largest"
+    readout: ClassVar[str] = "last"
+
+    def __post_init__(self) -> None:
+        whole_number("length", self.length, 2)
+        whole_number("k", self.k, 1)
+        whole_number("embedding", self.embedding, 1)
+        if self.k > self.length:
+            raise ValueError(f"k must be at most length, {self.length}, got {self.k}")
+
+    @property
+    def vocabulary(self) -> int:
+        return self.length
+
+    @property
+    def input_size(self) -> int:
+        return self.embedding
+
+    @property
+    def output_size(self) -> int:
+        return self.length
+
+    @property
+    def metric_name(self) -> str:
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    @property
+    def baseline(self) -> float:
+        p = self.answers()
+        return float(-torch.xlogy(p, p).sum())
+
+    def answers(self) -> Tensor:
+        """P(Y = v) for v = 0 ... N - 1, in double precision."""
+        n = self.length
+        above = torch.arange(n - 1, -1, -1, dtype=torch.float64) / n
+        at_most = torch.zeros_like(above)
+        for j in range(self.k):
+            ways = math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1)
+            at_most += torch.exp(ways + torch.xlogy(j, above) + torch.xlogy(n - j, 1 - above))
+        # Differences of numbers that are one up to rounding may fall below zero.
+        return torch.diff(at_most, prepend=at_most.new_zeros(1)).clamp(min=0)
+
+    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
+        whole_number("size", size, 1)
+        numbers = Draw(size, generator).below(self.length, self.length)
+        return move(Batch(numbers, numbers.sort(0, descending=True).values[self.k - 1].clone()), device)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets)
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(-1) == targets).float().mean()
+
+    def solved(self, metric: float) -> bool:
+        return metric >= SOLVED_ACCURACY

@@ -1,0 +1,85 @@
+"""The multiplication task: remember two marked numbers of a long sequence and multiply them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evenflow.checks import whole_number
+
+from .draw import Draw
+from .marked import LEAST_MARKED, SOLVED_ACCURACY, TOLERANCE, draw_places, with_markers
+from .task import Batch, Task, move, option
+
+
+@dataclass(frozen=True)
+class Multiplication(Task):
+    """Two of the numbers are marked; after the last step, answer with their product.
+
+    Each step brings a number in [0, 1) and a marker, ``x_t = (u_t, c_t)``; the target is ``u_i u_j``. Each sequence has
+    its own length L, uniform in ``[T, T + T/10]``; i is in the first ``L/10`` steps, j in ``[4L/10, 5L/10]``, counted
+    from 0. Loss: mean squared error. Without memory the best answer is the mean 1/4 and the loss the variance,
+    ``E[u²]² - E[u]⁴ = 1/9 - 1/16 = 7/144``. Metric: the share of answers within 0.04; above 99 % counts as solved.
+
+    Shapes:
+        inputs ``(T + ⌊T/10⌋, B, 2)`` with lengths ``(B,)``, zero past them; targets ``(B, 1)``.
+
+    Args:
+        length: T, at least 10.
+
+        >>> task = Multiplication(length=100)
+        >>> inputs, targets, lengths = task.batch(3, torch.Generator().manual_seed(0))
+        >>> torch.equal(inputs[..., 0].masked_fill(inputs[..., 1] == 0, 1).prod(0), targets[:, 0])
+        True
+
+    Reference: Hochreiter and Schmidhuber 1997; lengths and places as in Galvan.
+    """
+
+    length: int = option(100, "steps T of the shortest sequence; the longest has a tenth more")
+
+    name: ClassVar[str] = "multiplication"
+    readout: ClassVar[str] = "last"
+
+    def __post_init__(self) -> None:
+        whole_number("length", self.length, LEAST_MARKED)
+
+    @property
+    def input_size(self) -> int:
+        return 2
+
+    @property
+    def output_size(self) -> int:
+        return 1
+
+    @property
+    def metric_name(self) -> str:
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    @property
+    def baseline(self) -> float:
+        return 7 / 144
+
+    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
+        whole_number("size", size, 1)
+        draw = Draw(size, generator)
+        lengths, places = draw_places(self.length, draw)
+        numbers = draw.unit(self.length + self.length // 10)
+        targets = numbers.gather(0, places).prod(0)
+        return move(Batch(with_markers(numbers, places, lengths), targets[:, None], lengths), device)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs, targets)
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return ((outputs - targets).abs() < TOLERANCE).float().mean()
+
+    def solved(self, metric: float) -> bool:
+        return metric > SOLVED_ACCURACY

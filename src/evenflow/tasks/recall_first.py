@@ -1,0 +1,93 @@
+"""The recall-first task: after N numbers, which was the first?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evenflow.checks import whole_number
+
+from .draw import Draw
+from .task import Batch, Task, move, option
+
+SOLVED_ACCURACY = 0.99
+
+
+@dataclass(frozen=True)
+class RecallFirst(Task):
+    """N numbers below M; after the last, answer with the first.
+
+    The numbers are uniform in ``{0, ..., M - 1}``, and the model embeds them. Loss: cross entropy over M classes. All
+    answers are as likely, so that the loss without memory is ``ln M`` (2.303 for M = 10). Metric: the share of right
+    answers; 99 % counts as solved.
+
+    Shapes:
+        inputs ``(N, B)`` int64 below M; targets ``(B,)`` int64 below M.
+
+    Args:
+        length: N.
+        symbols: M.
+        embedding: width of the embedding.
+
+        >>> task = RecallFirst(length=20)
+        >>> inputs, targets, _ = task.batch(3, torch.Generator().manual_seed(0))
+        >>> torch.equal(inputs[0], targets)
+        True
+
+    Reference: Lin and Wang, task I.
+    """
+
+    length: int = option(100, "numbers N in one sequence")
+    symbols: int = option(10, "different numbers M: 0 to M - 1")
+    embedding: int = option(30, "width of the embedding of a number")
+
+    name: ClassVar[str] = "recall-first"
+    readout: ClassVar[str] = "last"
+
+    def __post_init__(self) -> None:
+        whole_number("length", self.length, 1)
+        whole_number("symbols", self.symbols, 2)
+        whole_number("embedding", self.embedding, 1)
+
+    @property
+    def vocabulary(self) -> int:
+        return self.symbols
+
+    @property
+    def input_size(self) -> int:
+        return self.embedding
+
+    @property
+    def output_size(self) -> int:
+        return self.symbols
+
+    @property
+    def metric_name(self) -> str:
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    @property
+    def baseline(self) -> float:
+        return math.log(self.symbols)
+
+    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
+        whole_number("size", size, 1)
+        numbers = Draw(size, generator).below(self.symbols, self.length)
+        return move(Batch(numbers, numbers[0].clone()), device)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets)
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(-1) == targets).float().mean()
+
+    def solved(self, metric: float) -> bool:
+        return metric >= SOLVED_ACCURACY

@@ -1,0 +1,86 @@
+"""The XOR task: remember two marked bits of a long sequence and say whether they differ."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evenflow.checks import whole_number
+
+from .draw import Draw
+from .marked import LEAST_MARKED, SOLVED_ACCURACY, draw_places, with_markers
+from .task import Batch, Task, move, option
+
+
+@dataclass(frozen=True)
+class Xor(Task):
+    """Two of the bits are marked; after the last step, answer with their exclusive or.
+
+    Each step brings a bit and a marker, ``x_t = (u_t, c_t)``; the target is ``u_i xor u_j``. Each sequence has its own
+    length L, uniform in ``[T, T + T/10]``; i is in the first ``L/10`` steps, j in ``[4L/10, 5L/10]``, counted from 0.
+    Loss: cross entropy of the one output, a logit. Both answers are as likely, also to who remembers one bit of the
+    two, so that the loss without memory is ``ln 2``. Metric: the share of right answers; above 99 % counts as solved.
+
+    Shapes:
+        inputs ``(T + ⌊T/10⌋, B, 2)`` with lengths ``(B,)``, zero past them; targets ``(B, 1)``, 0 or 1.
+
+    Args:
+        length: T, at least 10.
+
+        >>> task = Xor(length=100)
+        >>> inputs, targets, lengths = task.batch(3, torch.Generator().manual_seed(0))
+        >>> torch.equal((inputs[..., 0] * inputs[..., 1]).sum(0) % 2, targets[:, 0])
+        True
+
+    Reference: Martens and Sutskever 2011; lengths and places as in Galvan.
+    """
+
+    length: int = option(100, "steps T of the shortest sequence; the longest has a tenth more")
+
+    name: ClassVar[str] = "xor"
+    readout: ClassVar[str] = "last"
+
+    def __post_init__(self) -> None:
+        whole_number("length", self.length, LEAST_MARKED)
+
+    @property
+    def input_size(self) -> int:
+        return 2
+
+    @property
+    def output_size(self) -> int:
+        return 1
+
+    @property
+    def metric_name(self) -> str:
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    @property
+    def baseline(self) -> float:
+        return math.log(2)
+
+    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
+        whole_number("size", size, 1)
+        draw = Draw(size, generator)
+        lengths, places = draw_places(self.length, draw)
+        bits = draw.below(2, self.length + self.length // 10)
+        targets = bits.gather(0, places).sum(0) % 2
+        return move(Batch(with_markers(bits.float(), places, lengths), targets[:, None].float(), lengths), device)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(outputs, targets)
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return ((outputs > 0) == (targets > 0)).float().mean()
+
+    def solved(self, metric: float) -> bool:
+        return metric > SOLVED_ACCURACY
