@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from evenflow import maps
-from evenflow.cells import Cell
+from evenflow.cells import Cell, Matrix
 from evenflow.checks import one_of, whole_number
+from evenflow.maps.pickling import Pickled
 from evenflow.scan import ENGINES, project, scan
 from evenflow.sequences import Sequences
 
@@ -20,7 +21,7 @@ INITIAL_STATES = ("zero", "learned")
 MapChoice = str | Callable[[int], maps.Map]
 
 
-class Recurrent(nn.Module):
+class Recurrent(Pickled):
     """A cell run over time: what every layer shares.
 
     Shapes:
@@ -30,15 +31,15 @@ class Recurrent(nn.Module):
     Args:
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as in
             `torch.nn.RNN`. There is one bias vector per layer and direction, as in the documents.
-        map: what the recurrent matrix is made by, a name of `maps.MAPS` or a function of the hidden size that returns a
-            `maps.Map`. Options of the map follow as keywords.
+        map: what the recurrent matrix is made by, a name of `maps.MAPS` or a function of the matrix's size that returns
+            a `maps.Map`. Options of the map follow as keywords.
         initial_state: ``"zero"``, or ``"learned"`` for one trained vector per layer and direction.
         engine: ``"auto"`` takes the fastest scan there is, ``"torch"`` one without compiled code, ``"reference"`` the
             plain loop.
         generator: where starting values are drawn from, instead of torch's global one.
 
     Weights carry torch's names: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_l0``, with ``_reverse`` for the way back.
-    A matrix with a map is computed once per call; assign to ``weight_hh_l0`` to set it.
+    A matrix with a map is computed once per call; assign to ``weight_hh_l0`` to set it. A layer pickles whole.
     """
 
     def __init__(
@@ -67,6 +68,9 @@ class Recurrent(nn.Module):
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         one_of("initial_state", initial_state, INITIAL_STATES)
         one_of("engine", engine, ENGINES)
+        if map != "free" and not any(matrix.mapped for matrix in cell.matrices(hidden_size)):
+            kind = type(cell).__name__
+            raise ValueError(f"{kind} has no map on its gates, so map must be 'free', got {map!r}")
         self.cell, self.engine = cell, engine
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
@@ -84,20 +88,36 @@ class Recurrent(nn.Module):
             start = cell.start(width, hidden_size, bias, generator)
             if initial_state == "learned":
                 start |= {f"{letter}0": torch.zeros(hidden_size) for letter in "hc"[: cell.state_size]}
-            blocks = [maps.make(map, hidden_size, **map_options) for _ in range(cell.blocks)]
-            start["weight_hh"] = torch.empty(cell.blocks * hidden_size, hidden_size)
+            matrices = cell.matrices(hidden_size)
+            start |= {m.name: torch.empty(m.blocks * m.size, m.size) for m in matrices}
             self._names = tuple(start)
             for name, tensor in start.items():
                 self.register_parameter(name + suffix, nn.Parameter(tensor))
-            self._attach(f"weight_hh{suffix}", blocks, generator)
+            for matrix in matrices:
+                self._attach(matrix, suffix, map, map_options, generator)
         self.to(device=device, dtype=dtype)
 
-    def _attach(self, name: str, blocks: list[maps.Map], generator: torch.Generator | None) -> None:
-        if len(blocks) == 1:
-            maps.attach(self, name, blocks[0], generator=generator)
+    def _attach(
+        self,
+        matrix: Matrix,
+        suffix: str,
+        map: MapChoice,
+        map_options: dict[str, Any],
+        generator: torch.Generator | None,
+    ) -> None:
+        """Start a recurrent matrix and, where the cell has it so, put the map on it."""
+        name = matrix.name + suffix
+        if matrix.mapped:
+            maps.attach(self, name, maps.make(map, matrix.size, **map_options), generator=generator)
+            if getattr(self, name).is_complex() and not self.cell.takes_complex:
+                raise ValueError(
+                    f"map {map!r} makes complex matrices, which the {type(self.cell).__name__} cell has not"
+                )
             return
+        # A free map's options (where to start) hold for the free matrices too; another map's are none of theirs.
+        free = maps.make("free", matrix.size, **(map_options if map == "free" else {}))
         with torch.no_grad():
-            getattr(self, name).copy_(torch.cat([block(*block.start(generator)) for block in blocks]))
+            getattr(self, name).copy_(torch.cat([free(*free.start(generator)) for _ in range(matrix.blocks)]))
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None = None
@@ -122,7 +142,7 @@ class Recurrent(nn.Module):
 
     def _run(self, x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None) -> tuple[Tensor, ...]:
         suffix = self._suffixes[index]
-        weights = {name: getattr(self, name + suffix) for name in self._names}
+        weights = self.cell.prepare({name: getattr(self, name + suffix) for name in self._names})
         backwards = suffix.endswith("reverse")
         a = project(self.cell, sequences.reverse(x) if backwards else x, weights, self.engine)
         if state is None:

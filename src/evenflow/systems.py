@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from evenflow.checks import unknown
-from evenflow.layers import LSTM, RNN, ScalarGatedRNN
+from evenflow.layers import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
 from evenflow.recurrent import Recurrent
 
 
@@ -33,6 +33,8 @@ class System:
 
 _PLAIN = "h = f(W x + b + U h)"
 _GATED = "h = α f(W x + b + U h) + β h"
+_COMPLEX = "z = modrelu(W x + U z), z complex"
+_GRU = "h = (1 - z) n + z h, n = tanh(W x + b + r (U h + c))"
 
 SYSTEMS: dict[str, System] = {
     "rnn": System(RNN, f"{_PLAIN}, f = tanh", "Elman 1990"),
@@ -54,6 +56,44 @@ SYSTEMS: dict[str, System] = {
         "exponential",
         {},
         {"activation": "modrelu", "bias": False},
+    ),
+    "scornn": System(
+        RNN,
+        "h = modrelu(W x + U h), U = (I + A)⁻¹ (I - A) D, A skew",
+        "Helfrich et al. 2018",
+        "cayley",
+        {"signs": "half"},
+        {"activation": "modrelu", "bias": False},
+    ),
+    "arjovsky-urnn": System(
+        ComplexRNN,
+        f"{_COMPLEX}, U = D R F⁻¹ D Π R F D",
+        "Arjovsky et al. 2016",
+        "unitary_product",
+        {},
+        {"bias": False},
+    ),
+    "full-urnn": System(
+        ComplexRNN,
+        f"{_COMPLEX}, U = exp(A), A skew-Hermitian",
+        "Wisdom et al. 2016",
+        "unitary",
+        {},
+        {"bias": False},
+    ),
+    "factorized": System(
+        RNN,
+        f"{_PLAIN}, f = tanh, U = P diag(s) Qᵀ, |s - 1| <= r",
+        "Vorontsov et al. 2017",
+        "factorized",
+    ),
+    "spectral": System(
+        RNN,
+        f"{_PLAIN}, f = relu, U = H ... H diag(s) H ... H, |s - 1| <= r",
+        "Spectral-RNN (Zhang, Lei, Dhillon)",
+        "svd",
+        {},
+        {"activation": "relu"},  # the text says leaky, the authors' released code relu
     ),
     "ornn": System(
         RNN,
@@ -85,8 +125,23 @@ SYSTEMS: dict[str, System] = {
         {},
         {"gates": "bounded"},
     ),
+    "scrn": System(SCRN, "s = (1 - α) B x + α s, h = f(A x + b + P s + R h)", "Mikolov et al. 2015; Galvan"),
+    "gru": System(GRU, _GRU, "Cho et al. 2014"),
+    "ugru": System(GRU, f"{_GRU}, U = exp(B), B skew", "uRNN (Lin, Wang)", "exponential"),
     "lstm": System(
         LSTM, "c = σ(f) c + σ(i) tanh(g), h = σ(o) tanh(c)", "Hochreiter, Schmidhuber 1997; Gers et al. 2000"
+    ),
+    "lstm-peephole": System(
+        LSTM,
+        "as lstm; i, f see p c before the step, o sees p c after it",
+        "Gers, Schmidhuber 2000; Vorontsov et al. 2017",
+        options={"form": "peephole"},
+    ),
+    "lstm-1997": System(
+        LSTM,
+        "c = c + σ(i) tanh(g), h = σ(o) tanh(c), ∂/∂h not carried back in time",
+        "Hochreiter, Schmidhuber 1997; Galvan",
+        options={"form": "1997"},
     ),
 }
 

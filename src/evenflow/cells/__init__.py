@@ -1,10 +1,38 @@
 """The maths of one time step, one cell per file."""
 
-from evenflow.cells.cell import Cell, State, Weights
+from evenflow.cells.cell import Cell, Matrix, State, Weights
+from evenflow.cells.complex_elman import ComplexElman
 from evenflow.cells.elman import Elman
+from evenflow.cells.gru import GRU
 from evenflow.cells.lstm import LSTM
+from evenflow.cells.lstm_1997 import LSTM1997
+from evenflow.cells.lstm_peephole import PeepholeLSTM
 from evenflow.cells.scalar_gated import ScalarGated
+from evenflow.cells.scrn import SCRN
 
-CELLS: dict[str, type[Cell]] = {"elman": Elman, "scalar_gated": ScalarGated, "lstm": LSTM}
+CELLS: dict[str, type[Cell]] = {
+    "elman": Elman,
+    "complex_elman": ComplexElman,
+    "scalar_gated": ScalarGated,
+    "gru": GRU,
+    "lstm": LSTM,
+    "lstm_peephole": PeepholeLSTM,
+    "lstm_1997": LSTM1997,
+    "scrn": SCRN,
+}
 
-__all__ = ["CELLS", "LSTM", "Cell", "Elman", "ScalarGated", "State", "Weights"]
+__all__ = [
+    "CELLS",
+    "GRU",
+    "LSTM",
+    "LSTM1997",
+    "SCRN",
+    "Cell",
+    "ComplexElman",
+    "Elman",
+    "Matrix",
+    "PeepholeLSTM",
+    "ScalarGated",
+    "State",
+    "Weights",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,6 +14,20 @@ Weights = Mapping[str, Tensor]
 State = tuple[Tensor, ...]
 
 
+@dataclass(frozen=True)
+class Matrix:
+    """One recurrent matrix of a cell, ``(blocks * size, size)``; its name begins with ``weight_hh``.
+
+    Args:
+        mapped: whether the layer's map makes it; a matrix of several blocks is always free.
+    """
+
+    name: str
+    size: int
+    blocks: int = 1
+    mapped: bool = True
+
+
 class Cell:
     """One time step as pure functions of tensors; the layer owns the tensors, the scan owns time.
 
@@ -21,18 +36,23 @@ class Cell:
         state: a tuple of ``(B, H)``, its first member the layer's output.
 
     Weights:
-        weight_ih ``(blocks * H, I)``, Glorot uniform by block; bias ``(blocks * H)``, zero; weight_hh
-        ``(blocks * H, H)``, from the layer's map; and what `extra` adds.
+        weight_ih ``(blocks * H, I)``, Glorot uniform by block; bias ``(blocks * H)``, zero; what `extra` adds; and
+        the recurrent ones that `matrices` lists, by default weight_hh ``(blocks * H, H)``.
     """
 
     blocks = 1
     state_size = 1
+    takes_complex = False  # whether its matrices may be complex
     equation = ""
+
+    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
+        """The recurrent matrices, of which the layer makes the starting values."""
+        return (Matrix("weight_hh", hidden_size, self.blocks, mapped=self.blocks == 1),)
 
     def start(
         self, input_size: int, hidden_size: int, bias: bool, generator: torch.Generator | None
     ) -> dict[str, Tensor]:
-        """First values of every weight but the recurrent matrix."""
+        """First values of every weight but the recurrent matrices."""
         weights = {
             "weight_ih": torch.cat(
                 [init.glorot_uniform(hidden_size, input_size, generator=generator) for _ in range(self.blocks)]
@@ -45,6 +65,10 @@ class Cell:
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         """Weights that only this cell has."""
         return {}
+
+    def prepare(self, weights: Weights) -> Weights:
+        """The weights as `project` and `step` read them, made once per call: for what would be the same every step."""
+        return weights
 
     def project(self, x: Tensor, weights: Weights) -> Tensor:
         """The input's share of every step in one product."""

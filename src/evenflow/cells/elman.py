@@ -8,21 +8,33 @@ from torch import Tensor
 from evenflow import activations
 from evenflow.cells.cell import Cell, State, Weights
 
+SCALED = ("weight_ih", "bias", "weight_hh")  # what the pre-activation is linear in
+
 
 class Elman(Cell):
-    """``h_t = f(W_ih x_t + b + W_hh h_{t-1})``.
+    """``h_t = f(gain (W_ih x_t + b + W_hh h_{t-1}))``.
 
     Args:
         activation: f, a name of `activations.ACTIVATIONS` or an `Activation`; one with a trained number adds the weight
             ``activation``.
+        gain: a fixed factor above 0 on the pre-activation; 1.05 makes up for what tanh takes away. It scales the
+            weights once per call.
 
-    Reference: Elman 1990.
+    References: Elman 1990; Vorontsov et al. 2017 (the gain).
     """
 
     equation = "h = f(W x + b + U h)"
 
-    def __init__(self, activation: str | activations.Activation = "tanh") -> None:
+    def __init__(self, activation: str | activations.Activation = "tanh", gain: float = 1.0) -> None:
         self.activation = activations.make(activation)
+        if not 0 < gain < float("inf"):
+            raise ValueError(f"gain must be a number above 0, got {gain!r}")
+        self.gain = gain
+
+    def prepare(self, weights: Weights) -> Weights:
+        if self.gain == 1:
+            return weights
+        return {name: w * self.gain if name in SCALED else w for name, w in weights.items()}
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         trained = self.activation.start(hidden_size, generator)

@@ -1,4 +1,4 @@
-"""The cell of FastRNN and SGORNN: a plain step, mixed with the state before by two trained scalars."""
+"""The cell of FastRNN and SGORNN: a plain step, mixed with the state before by two scalars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evenflow.cells.cell import State, Weights
 from evenflow.cells.elman import Elman
 from evenflow.checks import one_of
 
-GATES = ("free", "bounded")
+GATES = ("free", "bounded", "fixed")
 
 
 class ScalarGated(Elman):
@@ -20,10 +20,12 @@ class ScalarGated(Elman):
 
     Args:
         activation: f.
-        gates: ``"free"``, α = σ(a) and β = σ(b) (FastRNN); or ``"bounded"``, β <= 1 - 2α (SGORNN).
-        alpha, beta: where the two gates start.
+        gates: ``"free"``, α = σ(a) and β = σ(b) (FastRNN); ``"bounded"``, β <= 1 - 2α (SGORNN); or ``"fixed"``, not
+            trained (leaky units: β = 1 - α).
+        alpha, beta: where the two gates start, or stay.
+        gain: see `Elman`.
 
-    Weights: ``gate_alpha`` and ``gate_beta``, the scalars a and b, each ``(1)``.
+    Weights: ``gate_alpha`` and ``gate_beta``, the scalars a and b, each ``(1)``; none with fixed gates.
 
     Note on the bound: the document takes α = σ(a) and clips β to 1 - 2α, which no β meets once α > 1/2. Here bounded
     gates have α = σ(a) / 2, so α < 1/2 for any a, and β = min(σ(b), 1 - 2α). Where α is small the two agree but for a
@@ -40,9 +42,16 @@ class ScalarGated(Elman):
         gates: str = "free",
         alpha: float = 0.023,
         beta: float = 0.9526,
+        gain: float = 1.0,
     ) -> None:
-        super().__init__(activation)
+        super().__init__(activation, gain)
         one_of("gates", gates, GATES)
+        self.gates, self.alpha, self.beta = gates, alpha, beta
+        if gates == "fixed":
+            for name, value in (("alpha", alpha), ("beta", beta)):
+                if not 0 <= value <= 1:
+                    raise ValueError(f"{name} must be from 0 to 1 with fixed gates, got {value}")
+            return
         ceiling = 1.0 if gates == "free" else 0.5
         if not 0 < alpha < ceiling:
             raise ValueError(f"alpha must lie between 0 and {ceiling:g} with {gates} gates, got {alpha}")
@@ -53,9 +62,10 @@ class ScalarGated(Elman):
                 f"beta must be at most 1 - 2 alpha = {1 - 2 * alpha:g} with bounded gates, got {beta}; "
                 f"lower beta or alpha ({alpha})"
             )
-        self.gates, self.alpha, self.beta = gates, alpha, beta
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
+        if self.gates == "fixed":
+            return super().extra(hidden_size, generator)
         share = self.alpha if self.gates == "free" else 2 * self.alpha
         return super().extra(hidden_size, generator) | {
             "gate_alpha": torch.tensor([math.log(share / (1 - share))]),
@@ -64,6 +74,9 @@ class ScalarGated(Elman):
 
     def scalars(self, weights: Weights) -> tuple[Tensor, Tensor]:
         """α and β, each ``(1)``."""
+        if self.gates == "fixed":
+            like = weights["weight_hh"]
+            return like.new_full((1,), self.alpha), like.new_full((1,), self.beta)
         alpha, beta = weights["gate_alpha"].sigmoid(), weights["gate_beta"].sigmoid()
         if self.gates == "bounded":
             alpha = alpha / 2

@@ -1,0 +1,53 @@
+"""The plain recurrent cell with complex units, for unitary matrices."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenflow.activations import ModRelu
+from evenflow.cells.cell import Cell, Matrix, State, Weights
+
+
+class ComplexElman(Cell):
+    """``z_t = f(W_ih x_t + b + W_hh z_{t-1})`` with complex z and ``f(a) = a/|a| max(|a| + p, 0)``, complex modrelu.
+
+    Shapes:
+        Outside there are real numbers only: n = H / 2 complex units are a state ``(B, H)``, first the n real parts,
+        then the n imaginary parts. H is even.
+
+    Weights:
+        weight_ih ``(H, I)`` and bias ``(H)``, real parts first; weight_hh ``(n, n)``, complex as the map makes it (a
+        real one acts on both parts alike); activation ``(n)``, the p, from U(-0.01, 0.01).
+
+    At a = 0 there is no direction, and the value and its gradient are 0. The loop over time runs on the real form
+    ``[[Re, -Im], [Im, Re]]`` of weight_hh, made once per call.
+
+    It has no fused scan: the reference loop runs it. References: Arjovsky et al. 2016; Wisdom et al. 2016.
+    """
+
+    takes_complex = True
+    equation = "z = f(W x + b + U z), f(a) = a/|a| max(|a| + p, 0)"
+
+    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
+        if hidden_size % 2:
+            raise ValueError(f"hidden_size must be even, a real and an imaginary part per unit, got {hidden_size}")
+        return (Matrix("weight_hh", hidden_size // 2),)
+
+    def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
+        return {"activation": ModRelu().start(hidden_size // 2, generator)}
+
+    def prepare(self, weights: Weights) -> Weights:
+        U = weights["weight_hh"]
+        real, imaginary = (U.real, U.imag) if U.is_complex() else (U, torch.zeros_like(U))
+        whole = torch.cat([torch.cat([real, -imaginary], -1), torch.cat([imaginary, real], -1)])
+        # There is no complex bfloat16; the map then gave complex64.
+        return {**weights, "weight_hh": whole.to(weights["weight_ih"].dtype)}
+
+    def step(self, a: Tensor, state: State, weights: Weights) -> State:
+        (h,) = state
+        real, imaginary = (a + h @ weights["weight_hh"].mT).chunk(2, -1)
+        square = real.square() + imaginary.square()
+        size = square.masked_fill(square == 0, 1.0).sqrt()  # the root has no slope at 0
+        scale = (torch.relu(size + weights["activation"]) / size).masked_fill(square == 0, 0.0)
+        return (torch.cat([scale * real, scale * imaginary], -1),)

@@ -1,0 +1,47 @@
+"""The gated recurrent unit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenflow.cells.cell import Cell, Matrix, State, Weights
+
+
+class GRU(Cell):
+    """``h_t = (1 - z) n + z h_{t-1}`` with a candidate ``n = tanh(W_n x_t + b_n + r (U_n h_{t-1} + c))``.
+
+    The gates are ``(r, z) = σ(W x_t + b + U h_{t-1})``. The layer's map makes U_n alone; the gates' U stays free.
+
+    Weights:
+        weight_ih ``(3H, I)`` and bias ``(3H)``, in torch's order r, z, n; weight_hh ``(2H, H)``, the gates' U;
+        weight_hh_n ``(H, H)``, the candidate's U_n; bias_hh_n ``(H)``, its c, zero at the start.
+
+    Note on the bias: torch has two bias vectors. Those of r and z only ever appear as a sum, so here they are one; the
+    candidate's second one stands inside the product with r, where no other can take its place, so it is kept.
+    `test_equals_torch` copies torch's weights over.
+
+    Note on the gates: Cho et al. and Galvan have U_n (r h), torch and we r (U_n h); the uRNN document prints an r and
+    then leaves it out of the candidate. The documents' update gate is our 1 - z.
+
+    It has no fused scan: the reference loop runs it. References: Cho et al. 2014; the uRNN document (uGRU).
+    """
+
+    blocks = 3
+    equation = "h = (1 - z) n + z h, n = tanh(W x + b + r (U h + c))"
+
+    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
+        return Matrix("weight_hh", hidden_size, 2, mapped=False), Matrix("weight_hh_n", hidden_size)
+
+    def start(
+        self, input_size: int, hidden_size: int, bias: bool, generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        weights = super().start(input_size, hidden_size, bias, generator)
+        return weights | ({"bias_hh_n": torch.zeros(hidden_size)} if bias else {})
+
+    def step(self, a: Tensor, state: State, weights: Weights) -> State:
+        (h,) = state
+        into_gates, into_n = a.split([2 * h.shape[-1], h.shape[-1]], -1)
+        r, z = (into_gates + h @ weights["weight_hh"].mT).sigmoid().chunk(2, -1)
+        n = (into_n + r * torch.nn.functional.linear(h, weights["weight_hh_n"], weights.get("bias_hh_n"))).tanh()
+        return (torch.lerp(n, h, z),)

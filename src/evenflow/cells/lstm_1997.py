@@ -1,0 +1,46 @@
+"""The long short-term memory cell as it was in 1997."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from evenflow.cells.cell import Cell, State, Weights
+from evenflow.checks import one_of
+
+GRADIENTS = ("truncated", "full")
+
+
+class LSTM1997(Cell):
+    """``c_t = c_{t-1} + σ(i) tanh(g)``, ``h_t = σ(o) tanh(c_t)``, with (i, g, o) = W_ih x_t + b + W_hh h_{t-1}.
+
+    There is no forget gate: what is in the memory stays, and so does its gradient, ∂c_t/∂c_{t-1} = 1.
+
+    Args:
+        gradient: ``"truncated"``, the learning rule of 1997: an error that arrives at the input of a gate or of the
+            cell changes the weights there and goes no further back; the one inside the memory does. Or ``"full"``.
+
+    Note on the truncation: it is ∂(i, g, o)_t/∂h_{t-1} = 0, so the gradient by a weight is a sum over steps of local
+    terms, which `test_truncated_gradient_by_hand` adds up. An initial h has no gradient then (a learned one stays where
+    it is), an initial c has.
+
+    Note on the squashing: the 1997 paper has sigmoids scaled to [-2, 2] and [-1, 1], Galvan any g and h; here both are
+    tanh, as in `LSTM`.
+
+    It has no fused scan: the reference loop runs it. References: Hochreiter and Schmidhuber 1997; Galvan, 2.1.1.
+    """
+
+    blocks = 3
+    state_size = 2
+    equation = "c = c + σ(i) tanh(g); h = σ(o) tanh(c)"
+
+    def __init__(self, gradient: str = "truncated") -> None:
+        one_of("gradient", gradient, GRADIENTS)
+        self.gradient = gradient
+
+    def step(self, a: Tensor, state: State, weights: Weights) -> State:
+        h, c = state
+        if self.gradient == "truncated":
+            h = h.detach()
+        i, g, o = (a + h @ weights["weight_hh"].mT).chunk(3, -1)
+        c = c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c

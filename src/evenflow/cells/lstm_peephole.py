@@ -1,0 +1,34 @@
+"""The long short-term memory cell whose gates look into the memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenflow.cells.cell import State, Weights
+from evenflow.cells.lstm import LSTM
+
+
+class PeepholeLSTM(LSTM):
+    """`LSTM` with ``p_i c_{t-1}`` and ``p_f c_{t-1}`` added to the gates i and f, and ``p_o c_t`` to the gate o.
+
+    Args:
+        forget_bias: see `LSTM`.
+
+    Weights: those of `LSTM`, and ``peephole`` ``(3H)``: p_i, p_f, p_o, one number per unit, zero at the start, where
+    the cell is the plain one.
+
+    It has no fused scan: the reference loop runs it. Reference: Gers and Schmidhuber 2000.
+    """
+
+    equation = "c = σ(f + p c) c + σ(i + p c) tanh(g); h = σ(o + p c) tanh(c)"
+
+    def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
+        return {"peephole": torch.zeros(3 * hidden_size)}
+
+    def step(self, a: Tensor, state: State, weights: Weights) -> State:
+        h, c = state
+        i, f, g, o = (a + h @ weights["weight_hh"].mT).chunk(4, -1)
+        into_i, into_f, into_o = weights["peephole"].chunk(3)
+        c = (f + into_f * c).sigmoid() * c + (i + into_i * c).sigmoid() * g.tanh()
+        return (o + into_o * c).sigmoid() * c.tanh(), c

@@ -1,0 +1,98 @@
+"""The structurally constrained recurrent cell: slow context units beside the plain ones."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from evenflow import activations, init
+from evenflow.cells.cell import Cell, Matrix, State, Weights
+from evenflow.checks import one_of, whole_number
+
+RATES = ("fixed", "learned")
+
+
+class SCRN(Cell):
+    """``s_t = (1 - α) B x_t + α s_{t-1}``, ``h_t = f(A x_t + b + P s_t + R h_{t-1})``.
+
+    Shapes:
+        The state ``(B, H)`` is h, H - k numbers, and then the k numbers of the context s. A readout on it is the
+        documents' U h + V s.
+
+    Args:
+        context_size: k, below H; None for H / 4, at least 1.
+        activation: f.
+        rates: ``"fixed"``, one α for all context units; or ``"learned"``, α = σ(β) with a β per unit.
+        alpha: α, or where it starts.
+
+    Weights:
+        weight_ih ``(H, I)``: A and then B, each Glorot uniform; bias ``(H - k)``, zero; weight_hs ``(H - k, k)``: P,
+        Glorot uniform; weight_hh ``(H - k, H - k)``: R, from the layer's map; context_rate ``(k)``: β, if learned.
+
+    Note on f: the documents have the logistic function, here it is tanh by default: zero in, zero out.
+
+    It has no fused scan: the reference loop runs it. References: Mikolov et al. 2015; Galvan, 2.1.3.
+    """
+
+    equation = "s = (1 - α) B x + α s, h = f(A x + b + P s + R h)"
+
+    def __init__(
+        self,
+        context_size: int | None = None,
+        activation: str | activations.Activation = "tanh",
+        rates: str = "fixed",
+        alpha: float = 0.95,
+    ) -> None:
+        if context_size is not None:
+            whole_number("context_size", context_size, 1)
+        one_of("rates", rates, RATES)
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha must lie between 0 and 1, got {alpha}")
+        self.context_size, self.rates, self.alpha = context_size, rates, alpha
+        self.activation = activations.make(activation)
+
+    def context(self, hidden_size: int) -> int:
+        """How many of the units are context."""
+        k = max(1, hidden_size // 4) if self.context_size is None else self.context_size
+        if k >= hidden_size:
+            raise ValueError(f"context_size must be below hidden_size = {hidden_size}, got {k}")
+        return k
+
+    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
+        return (Matrix("weight_hh", hidden_size - self.context(hidden_size)),)
+
+    def start(
+        self, input_size: int, hidden_size: int, bias: bool, generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        k = self.context(hidden_size)
+        sides = (hidden_size - k, k)
+        weights = {"weight_ih": torch.cat([init.glorot_uniform(n, input_size, generator=generator) for n in sides])}
+        if bias:
+            weights["bias"] = torch.zeros(hidden_size - k)
+        weights["weight_hs"] = init.glorot_uniform(*sides, generator=generator)
+        if self.rates == "learned":
+            weights["context_rate"] = torch.full((k,), math.log(self.alpha / (1 - self.alpha)))
+        trained = self.activation.start(hidden_size - k, generator)
+        return weights if trained is None else weights | {"activation": trained}
+
+    def prepare(self, weights: Weights) -> Weights:
+        """B times 1 - α, a bias as long as the state, and α itself."""
+        k = weights["weight_hs"].shape[-1]
+        if self.rates == "learned":
+            rate = weights["context_rate"].sigmoid()
+        else:
+            rate = weights["weight_hs"].new_full((k,), self.alpha)
+        A, B = weights["weight_ih"].tensor_split([-k])
+        ready = {**weights, "weight_ih": torch.cat([A, (1 - rate).unsqueeze(-1) * B]), "rate": rate}
+        if "bias" in weights:
+            ready["bias"] = torch.nn.functional.pad(weights["bias"], (0, k))
+        return ready
+
+    def step(self, a: Tensor, state: State, weights: Weights) -> State:
+        k = weights["weight_hs"].shape[-1]
+        (h, s), (into_h, into_s) = (v.tensor_split([-k], -1) for v in (state[0], a))
+        s = weights["rate"] * s + into_s
+        inside = into_h + s @ weights["weight_hs"].mT + h @ weights["weight_hh"].mT
+        return (torch.cat([self.activation(inside, weights.get("activation")), s], -1),)
