@@ -5,7 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("lightning_fabric", "typer", "rich", "matplotlib", "jinja2", "pooch", "scipy", "sklearn", "pandas", "torch._inductor")
+HEAVY = (
+    "lightning_fabric",
+    "typer",
+    "rich",
+    "matplotlib",
+    "jinja2",
+    "pooch",
+    "scipy",
+    "sklearn",
+    "pandas",
+    "torch._inductor",
+)
 
 
 def test_import_loads_nothing_heavy_that_torch_does_not():

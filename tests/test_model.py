@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from evenflow import RNN, SequenceModel, create
+from evenflow import RNN, EchoState, SequenceModel, create
 
 
 @pytest.mark.parametrize("layer", [RNN(3, 8), create("lstm", 3, 8), nn.GRU(3, 8)], ids=["rnn", "lstm", "torch-gru"])
@@ -38,6 +38,13 @@ def test_vocabulary_embeds_whole_numbers():
         "output": 170,
         "total": 60 + 240 + 170,
     }
+
+
+def test_a_reservoir_with_a_trained_readout():
+    model = SequenceModel(EchoState(3, 20), 2, readout="every")
+    outputs, _ = model(torch.randn(6, 4, 3))
+    outputs.square().mean().backward()
+    assert model.parameter_counts() == {"layer": 0, "output": 42, "total": 42}
 
 
 def test_dtype_follows_the_layer():

@@ -3,9 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from evenflow import activations, init, maps
-from evenflow.layers import LSTM, RNN, ScalarGatedRNN
+from evenflow.feedforward import MLP, ResNet, SpectralLinear, SpectralMLP, SpectralResNet
+from evenflow.layers import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
 from evenflow.maps import attach, detach
 from evenflow.model import SequenceModel
+from evenflow.reservoir import EchoState
 from evenflow.systems import create, systems
 
 if TYPE_CHECKING:
@@ -15,10 +17,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "GRU",
     "LSTM",
+    "MLP",
     "RNN",
+    "SCRN",
+    "ComplexRNN",
+    "EchoState",
+    "ResNet",
     "ScalarGatedRNN",
     "SequenceModel",
+    "SpectralLinear",
+    "SpectralMLP",
+    "SpectralResNet",
     "activations",
     "attach",
     "create",

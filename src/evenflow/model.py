@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class SequenceModel(nn.Module):
         if getattr(layer, "batch_first", False):
             raise ValueError("layer must be time first (batch_first=False) inside a SequenceModel")
         self.readout = readout
-        like = next(layer.parameters())
+        like = next(itertools.chain(layer.parameters(), layer.buffers()))  # a reservoir has buffers alone
         self.embedding = None
         if vocabulary is not None:
             self.embedding = nn.Embedding.from_pretrained(

@@ -1,0 +1,139 @@
+"""The plain deep networks: layer after layer, and blocks of two around a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from evenflow import init
+from evenflow.activations import Activation, make
+from evenflow.checks import whole_number
+
+Linear = Callable[[str, int, int, torch.Generator | None], nn.Linear]
+
+
+def free_linear(place: str, columns: int, rows: int, generator: torch.Generator | None) -> nn.Linear:
+    """An `nn.Linear` with a Glorot uniform weight and a zero bias, at every place."""
+    layer = nn.utils.skip_init(nn.Linear, columns, rows)
+    with torch.no_grad():
+        layer.weight.copy_(init.glorot_uniform(rows, columns, generator=generator))
+        layer.bias.zero_()
+    return layer
+
+
+class FeedForward(nn.Module):
+    """What the four networks share: an input layer, `depth` layers of one width, a readout.
+
+    Shapes:
+        x ``(B, input_size)``, or any number of leading dimensions; result ``(B, output_size)``.
+
+    Args:
+        linear: what makes the input layer and the hidden ones, a function of the place (``"input"``, ``"hidden"``, or
+            in a block ``"first"`` and ``"second"``), the two sizes and a generator. By default `free_linear`.
+        others: see `MLP`.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        width: int = 128,
+        depth: int = 30,
+        activation: str | Activation = "relu",
+        linear: Linear | None = None,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = {"input_size": input_size, "output_size": output_size, "width": width, "depth": depth}
+        for name, value in sizes.items():
+            whole_number(name, value, 1)
+        self.input_size, self.output_size, self.width, self.depth = input_size, output_size, width, depth
+        self.activation = make(activation)
+        make_linear = linear or free_linear
+        self.input = make_linear("input", input_size, width, generator)
+        self.hidden = nn.ModuleList(make_linear(place, width, width, generator) for place in self._places())
+        self.output = free_linear("output", width, output_size, generator)
+        # What the activation trains, one set for each of its places in the equation.
+        starts = [self.activation.start(width, generator) for _ in range(self._activations())]
+        self.activation_numbers = nn.ParameterList([start for start in starts if start is not None])
+        self.to(device=device, dtype=dtype)
+
+    def _places(self) -> list[str]:
+        """What each hidden layer is, in order."""
+        return ["hidden"] * self.depth
+
+    def _activations(self) -> int:
+        """How often f stands in the equation."""
+        return self.depth + 1
+
+    def _f(self, a: Tensor, index: int) -> Tensor:
+        return self.activation(a, self.activation_numbers[index] if self.activation.trained else None)
+
+    def _enter(self, x: Tensor) -> Tensor:
+        if x.dim() == 0 or x.shape[-1] != self.input_size:
+            raise ValueError(f"x must be (B, I) with I = {self.input_size}, got {tuple(x.shape)}")
+        return self.input(x)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.output_size}, width={self.width}, depth={self.depth}, {self.activation}"
+
+
+class MLP(FeedForward):
+    """``h_0 = f(W_in x + b_in)``, ``h_l = f(W_l h_{l-1} + b_l)`` for l = 1 to L, ``y = W_out h_L + b_out``.
+
+    Numbers: ``n(I + 1) + L n(n + 1) + O(n + 1)`` for a width of n, and what the activation trains, L + 1 times.
+
+    Args:
+        input_size, output_size: I and O.
+        width, depth: n and L, the hidden layers after the input layer.
+        activation: f, see `activations`.
+        generator, device, dtype: of the starting values.
+
+    Starting value: weights Glorot uniform, biases zero.
+
+    >>> MLP(784, 10, depth=30)(torch.randn(64, 784)).shape
+    torch.Size([64, 10])
+
+    Reference: Rumelhart, Hinton and Williams 1986.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self._f(self._enter(x), 0)
+        for index, layer in enumerate(self.hidden, 1):
+            h = self._f(layer(h), index)
+        return self.output(h)
+
+
+class ResNet(FeedForward):
+    """``h_0 = W_in x + b_in``, ``h_k = h_{k-1} + W_k2 f(W_k1 h_{k-1} + b_k1) + b_k2`` for k = 1 to L/2, then a readout.
+
+    Blocks of two layers, so L is even; ``y = W_out h_{L/2} + b_out``. Numbers: those of `MLP`; what the activation
+    trains stands L/2 times.
+
+    Args, starting value: see `MLP`; depth is L, twice the number of blocks.
+
+    >>> ResNet(784, 10, depth=30)(torch.randn(64, 784)).shape
+    torch.Size([64, 10])
+
+    Reference: He et al. 2016.
+    """
+
+    def _places(self) -> list[str]:
+        if self.depth % 2:
+            raise ValueError(f"depth must be even, as blocks have two layers each, got {self.depth}")
+        return ["first", "second"] * (self.depth // 2)
+
+    def _activations(self) -> int:
+        return self.depth // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self._enter(x)
+        for block in range(self.depth // 2):
+            first, second = self.hidden[2 * block], self.hidden[2 * block + 1]
+            h = h + second(self._f(first(h), block))
+        return self.output(h)

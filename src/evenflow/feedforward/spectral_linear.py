@@ -1,0 +1,75 @@
+"""The linear layer whose singular values are held within a margin."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from evenflow import maps
+from evenflow.checks import whole_number
+from evenflow.maps.pickling import Pickled
+
+Reflectors = int | tuple[int, int] | None
+
+
+class SpectralLinear(Pickled, nn.Linear):
+    """``y = W x + b`` with ``W = U diag(s) Vᵀ``, any shape, and every s_i within ``center ± margin``.
+
+    Shapes:
+        x ``(..., in_features)``, y ``(..., out_features)``. Numbers: ``m(in + out) - m(m-1) + min(in, out)`` for W with
+        m reflectors on either side, and ``out`` for b.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as in `torch.nn.Linear`.
+        reflectors, center, margin, bound: as in `maps.SVD`. By default min(in, out) reflectors on either side, which
+            make every matrix the margin allows (the document's Theorem 4), center 1 and margin 0.01.
+        generator: where starting values are drawn from.
+
+    Starting value: reflectors drawn at random, every s_i at the center, b zero.
+
+    >>> layer = SpectralLinear(784, 128, margin=0.1)
+    >>> bool((torch.linalg.svdvals(layer.weight) - 1).abs().max() < 1e-5)
+    True
+
+    Reference: Zhang, Lei and Dhillon 2018.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        reflectors: Reflectors = None,
+        center: float = 1.0,
+        margin: float | None = 0.01,
+        bound: str = "sigmoid",
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        whole_number("in_features", in_features, 1)
+        whole_number("out_features", out_features, 1)
+        super().__init__(in_features, out_features, bias, device, dtype)
+        map = maps.SVD(out_features, in_features, reflectors=reflectors, center=center, margin=margin, bound=bound)
+        maps.attach(self, "weight", map, generator=generator)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Back to a starting value."""
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        if parametrize.is_parametrized(self, "weight"):
+            map, raw = self._svd()
+            with torch.no_grad():
+                for number, first in zip(raw, map.start(generator), strict=True):
+                    number.copy_(first)
+
+    def singular_values(self) -> Tensor:
+        """s ``(min(in, out))``, without the matrix."""
+        map, raw = self._svd()
+        return map.singular_values(*raw)
+
+    def _svd(self) -> tuple[maps.SVD, list[Tensor]]:
+        parts = self.parametrizations.weight  # type: ignore[union-attr]
+        return parts[0], list(parts.parameters(recurse=False))  # type: ignore[index,return-value,union-attr]
