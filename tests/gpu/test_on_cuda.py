@@ -8,7 +8,7 @@ import torch
 from evenflow import SequenceModel, create, systems
 from evenflow.activations import ACTIVATIONS
 from evenflow.layers import RNN
-from evenflow.maps import MAPS, residual
+from evenflow.maps import MAPS, Map, residual
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -192,3 +192,42 @@ def test_a_layer_with_recorded_maps_trains_as_without():
             optimiser.step()
         losses.append(loss.item())
     assert abs(losses[0] - losses[1]) < 1e-4 * abs(losses[0])
+
+
+class Unrecordable(Map):
+    """The numbers times two, with a look at them from the host, which no recording can hold."""
+
+    @property
+    def raw_shapes(self):
+        return ((self.rows, self.columns),)
+
+    def matrix(self, *raw):
+        assert raw[0].sum().item() < 1e9
+        return 2 * raw[0]
+
+
+def test_a_map_that_cannot_be_recorded_runs_all_the_same():
+    map, raw = Unrecordable(4).cuda(), torch.randn(4, 4, device="cuda", requires_grad=True)
+    for _ in range(3):
+        map(raw)
+    with pytest.warns(UserWarning, match="Unrecordable runs without a CUDA graph"):
+        map(raw)
+    map(raw).sum().backward()
+    assert (raw.grad == 2).all()
+    torch.randn(4, device="cuda")
+    other = MAPS["householder"](16).cuda()
+    numbers = [r.cuda() for r in other.start()]
+    for _ in range(5):
+        other(*numbers)
+    assert any(not isinstance(entry, int) and entry is not None for entry in other.recordings.values())
+
+
+def test_recordings_come_and_go():
+    """Maps made, recorded and dropped, again and again: none spoils the recording of the next."""
+    for name in [*MAPS] * 3:
+        map = MAPS[name](16).cuda()
+        numbers = [r.cuda().requires_grad_() for r in map.start()]
+        for _ in range(5):
+            W = map(*numbers)
+            W.abs().sum().backward()
+        assert any(not isinstance(entry, int) and entry is not None for entry in map.recordings.values()), name

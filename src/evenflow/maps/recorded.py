@@ -7,8 +7,10 @@ recording calls the map's own code, so there is no second equation to keep in st
 
 from __future__ import annotations
 
+import gc
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +23,19 @@ CALLS_BEFORE = 3  # so that a matrix wanted once is not recorded
 MOST = 4  # recordings of one map: shapes, dtypes and streams beyond these run without
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection meanwhile: an old recording destroyed in the middle of a new one would spoil it."""
+    gc.collect()
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
 class Recording:
     """One map at one set of shapes, ready to be replayed on the stream it was recorded for."""
 
@@ -30,31 +45,33 @@ class Recording:
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), torch.enable_grad():
-            self.raw = [r.detach().clone().requires_grad_() for r in raw]
+        with torch.cuda.stream(stream), torch.enable_grad(), uncollected():
+            leaves = [r.detach().clone().requires_grad_() for r in raw]
             for _ in range(2):  # libraries take their workspaces before anything is recorded
-                W = map.compute(*self.raw)
+                W = map.compute(*leaves)
                 self.G = torch.zeros_like(W)
-                torch.autograd.grad(W, self.raw, self.G, materialize_grads=True)
+                torch.autograd.grad(W, leaves, self.G, materialize_grads=True)
             where: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
             with torch.cuda.graph(self.forward, **where):
-                self.W = map.compute(*self.raw)
+                W = map.compute(*leaves)
             with torch.cuda.graph(self.backward, pool=self.forward.pool(), **where):
-                slopes = torch.autograd.grad(self.W, self.raw, self.G, materialize_grads=True)
+                slopes = torch.autograd.grad(W, leaves, self.G, materialize_grads=True)
                 # In one piece, so that they are copied out in one piece.
                 self.slopes = torch.cat([slope.flatten() for slope in slopes]) if len(slopes) > 1 else slopes[0]
         torch.cuda.current_stream().wait_stream(stream)
-        self._in, self._out = [r.detach() for r in self.raw], self.W.detach()
+        # Without the autograd graph, which knows the map and would keep both alive. What it kept stays in the memory
+        # that the two recordings own.
+        self.raw, self.W = [leaf.detach() for leaf in leaves], W.detach()
 
     def value(self, raw: Sequence[Tensor]) -> Tensor:
         if len(raw) == 1:
-            self._in[0].copy_(raw[0])
+            self.raw[0].copy_(raw[0])
         else:
-            torch._foreach_copy_(self._in, list(raw))
+            torch._foreach_copy_(self.raw, list(raw))
         self.forward.replay()
         self.serial += 1
         # A copy, because the next replay writes over the original.
-        return self._out.clone()
+        return self.W.clone()
 
     def slope(self, G: Tensor) -> tuple[Tensor, ...]:
         self.G.copy_(G)
@@ -121,6 +138,14 @@ def _record(map: Map, raw: tuple[Tensor, ...]) -> Recording | None:
         with torch.cuda.device(raw[0].device):
             return Recording(map, raw)
     except RuntimeError as error:
+        _settle()
         reason = str(error).split("\n")[0]
         warnings.warn(f"{type(map).__name__} runs without a CUDA graph, kernel by kernel: {reason}", stacklevel=2)
         return None
+
+
+def _settle() -> None:
+    """A recording that broke off leaves torch's generator believing that one is under way; a whole one ends that."""
+    torch.cuda.synchronize()
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+        torch.zeros(1, device="cuda")
