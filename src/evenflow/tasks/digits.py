@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from evenflow.checks import one_of, whole_number
 
+from .classification import Classification
 from .task import Batch, Task, move, option
 
 ORDERS = ("ordered", "permuted")
@@ -25,7 +25,7 @@ SOLVED_ACCURACY = 0.95  # logistic regression, which sees all pixels at once, re
 
 
 @dataclass(frozen=True)
-class Digits(Task):
+class Digits(Classification):
     """One pixel a step, row by row or in a fixed random order; after the 64th, which digit was it?
 
     1,797 images of handwritten digits, pixels scaled to [0, 1]. A fixed random split keeps 297 images for `held_out`;
@@ -51,7 +51,6 @@ class Digits(Task):
     order: str = option("ordered", "order of the pixels: ordered (row by row) or permuted (one fixed random order)")
 
     name: ClassVar[str] = "digits"
-    readout: ClassVar[str] = "last"
     part: ClassVar[str] = "training"
 
     def __post_init__(self) -> None:
@@ -66,14 +65,6 @@ class Digits(Task):
         return CLASSES
 
     @property
-    def metric_name(self) -> str:
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
-
-    @property
     def baseline(self) -> float:
         return math.log(CLASSES)
 
@@ -85,12 +76,6 @@ class Digits(Task):
         pixels, labels = _part(self.part, self.order, generator.device)
         chosen = torch.randperm(len(labels), generator=generator, device=generator.device)[:size]
         return move(Batch(pixels[:, chosen, None], labels[chosen]), device)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, targets)
-
-    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs.argmax(-1) == targets).float().mean()
 
     def solved(self, metric: float) -> bool:
         return metric >= SOLVED_ACCURACY

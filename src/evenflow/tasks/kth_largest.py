@@ -8,18 +8,18 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from evenflow.checks import whole_number
 
+from .classification import Classification
 from .draw import Draw
-from .task import Batch, Task, move, option
+from .task import Batch, move, option
 
 SOLVED_ACCURACY = 0.99
 
 
 @dataclass(frozen=True)
-class KthLargest(Task):
+class KthLargest(Classification):
     """N numbers below N; after the last, answer with the k-th largest.
 
     The numbers are uniform in ``{0, ..., N - 1}``, drawn with replacement and counted as often as they appear: the 2nd
@@ -51,7 +51,6 @@ class KthLargest(Task):
     embedding: int = option(30, "width of the embedding of a number")
 
     name: ClassVar[str] = "kth-largest"
-    readout: ClassVar[str] = "last"
 
     def __post_init__(self) -> None:
         whole_number("length", self.length, 2)
@@ -73,14 +72,6 @@ class KthLargest(Task):
         return self.length
 
     @property
-    def metric_name(self) -> str:
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
-
-    @property
     def baseline(self) -> float:
         p = self.answers()
         return float(-torch.xlogy(p, p).sum())
@@ -100,12 +91,6 @@ class KthLargest(Task):
         whole_number("size", size, 1)
         numbers = Draw(size, generator).below(self.length, self.length)
         return move(Batch(numbers, numbers.sort(0, descending=True).values[self.k - 1].clone()), device)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, targets)
-
-    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs.argmax(-1) == targets).float().mean()
 
     def solved(self, metric: float) -> bool:
         return metric >= SOLVED_ACCURACY

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from evenflow.checks import whole_number
 
+from .classification import Classification
 from .draw import Draw
-from .task import Batch, Task, move, option
+from .task import Batch, move, option
 
 SOLVED_ACCURACY = 0.99
 
 
 @dataclass(frozen=True)
-class RecallFirst(Task):
+class RecallFirst(Classification):
     """N numbers below M; after the last, answer with the first.
 
     The numbers are uniform in ``{0, ..., M - 1}``, and the model embeds them. Loss: cross entropy over M classes. All
@@ -47,7 +46,6 @@ class RecallFirst(Task):
     embedding: int = option(30, "width of the embedding of a number")
 
     name: ClassVar[str] = "recall-first"
-    readout: ClassVar[str] = "last"
 
     def __post_init__(self) -> None:
         whole_number("length", self.length, 1)
@@ -67,14 +65,6 @@ class RecallFirst(Task):
         return self.symbols
 
     @property
-    def metric_name(self) -> str:
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
-
-    @property
     def baseline(self) -> float:
         return math.log(self.symbols)
 
@@ -82,12 +72,6 @@ class RecallFirst(Task):
         whole_number("size", size, 1)
         numbers = Draw(size, generator).below(self.symbols, self.length)
         return move(Batch(numbers, numbers[0].clone()), device)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, targets)
-
-    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs.argmax(-1) == targets).float().mean()
 
     def solved(self, metric: float) -> bool:
         return metric >= SOLVED_ACCURACY

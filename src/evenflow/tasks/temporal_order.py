@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from evenflow.checks import whole_number
 
+from .classification import Classification
 from .draw import Draw
-from .task import Batch, Task, move, option
+from .task import Batch, move, option
 
 DISTRACTORS = 4  # a, b, c, d
 SPECIAL = 2  # x, y
@@ -22,7 +22,7 @@ SOLVED_ACCURACY = 0.99  # solved when under 1 % are wrong
 
 
 @dataclass(frozen=True)
-class TemporalOrder(Task):
+class TemporalOrder(Classification):
     """Among T distractors stand two or three special symbols, each x or y; answer with them, in their order.
 
     The distractors are a, b, c, d, the n special places are any n different ones of the T steps. The answer is one of
@@ -52,7 +52,6 @@ class TemporalOrder(Task):
     symbols: int = option(2, "special symbols to put in order: 2 or 3")
 
     name: ClassVar[str] = "temporal-order"
-    readout: ClassVar[str] = "last"
 
     def __post_init__(self) -> None:
         if not isinstance(self.symbols, int) or self.symbols not in COUNTS:
@@ -68,14 +67,6 @@ class TemporalOrder(Task):
         return SPECIAL**self.symbols
 
     @property
-    def metric_name(self) -> str:
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
-
-    @property
     def baseline(self) -> float:
         return math.log(self.output_size)
 
@@ -89,12 +80,6 @@ class TemporalOrder(Task):
         for symbol in special:
             targets = SPECIAL * targets + symbol
         return move(Batch(F.one_hot(classes, self.input_size).float(), targets), device)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, targets)
-
-    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs.argmax(-1) == targets).float().mean()
 
     def solved(self, metric: float) -> bool:
         return metric > SOLVED_ACCURACY
