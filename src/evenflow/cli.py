@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
@@ -279,7 +280,8 @@ def show(table: Table) -> None:
 
 
 def say(text: str) -> None:
-    print(text, flush=True)
+    if os.environ.get("RANK", "0") == "0":  # under torchrun one process speaks for all
+        print(text, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

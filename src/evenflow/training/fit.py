@@ -57,10 +57,10 @@ def fit(
     moment and resumed, a run ends in the same bits as one that was left alone. Under `torchrun` each process draws its
     own batches of `batch_size`, and gradients are averaged.
 
-        >>> model = SequenceModel(create("sgornn", 2, 128), 1)
-        >>> result = fit(model, Adding(length=200), steps=2000, optimizer="rmsprop", rate=1e-2)
-        >>> result.valid_metric, result.solved
-        (0.0021, True)
+        >>> model = SequenceModel(create("sgornn", 2, 64), 1)
+        >>> result = fit(model, Adding(length=200), steps=3000, optimizer="rmsprop", rate=1e-2)
+        >>> result.valid_metric, result.solved  # half a minute; with seed 0
+        (0.0128..., True)
     """
     return fit_settings(model, task, Settings.from_dict(settings), folder, resume=resume, progress=progress)
 

@@ -33,7 +33,7 @@ class Run:
 
         >>> run = Run("runs/adding")
         >>> run.status["state"], run.metrics["valid_metric"][-1]
-        ('finished', 0.0012)
+        ('finished', 0.0128...)
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
