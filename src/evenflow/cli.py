@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import os
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from evenflow.terminal import new_table, say, show, show_attempts
 from evenflow.training.settings import Settings
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from evenflow.training.compare import Attempt
 
 app = typer.Typer(
     name="evenflow",
@@ -244,44 +239,6 @@ def finish(result: Any, folder: Path) -> None:
     verdict = "solved" if result.solved else "not solved"
     say(f"{result.steps} updates, validation loss {result.valid_loss:.4g} (best {result.best_loss:.4g}), {verdict}.")
     say(f"The run: {folder}   Its page:  evenflow report {folder}")
-
-
-def show_attempts(best: Sequence[Attempt]) -> None:
-    table = new_table("system", "parameters", "best rate", "validation loss", "metric", "verdict", "seconds")
-    for attempt in best:
-        verdict = "diverged" if attempt.diverged else "solved" if attempt.solved else "not solved"
-        table.add_row(
-            attempt.system,
-            f"{attempt.parameters:,}",
-            f"{attempt.rate:g}",
-            f"{attempt.valid_loss:.4f}",
-            f"{attempt.valid_metric:.4f}",
-            verdict,
-            f"{attempt.seconds:.0f}",
-        )
-    show(table)
-
-
-def new_table(*columns: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        right = column in ("parameters", "best rate", "validation loss", "metric", "seconds")
-        table.add_column(column, justify="right" if right else "left")
-    return table
-
-
-def show(table: Table) -> None:
-    from rich.console import Console
-
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-def say(text: str) -> None:
-    if os.environ.get("RANK", "0") == "0":  # under torchrun one process speaks for all
-        print(text, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
