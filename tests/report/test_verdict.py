@@ -24,6 +24,9 @@ def row(step: int, mse: float) -> dict[str, float]:
         pytest.param([row(1, SOLVED)], "running", "Solved", "First at update 1", id="solved before the end"),
         pytest.param([row(1, HALF)], "finished", "Not solved", "0.08, against 0.167 without memory", id="half way"),
         pytest.param([row(1, BASELINE)], "finished", "Not solved", "no better than 0.167", id="at the baseline"),
+        pytest.param(
+            [row(1, 0.98 * BASELINE)], "finished", "Not solved", "hardly better than 0.167", id="just below it"
+        ),
         pytest.param([row(1, HALF)], "interrupted", "Unfinished", "update 1 of 1,200", id="interrupted"),
         pytest.param([row(1, SOLVED), {"step": 2, "loss": np.nan}], "finished", "Diverged", "update 2", id="nan loss"),
         pytest.param(

@@ -51,7 +51,8 @@ def _against_baseline(run: Record) -> str:
         return f"{loss}."
     if best < LEARNED * run.baseline:
         return f"{loss}, against {number(run.baseline)} without memory."
-    return f"{loss}: no better than {number(run.baseline)}, the best guess without memory."
+    better = "hardly" if best < run.baseline else "no"
+    return f"{loss}: {better} better than {number(run.baseline)}, the best guess without memory."
 
 
 def _sentence(message: str) -> str:
