@@ -66,3 +66,22 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
 def test_wrong_settings(options, sentence):
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         Settings.from_dict(options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"smoothing": 0.5}, "smoothing goes with optimizer rmsprop, got 0.5 without it"),
+        ({"decay": 0.9}, "decay goes with schedule exponential or step, got 0.9 without it"),
+        (
+            {"decay_every": 7, "schedule": "linear"},
+            "decay_every goes with schedule exponential or step, got 7 without it",
+        ),
+        ({"clip_scope": "recurrent"}, "clip_scope goes with a clip_norm or clip_value, got 'recurrent' without it"),
+    ],
+)
+def test_a_setting_that_would_be_ignored_is_refused(settings, sentence):
+    with pytest.raises(ValueError) as error:
+        Settings(**settings)
+    assert str(error.value) == sentence
+    Settings(smoothing=0.5, optimizer="rmsprop", decay=0.9, schedule="step", clip_scope="recurrent", clip_norm=1.0)

@@ -82,6 +82,15 @@ class Settings:
             raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {self.device!r}")
         if self.momentum and self.optimizer == "adam":
             raise ValueError(f"momentum goes with sgd and rmsprop, got momentum {self.momentum!r} with adam")
+        # A setting that would change nothing is a slip, and is not passed over.
+        for name, used, needs in (
+            ("smoothing", self.optimizer == "rmsprop", "optimizer rmsprop"),
+            ("decay", self.schedule in ("exponential", "step"), "schedule exponential or step"),
+            ("decay_every", self.schedule in ("exponential", "step"), "schedule exponential or step"),
+            ("clip_scope", self.clip_norm is not None or self.clip_value is not None, "a clip_norm or clip_value"),
+        ):
+            if not used and getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise ValueError(f"{name} goes with {needs}, got {getattr(self, name)!r} without it")
         if self.nesterov and not (self.optimizer == "sgd" and self.momentum):
             raise ValueError(
                 f"nesterov needs sgd with a momentum above 0, got {self.optimizer} with momentum {self.momentum!r}"
