@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
+from evenflow.checks import whole_number
+
 from .draw import Draw
+from .task import Task, option
 
 LEAST_MARKED = 10  # below ten steps there is no first tenth to mark
 TOLERANCE = 0.04  # an answer this near is right
@@ -29,3 +35,34 @@ def with_markers(values: Tensor, places: Tensor, lengths: Tensor | None = None) 
     if lengths is not None:
         values = values * (torch.arange(len(values), device=values.device)[:, None] < lengths)
     return torch.stack((values, markers), -1)
+
+
+@dataclass(frozen=True)
+class Marked(Task):
+    """What Galvan's tasks over two marked values share: one number to answer with, and a share of right answers."""
+
+    length: int = option(100, "steps T of the shortest sequence; the longest has a tenth more")
+
+    readout: ClassVar[str] = "last"
+
+    def __post_init__(self) -> None:
+        whole_number("length", self.length, LEAST_MARKED)
+
+    @property
+    def input_size(self) -> int:
+        return 2
+
+    @property
+    def output_size(self) -> int:
+        return 1
+
+    @property
+    def metric_name(self) -> str:
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return True
+
+    def solved(self, metric: float) -> bool:
+        return metric > SOLVED_ACCURACY

@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from evenflow.checks import whole_number
 
 from .draw import Draw
-from .marked import LEAST_MARKED, SOLVED_ACCURACY, TOLERANCE, draw_places, with_markers
-from .task import Batch, Task, move, option
+from .marked import TOLERANCE, Marked, draw_places, with_markers
+from .task import Batch, move
 
 
 @dataclass(frozen=True)
-class Multiplication(Task):
+class Multiplication(Marked):
     """Two of the numbers are marked; after the last step, answer with their product.
 
     Each step brings a number in [0, 1) and a marker, ``x_t = (u_t, c_t)``; the target is ``u_i u_j``. Each sequence has
@@ -39,29 +39,7 @@ class Multiplication(Task):
     Reference: Hochreiter and Schmidhuber 1997; lengths and places as in Galvan.
     """
 
-    length: int = option(100, "steps T of the shortest sequence; the longest has a tenth more")
-
     name: ClassVar[str] = "multiplication"
-    readout: ClassVar[str] = "last"
-
-    def __post_init__(self) -> None:
-        whole_number("length", self.length, LEAST_MARKED)
-
-    @property
-    def input_size(self) -> int:
-        return 2
-
-    @property
-    def output_size(self) -> int:
-        return 1
-
-    @property
-    def metric_name(self) -> str:
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
 
     @property
     def baseline(self) -> float:
@@ -80,6 +58,3 @@ class Multiplication(Task):
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return ((outputs - targets).abs() < TOLERANCE).float().mean()
-
-    def solved(self, metric: float) -> bool:
-        return metric > SOLVED_ACCURACY

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from evenflow.checks import whole_number
 
 from .draw import Draw
-from .marked import LEAST_MARKED, SOLVED_ACCURACY, draw_places, with_markers
-from .task import Batch, Task, move, option
+from .marked import Marked, draw_places, with_markers
+from .task import Batch, move
 
 
 @dataclass(frozen=True)
-class Xor(Task):
+class Xor(Marked):
     """Two of the bits are marked; after the last step, answer with their exclusive or.
 
     Each step brings a bit and a marker, ``x_t = (u_t, c_t)``; the target is ``u_i xor u_j``. Each sequence has its own
@@ -40,29 +40,7 @@ class Xor(Task):
     Reference: Martens and Sutskever 2011; lengths and places as in Galvan.
     """
 
-    length: int = option(100, "steps T of the shortest sequence; the longest has a tenth more")
-
     name: ClassVar[str] = "xor"
-    readout: ClassVar[str] = "last"
-
-    def __post_init__(self) -> None:
-        whole_number("length", self.length, LEAST_MARKED)
-
-    @property
-    def input_size(self) -> int:
-        return 2
-
-    @property
-    def output_size(self) -> int:
-        return 1
-
-    @property
-    def metric_name(self) -> str:
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
 
     @property
     def baseline(self) -> float:
@@ -81,6 +59,3 @@ class Xor(Task):
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return ((outputs > 0) == (targets > 0)).float().mean()
-
-    def solved(self, metric: float) -> bool:
-        return metric > SOLVED_ACCURACY
