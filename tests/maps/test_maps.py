@@ -78,10 +78,10 @@ def test_orthogonal(name: str, options: dict[str, object], n: int, dtype: torch.
 
 @pytest.mark.parametrize("name", [name for name in MAPS if MAPS[name].orthogonal])
 def test_orthogonal_after_many_updates(name: str) -> None:
-    map = make(name, 4)
+    map = make(name, 32)
     raw = [nn.Parameter(r) for r in map.start(torch.Generator().manual_seed(0))]
     optimizer = torch.optim.Adam(raw, lr=0.01)
-    pulls = torch.randn(100, 4, 4, generator=torch.Generator().manual_seed(1))
+    pulls = torch.randn(100, 32, 32, generator=torch.Generator().manual_seed(1))
     for step in range(10_000):
         optimizer.zero_grad()
         W = map(*raw)
