@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,17 @@ def launch(settings: Settings) -> Fabric:
         options["devices"] = [int(index)] if index else 1
     fabric = Fabric(**options)
     fabric.launch()
+    # Fabric sees nccl off at exit, not gloo, whose threads then abort a process that has finished its work.
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        atexit.unregister(_leave)
+        atexit.register(_leave)
     return fabric
+
+
+def _leave() -> None:
+    """Leave the group of processes, if it is still there."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def check_device(device: str) -> None:
