@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from evenflow.training.compare import Attempt
 
-NUMBERS = ("parameters", "best rate", "validation loss", "metric", "seconds")
+NUMBERS = ("parameters", "best rate", "validation loss", "metric", "seconds", "size")
 
 
 def show_attempts(best: Sequence[Attempt]) -> None:
@@ -30,6 +31,25 @@ def show_attempts(best: Sequence[Attempt]) -> None:
             f"{attempt.seconds:.0f}",
         )
     show(table)
+
+
+def show_sources(folder: Path) -> None:
+    """A row for every data set: whether it is in `folder`, and what is known of it."""
+    from evenflow.data import CATALOG
+    from evenflow.data.fetch import state
+
+    table = new_table("data set", "state", "size", "terms", "from", "how")
+    faults = []
+    for name, source in CATALOG.items():
+        found = state(source, folder, verify=True)
+        size = "" if source.size is None else f"{source.size / 1e6:.2f} MB"
+        way = "get" if source.fetchable else "by hand"
+        table.add_row(name, found.word, size, source.terms, source.origin, way)
+        if found.word == "damaged":
+            faults.append(f"Damaged: {name}, {found.reason}.")
+    show(table)
+    for fault in faults:
+        say(fault)
 
 
 def new_table(*columns: str) -> Table:
