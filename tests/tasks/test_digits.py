@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from evenflow import SequenceModel, create, fit
-from evenflow.tasks import Digits, digits, make
+from evenflow.tasks import Digits, digits, labelled, make
 
 # Labels of the training images predict those held out, 297 of them, a little worse than ln 10: counts differ by chance.
 BY_CHANCE = 0.03
@@ -47,10 +47,9 @@ def test_every_image_is_in_one_of_the_two_parts(images):
 
 def test_the_split_and_the_order_never_change(images):
     """Values written down once: a drift would make runs incomparable without a word."""
-    device = torch.device("cpu")
-    assert digits._part("held out", "ordered", device)[1][:12].tolist() == [1, 5, 0, 7, 1, 0, 6, 1, 5, 4, 9, 2]
-    ordered, permuted = (digits._part("training", order, device)[0] for order in digits.ORDERS)
-    order = [(ordered == row).all(1).nonzero()[0].item() for row in permuted[:8]]
+    assert Digits().held_out().sequences()[1][:12].tolist() == [1, 5, 0, 7, 1, 0, 6, 1, 5, 4, 9, 2]
+    ordered, permuted = (Digits(order).sequences()[0][..., 0].T for order in digits.ORDERS)
+    order = [(ordered == row).all(1).nonzero()[0][0] for row in permuted[:8]]
     assert order == [36, 0, 50, 59, 23, 52, 35, 28]
 
 
@@ -109,7 +108,7 @@ def test_wrong_options():
 def test_without_scikit_learn(monkeypatch, tmp_path):
     """The task can be listed; asked for images, it says what to install, before a run folder is made."""
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    digits._part.cache_clear()
+    labelled._keep.cache_clear()
     task = make("digits")
     assert task.baseline == pytest.approx(math.log(10))
     sentence = r"^task digits needs scikit-learn, which `pip install evenflow\[sklearn\]` installs$"

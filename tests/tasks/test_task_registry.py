@@ -10,29 +10,20 @@ import torch
 
 from evenflow import SequenceModel, create, fit
 from evenflow.model import READOUTS
-from evenflow.tasks import (
-    TASKS,
-    Adding,
-    Copy,
-    Curriculum,
-    Digits,
-    KthLargest,
-    Multiplication,
-    RecallFirst,
-    TemporalOrder,
-    Xor,
-    make,
-)
+from evenflow.tasks import TASKS, make
+from evenflow.tasks.data_set import FileData
+from evenflow.tasks.task import option_fields
 
-NEEDS = {"digits": "sklearn"}
+NEEDS = {"digits": "sklearn", "music": "scipy", "har-rebuilt": "scipy"}
 
 
 @pytest.fixture(params=TASKS)
-def task(request):
-    """Every task of the table, as it is made without options."""
+def task(request, small_data):
+    """Every task of the table as it is made without options, those on files with small made ones."""
     if importlib.util.find_spec(NEEDS.get(request.param, "torch")) is None:
         pytest.skip(f"{request.param} needs {NEEDS[request.param]}")
-    return make(request.param)
+    options = {"data": str(small_data)} if issubclass(TASKS[request.param], FileData) else {}
+    return make(request.param, **options)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -40,17 +31,10 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def test_the_table():
-    assert list(TASKS.items()) == [
-        ("adding", Adding),
-        ("multiplication", Multiplication),
-        ("xor", Xor),
-        ("temporal-order", TemporalOrder),
-        ("copy", Copy),
-        ("recall-first", RecallFirst),
-        ("kth-largest", KthLargest),
-        ("digits", Digits),
-        ("curriculum", Curriculum),
-    ]
+    synthetic = ["adding", "multiplication", "xor", "temporal-order", "copy", "recall-first", "kth-largest"]
+    real = ["digits", "mnist", "ptb-words", "ptb-characters", "har", "har-rebuilt", "har-subset", "ucr", "music"]
+    assert list(TASKS) == [*synthetic, *real, "multilabel", "curriculum"]
+    assert all(task.name == name for name, task in TASKS.items())
 
 
 def test_every_task_keeps_the_contract(task):
@@ -59,7 +43,7 @@ def test_every_task_keeps_the_contract(task):
     assert task.readout in READOUTS
     assert task.baseline > 0
     assert isinstance(task.higher_is_better, bool)
-    assert all(field.metadata["help"] for field in dataclasses.fields(task))
+    assert all(field.metadata["help"] for field in option_fields(type(task)))
     with pytest.raises(dataclasses.FrozenInstanceError):
         task.name = "other"
     batch = task.batch(3, generator(), device="cpu")
@@ -131,7 +115,10 @@ def test_every_task_trains(task):
     options = {"batch_size": 4, "validate_every": 3, "validation_batches": 1, "device": "cpu", "progress": False}
     result = fit(model, task, steps=3, probe_every=3, **options)
     assert torch.tensor([result.loss, result.valid_loss, result.valid_metric]).isfinite().all()
-    assert all(not torch.equal(p, before[name]) for name, p in model.named_parameters())
+    # In a sequence of one step the recurrent matrix meets the zero state alone.
+    one_step = len(task.batch(1, generator()).inputs) == 1
+    moved = {name: p for name, p in model.named_parameters() if not (one_step and "weight_hh" in name)}
+    assert all(not torch.equal(p, before[name]) for name, p in moved.items())
     assert (result.probes["gradient_norm"].sum(1) > 0).all()
 
 
@@ -142,8 +129,7 @@ def test_every_task_trains(task):
         (
             "zzz",
             {},
-            "unknown task 'zzz', known are adding, copy, curriculum, digits, kth-largest, multiplication, "
-            "recall-first, temporal-order, xor",
+            f"unknown task 'zzz', known are {', '.join(sorted(TASKS))}",
         ),
         ("copy", {"lenght": 3}, r"unknown option of task copy 'lenght', did you mean length\?"),
         ("adding", {"k": 3}, "unknown option of task adding 'k', known are length, variant"),

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from evenflow import SequenceModel, create
-from evenflow.tasks import TASKS, Adding, Curriculum
-from evenflow.training import Run, checkpoint, fit, resume, train
+from evenflow.tasks import TASKS, Adding, Curriculum, Position, make
+from evenflow.tasks.data_set import FileData
+from evenflow.training import Run, checkpoint, evaluation, fit, resume, train
 from evenflow.training.loop import Loop
 from evenflow.training.seeds import derive
 
@@ -106,12 +107,12 @@ def test_a_curriculum_is_judged_like_the_task_itself():
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_task_resumes_to_the_same_bits(name, tmp_path, monkeypatch):
+def test_every_task_resumes_to_the_same_bits(name, tmp_path, monkeypatch, small_data):
     if name == "digits" and importlib.util.find_spec("sklearn") is None:
         pytest.skip("digits needs scikit-learn")
     training = {"steps": 8, "batch_size": 2, "validate_every": 4, "validation_batches": 2, "log_every": 1}
     config = {
-        "task": {"name": name},
+        "task": {"name": name} | ({"data": str(small_data)} if issubclass(TASKS[name], FileData) else {}),
         "system": {"name": "rnn", "hidden_size": 4},
         "training": training | {"checkpoint_every": 3, "probe_every": 4, "device": "cpu"},
     }
@@ -135,3 +136,106 @@ def test_every_task_resumes_to_the_same_bits(name, tmp_path, monkeypatch):
         np.testing.assert_array_equal(again.history[column], alone.history[column])
     np.testing.assert_array_equal(again.probes["gradient_norm"], alone.probes["gradient_norm"])
     assert math.isfinite(again.valid_loss)
+
+
+def small(name, small_data, **options):
+    return make(name, data=str(small_data), **options)
+
+
+def test_a_data_set_is_validated_whole(small_data):
+    task = small("har-subset", small_data)
+    model = model_for(task)
+    result = fit(model, task, steps=3, batch_size=4, validate_every=3, device="cpu", progress=False)
+    held_out = task.held_out()
+    whole = held_out.take(torch.arange(held_out.count()))
+    with torch.no_grad():
+        outputs = model.eval()(whole.inputs)[0]
+    assert result.valid_loss == pytest.approx(task.loss(outputs, whole.targets).item(), rel=SAME)
+    assert result.valid_metric == pytest.approx(task.metric(outputs, whole.targets).item(), rel=SAME)
+
+
+def test_sequences_of_different_lengths_weigh_by_their_answers(small_data):
+    """The mean over batches of other sizes and lengths is the mean over all answers."""
+    task = small("music", small_data).held_out()
+    model = model_for(task).eval()
+    whole = task.take(torch.arange(task.count()))
+    with torch.no_grad():
+        expected = task.loss(model(whole.inputs, lengths=whole.lengths)[0], whole.targets)
+        cpu = torch.device("cpu")
+        loss, _, weight = evaluation.sums(model, task, task.every_batch(2, Position(0, 1), cpu), cpu)
+    assert loss / weight == pytest.approx(expected.item(), rel=SAME)
+
+
+def test_the_best_weights_are_tested_and_the_last_ones_kept(small_data, tmp_path):
+    task = small("har-subset", small_data)
+    model = model_for(task)
+    options = {"steps": 8, "batch_size": 6, "validate_every": 2, "rate": 0.3, "device": "cpu", "progress": False}
+    result = fit(model, task, folder=tmp_path / "run", **options)
+    last = checkpoint.weights_of(model)
+    model.load_state_dict(result.best_weights)
+    whole = task.test().take(torch.arange(task.test().count()))
+    with torch.no_grad():
+        expected = task.loss(model.eval()(whole.inputs)[0], whole.targets).item()
+    assert result.best_step < result.steps, "the last weights are not the best, or this test shows nothing"
+    assert result.test_loss == pytest.approx(expected, rel=SAME)
+    assert Run(tmp_path / "run").status["test_loss"] == result.test_loss
+    assert all(torch.equal(last[name], tensor) for name, tensor in Run(tmp_path / "run").weights().items())
+
+
+def test_a_task_without_a_test_part_is_not_tested(tmp_path):
+    result = fit(model_for(Adding(length=4)), Adding(length=4), folder=tmp_path / "run", steps=1, device="cpu")
+    assert math.isnan(result.test_loss)
+    assert math.isnan(result.test_metric)
+    assert "test_loss" not in Run(tmp_path / "run").status
+
+
+def test_epochs_count_passes_over_the_set(small_data, tmp_path):
+    task = small("har-subset", small_data)
+    result = fit(model_for(task), task, folder=tmp_path / "run", epochs=3, batch_size=10, device="cpu", progress=False)
+    assert result.steps == 3 * (task.count() // 10)
+    assert "steps" not in Run(tmp_path / "run").config["training"]
+    again = fit(model_for(task), task, folder=tmp_path / "run", epochs=3, batch_size=10, device="cpu", resume=True)
+    assert again.steps == result.steps
+    with pytest.raises(ValueError, match=r"^epochs goes with a data set, got 2 with task adding: give steps$"):
+        fit(model_for(Adding()), Adding(), epochs=2, device="cpu")
+    with pytest.raises(ValueError, match=r"^epochs stand in place of steps, got both, 2 and 5$"):
+        fit(model_for(task), task, epochs=2, steps=5)
+
+
+@pytest.mark.parametrize("system", ["rnn", "lstm"])
+def test_a_carried_state_equals_a_loop_written_by_hand(small_data, system):
+    task = small("ptb-words", small_data, length=6, embedding=5)
+    model, twin = (
+        SequenceModel(
+            create(system, 5, 6, generator=torch.Generator().manual_seed(0)),
+            task.output_size,
+            readout="every",
+            vocabulary=task.vocabulary,
+            generator=torch.Generator().manual_seed(1),
+        )
+        for _ in range(2)
+    )
+    steps = task.epoch_steps(8) + 2  # into the second epoch, where the state starts anew
+    options = {"batch_size": 8, "optimizer": "sgd", "rate": 0.5, "log_every": 1, "device": "cpu", "progress": False}
+    result = fit(model, task, steps=steps, **options)
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.5)
+    text = task._streams(8, Position(0, steps), torch.device("cpu"))
+    state, losses = None, []
+    for step in range(steps):
+        first = step % task.epoch_steps(8) * 6
+        state = None if first == 0 else state
+        outputs, state = twin(text[first : first + 6], state)
+        state = tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
+        loss = torch.nn.functional.cross_entropy(outputs.flatten(0, 1), text[first + 1 : first + 7].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    np.testing.assert_allclose(result.history["loss"], losses, rtol=10 * SAME)
+    # Validation reads the whole held-out text with the state carried along, as one long sequence.
+    held_out = task.held_out()._streams(8, Position(0, 1), torch.device("cpu"))
+    with torch.no_grad():
+        outputs, _ = twin.eval()(held_out[:-1])
+    expected = torch.nn.functional.cross_entropy(outputs.flatten(0, 1), held_out[1:].flatten()).item()
+    assert result.valid_loss == pytest.approx(expected, rel=10 * SAME)
+    assert result.valid_metric == pytest.approx(math.exp(expected), rel=10 * SAME)

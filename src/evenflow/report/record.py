@@ -76,7 +76,10 @@ class Record:
 
     @property
     def baseline(self) -> float | None:
-        return None if self.task is None else self.task.baseline
+        try:
+            return None if self.task is None else self.task.baseline
+        except ValueError:  # the data set is not on this machine
+            return None
 
     @property
     def metric_name(self) -> str:

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 from .adding import Adding
+from .characters import Characters
 from .copy import Copy
 from .curriculum import Curriculum
+from .data_set import DataSet
 from .digits import Digits
+from .har import Har, HarRebuilt, HarSubset
 from .kth_largest import KthLargest
+from .multilabel import MultilabelRows
 from .multiplication import Multiplication
+from .music import Music
+from .pixels import Pixels
 from .recall_first import RecallFirst
 from .registry import TASKS, make
-from .task import Batch, Task
+from .task import Batch, Position, Task
 from .temporal_order import TemporalOrder
+from .ucr import Ucr
+from .words import Words
 from .xor import Xor
 
 __all__ = [
     "TASKS",
     "Adding",
     "Batch",
+    "Characters",
     "Copy",
     "Curriculum",
+    "DataSet",
     "Digits",
+    "Har",
+    "HarRebuilt",
+    "HarSubset",
     "KthLargest",
+    "MultilabelRows",
     "Multiplication",
+    "Music",
+    "Pixels",
+    "Position",
     "RecallFirst",
     "Task",
     "TemporalOrder",
+    "Ucr",
+    "Words",
     "Xor",
     "make",
 ]

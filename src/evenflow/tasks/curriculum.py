@@ -13,7 +13,7 @@ from torch import Tensor
 from evenflow.checks import unknown, whole_number
 
 from .adding import Adding
-from .task import Batch, Task, option
+from .task import Batch, Task, option, option_fields
 
 OWN = ("task", "start", "until")
 
@@ -91,7 +91,7 @@ class Curriculum(Task):
         word = options.get("task", Adding.name)
         if not isinstance(word, str) or word not in TASKS or word == cls.name:
             raise ValueError(unknown("task of a curriculum", word, (name for name in TASKS if name != cls.name)))
-        inner = [field.name for field in dataclasses.fields(TASKS[word])]  # type: ignore[arg-type]
+        inner = [field.name for field in option_fields(TASKS[word])]
         for name in options:
             if name not in (*OWN, *inner):
                 raise ValueError(unknown(f"option of task {cls.name} of {word}", name, [*OWN, *inner]))
@@ -138,6 +138,12 @@ class Curriculum(Task):
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.task.metric(outputs, targets)
+
+    def weight(self, batch: Batch) -> int | Tensor:
+        return self.task.weight(batch)
+
+    def summary(self, metric: float) -> float:
+        return self.task.summary(metric)
 
     def solved(self, metric: float) -> bool:
         return self.task.solved(metric)

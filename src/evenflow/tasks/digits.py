@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from evenflow.checks import one_of, whole_number
+from evenflow.checks import one_of
 
-from .classification import Classification
-from .task import Batch, Task, move, option
+from .data_set import split
+from .labelled import Labelled
+from .task import option
 
 ORDERS = ("ordered", "permuted")
 PIXELS, CLASSES = 64, 10
 BRIGHTEST = 16  # pixels are whole numbers from 0 to 16
 HELD_OUT = 297  # of 1,797 images; 1,500 remain
-SPLIT_SEED, PERMUTATION_SEED = 1, 2
+PERMUTATION_SEED = 2
 SOLVED_ACCURACY = 0.95  # logistic regression, which sees all pixels at once, reaches 0.976 on this split
 
 
 @dataclass(frozen=True)
-class Digits(Classification):
+class Digits(Labelled):
     """One pixel a step, row by row or in a fixed random order; after the 64th, which digit was it?
 
     1,797 images of handwritten digits, pixels scaled to [0, 1]. A fixed random split keeps 297 images for `held_out`;
@@ -51,7 +49,7 @@ class Digits(Classification):
     order: str = option("ordered", "order of the pixels: ordered (row by row) or permuted (one fixed random order)")
 
     name: ClassVar[str] = "digits"
-    part: ClassVar[str] = "training"
+    scale: ClassVar[float] = 1 / BRIGHTEST
 
     def __post_init__(self) -> None:
         one_of("order", self.order, ORDERS)
@@ -68,33 +66,19 @@ class Digits(Classification):
     def baseline(self) -> float:
         return math.log(CLASSES)
 
-    def held_out(self) -> Task:
-        return _HeldOutDigits(self.order)
+    def has_test(self) -> bool:
+        return False
 
-    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        whole_number("size", size, 1)
-        pixels, labels = _part(self.part, self.order, generator.device)
-        chosen = torch.randperm(len(labels), generator=generator, device=generator.device)[:size]
-        return move(Batch(pixels[:, chosen, None], labels[chosen]), device)
+    def sequences(self) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = _load()
+        rows = split(len(labels), HELD_OUT)[self.part == "validation"]
+        columns = np.arange(PIXELS)
+        if self.order == "permuted":
+            columns = np.random.RandomState(PERMUTATION_SEED).permutation(PIXELS)
+        return images[np.ix_(rows, columns)].astype(np.uint8)[..., None], labels[rows]
 
     def solved(self, metric: float) -> bool:
         return metric >= SOLVED_ACCURACY
-
-
-class _HeldOutDigits(Digits):
-    part: ClassVar[str] = "held out"
-
-
-@cache
-def _part(part: str, order: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Pixels ``(64, N)`` and labels ``(N,)`` of one part, kept on the device they are drawn on."""
-    images, labels = _load()
-    # RandomState's stream is frozen for good, so the split and the order are the same on every machine.
-    shuffled = np.random.RandomState(SPLIT_SEED).permutation(len(labels))
-    rows = shuffled[:HELD_OUT] if part == "held out" else shuffled[HELD_OUT:]
-    columns = np.random.RandomState(PERMUTATION_SEED).permutation(PIXELS) if order == "permuted" else np.arange(PIXELS)
-    pixels = np.ascontiguousarray(images[np.ix_(rows, columns)].T, dtype=np.float32) / BRIGHTEST
-    return torch.from_numpy(pixels).to(device), torch.from_numpy(labels[rows].astype(np.int64)).to(device)
 
 
 def _load() -> tuple[np.ndarray, np.ndarray]:

@@ -7,14 +7,21 @@ from typing import Any
 from evenflow.checks import unknown
 
 from .adding import Adding
+from .characters import Characters
 from .copy import Copy
 from .curriculum import Curriculum
 from .digits import Digits
+from .har import Har, HarRebuilt, HarSubset
 from .kth_largest import KthLargest
+from .multilabel import MultilabelRows
 from .multiplication import Multiplication
+from .music import Music
+from .pixels import Pixels
 from .recall_first import RecallFirst
 from .task import Task
 from .temporal_order import TemporalOrder
+from .ucr import Ucr
+from .words import Words
 from .xor import Xor
 
 TASKS: dict[str, type[Task]] = {
@@ -28,6 +35,15 @@ TASKS: dict[str, type[Task]] = {
         RecallFirst,
         KthLargest,
         Digits,
+        Pixels,
+        Words,
+        Characters,
+        Har,
+        HarRebuilt,
+        HarSubset,
+        Ucr,
+        Music,
+        MultilabelRows,
         Curriculum,
     )
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,6 +92,7 @@ def fit_settings(
     if folder is not None and not resume:
         refuse_used(folder)
     check_model(model, task, settings)
+    settings.for_task(task)
     table = {"task": {"name": task.name, **task.options()}, **(config or {}), "training": settings.to_dict()}
     if folder is not None and resume:
         _check_same(Run(folder), table, settings)
@@ -98,7 +100,7 @@ def fit_settings(
     fabric = launch(settings)
     writer = _open(fabric, folder, table, resume)
     try:
-        loop = Loop(fabric, model, task, settings, writer)
+        loop = Loop(fabric, model, task, settings.for_task(task, fabric.world_size), writer)
         if folder is not None and resume:
             _restore(loop, Path(folder))
         _run(loop, progress)
@@ -209,6 +211,7 @@ def _run(loop: Loop, progress: bool) -> None:
         best_step=loop.best_step,
         best_loss=loop.best_loss,
         best_metric=loop.best_metric,
+        **({} if math.isnan(loop.test_loss) else {"test_loss": loop.test_loss, "test_metric": loop.test_metric}),
     )
 
 
@@ -232,6 +235,8 @@ def _result(loop: Loop, folder: Path | None) -> Result:
         best_step=loop.best_step,
         best_loss=loop.best_loss,
         best_metric=loop.best_metric,
+        test_loss=loop.test_loss,
+        test_metric=loop.test_metric,
         solved=loop.task.solved(loop.best_metric),
         stopped_early=loop.stopped,
         seconds=last("seconds"),

@@ -24,6 +24,7 @@ def launch(settings: Settings) -> Fabric:
     """
     check_device(settings.device)
     from lightning_fabric import Fabric
+    from lightning_fabric.strategies import DDPStrategy
 
     kind, _, index = settings.device.partition(":")
     options: dict[str, Any] = {"accelerator": kind, "precision": settings.precision}
@@ -31,7 +32,9 @@ def launch(settings: Settings) -> Fabric:
         if index:
             raise ValueError(f"device must not name one GPU under torchrun, got {settings.device!r}")
         local = int(os.environ["LOCAL_WORLD_SIZE"])
-        options |= {"strategy": "ddp", "devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
+        # Buffers never change here; a broadcast per forward pass would also make every process take as many of them.
+        strategy = DDPStrategy(broadcast_buffers=False)
+        options |= {"strategy": strategy, "devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
     else:
         options["devices"] = [int(index)] if index else 1
     fabric = Fabric(**options)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenflow.tasks import Batch, Task
+from evenflow.tasks import Batch, Position, Task
 
-from . import checkpoint, metrics
+from . import checkpoint, evaluation, metrics
 from .clipping import clip, gradient_norm, in_scope
 from .optimizers import make_optimizer
 from .progress import ProgressBar
 from .run_folder import RunWriter
 from .schedules import factor
 from .seeds import derive, seed_global
-from .settings import Settings
+from .settings import VALIDATION_BATCHES, Settings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -66,6 +67,9 @@ class Loop:
         self.stale = 0
         self.stopped = False
         self.restored = False
+        self.test_loss = self.test_metric = math.nan
+        # Where the sequences of the last batch ended, for tasks whose batches go on from there.
+        self._state: Any = None
 
     def run(self, shown: bool) -> None:
         """Train from the present step to the end."""
@@ -83,6 +87,7 @@ class Loop:
                     self._update()
                     self._look()
                     bar.update(self.step, self._note)
+                self._test()
             finally:
                 bar.close()
 
@@ -90,7 +95,10 @@ class Loop:
         settings = self.settings
         batch = self._draw("train", self.step)
         seed_global(derive(settings.seed, "noise", self.step, self.fabric.global_rank), self.fabric.device)
-        loss = self.task.loss(self._answer(batch), batch.targets)
+        outputs, state = evaluation.answer(self.module, batch, self._state)
+        if self.task.carries:
+            self._state = evaluation.cut(state)
+        loss = self.task.loss(outputs, batch.targets)
         self.fabric.backward(loss)
         norm = gradient_norm(self._trained)
         if settings.clip_norm is not None or settings.clip_value is not None:
@@ -138,18 +146,36 @@ class Loop:
             assert row["valid_metric"] is not None
             self._judge(row["valid_loss"], row["valid_metric"])
 
-    @torch.no_grad()
     def _validate(self) -> tuple[float, float]:
-        """Mean loss and metric over the validation batches, which are the same at every validation."""
-        self.module.eval()
-        total = torch.zeros(2, device=self.fabric.device)
-        for index in range(self.settings.validation_batches):
-            batch = self._draw("validation", index)
-            outputs = self._answer(batch)
-            total += torch.stack((self.task.loss(outputs, batch.targets), self.task.metric(outputs, batch.targets)))
-        self.module.train()
-        loss, metric = self._read(total / self.settings.validation_batches)
-        return loss, metric
+        """Mean loss and metric over what is held out: all of a data set, or batches that are the same every time."""
+        task, batches = self.task.held_out(), self.settings.validation_batches
+        every = None if batches is not None else self._every(task)
+        if every is None:
+            every = (self._draw("validation", index) for index in range(batches or VALIDATION_BATCHES))
+        return self._mean(task, every)
+
+    def _test(self) -> None:
+        """Mean loss and metric of the best weights over the test part, where the task has one."""
+        task = self.task.test()
+        every = None if task is None else self._every(task)
+        if task is None or every is None or self.best_weights is None:
+            return
+        last = checkpoint.weights_of(self.model)
+        checkpoint.load_weights(self.model, self.best_weights, "the best checkpoint")
+        try:
+            self.test_loss, self.test_metric = self._mean(task, every)
+        finally:
+            checkpoint.load_weights(self.model, last, "the last step")
+
+    def _every(self, task: Task) -> Iterator[Batch] | None:
+        size = self.settings.batch_size
+        if not task.carries:
+            size = max(size, evaluation.AT_LEAST)
+        return task.every_batch(size, self._position(), self.fabric.device)
+
+    def _mean(self, task: Task, batches: Iterable[Batch]) -> tuple[float, float]:
+        loss, metric, weight = self._read(evaluation.sums(self.module, task, batches, self.fabric.device))
+        return loss / weight, task.summary(metric / weight)
 
     def _judge(self, loss: float, metric: float) -> None:
         """Keep the best weights, by the metric and, where that is equal, by the loss; stop when patience runs out."""
@@ -196,6 +222,8 @@ class Loop:
             "seconds": time.monotonic() - self._began,
             **{name: getattr(self, name) for name in ("best_step", "best_metric", "best_loss", "stale", "stopped")},
         }
+        if self.task.carries:
+            state["carried"] = self._state
         saved = checkpoint.Checkpoint(self.step, checkpoint.weights_of(self.model), state)
         checkpoint.save(self.writer.checkpoints, saved)
 
@@ -211,6 +239,7 @@ class Loop:
         self.optimizer.load_state_dict(state["optimizer"])
         for name in ("best_step", "best_metric", "best_loss", "stale", "stopped", "seconds"):
             setattr(self, name, state[name])
+        self._state = evaluation.move(state.get("carried"), self.fabric.device)
         self.step, self.restored = saved.step, True
         # Weights of a later best are found again at the same step, so the file may run ahead of the checkpoint.
         self.best_weights = best if self.best_step is not None else None
@@ -218,13 +247,14 @@ class Loop:
     def _draw(self, purpose: str, step: int, rank: int | None = None) -> Batch:
         rank = self.fabric.global_rank if rank is None else rank
         self._generator.manual_seed(derive(self.settings.seed, purpose, step, rank))
+        if purpose == "train":
+            return self.task.training_batch(self.settings.batch_size, self._position(), self._generator)
         # What the run is judged by is never trained on, and is the task at its full difficulty.
-        task = self.task.at_step(step, self.settings.steps) if purpose == "train" else self.task.held_out()
-        return task.batch(self.settings.batch_size, self._generator)
+        return self.task.held_out().batch(self.settings.batch_size, self._generator)
 
-    def _answer(self, batch: Batch) -> Tensor:
-        options = {} if batch.lengths is None else {"lengths": batch.lengths}
-        return self.module(batch.inputs, **options)[0]
+    def _position(self) -> Position:
+        order = derive(self.settings.seed, "order")
+        return Position(self.step, self.settings.steps, order, self.fabric.global_rank, self.fabric.world_size)
 
     def _rate(self, step: int) -> float:
         s = self.settings

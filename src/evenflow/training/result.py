@@ -21,6 +21,7 @@ class Result:
         loss: mean training loss of the last row.
         valid_loss, valid_metric: of the last validation.
         best_step, best_loss, best_metric: of the best validation.
+        test_loss, test_metric: of the best weights on the task's test part, nan where it has none.
         best_weights: the weights at `best_step`, for ``model.load_state_dict``.
         solved: whether the best validation solves the task.
         stopped_early: whether patience ran out, or the task was solved, before the last step.
@@ -38,6 +39,8 @@ class Result:
     best_step: int
     best_loss: float
     best_metric: float
+    test_loss: float
+    test_metric: float
     solved: bool
     stopped_early: bool
     seconds: float

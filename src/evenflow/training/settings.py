@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from evenflow.checks import one_of, unknown, whole_number
-from evenflow.tasks.task import option
+from evenflow.tasks.task import Task, option
 
 from .clipping import SCOPES
 from .optimizers import OPTIMIZERS
 from .schedules import SCHEDULES
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
+VALIDATION_BATCHES = 10
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -31,6 +32,7 @@ class Settings:
     """
 
     steps: int = option(1000, "updates to make")
+    epochs: int | None = option(None, "passes over a data set to make, in place of steps")
     batch_size: int = option(50, "sequences in a batch, in each process")
     optimizer: str = option("adam", "adam, rmsprop or sgd")
     rate: float = option(1e-3, "learning rate at the start")
@@ -46,7 +48,9 @@ class Settings:
     clip_scope: str = option("all", "what is clipped: all, or the recurrent matrices alone (recurrent)")
     log_every: int = option(10, "updates between two rows of metrics.csv")
     validate_every: int = option(100, "updates between two validations; the last update is always validated")
-    validation_batches: int = option(10, "batches in a validation, the same ones every time")
+    validation_batches: int | None = option(
+        None, "batches in a validation, the same ones every time; by default 10, or all that a data set holds out"
+    )
     patience: int | None = option(None, "stop after this many validations without improvement")
     stop_when_solved: bool = option(False, "stop at the first validation that solves the task")
     probe_every: int | None = option(None, "updates between two looks at the gradient over time")
@@ -56,11 +60,11 @@ class Settings:
     precision: str = option("32-true", "32-true, 64-true, bf16-mixed or bf16-true")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "decay_every", "log_every", "validate_every", "validation_batches"):
+        for name in ("steps", "batch_size", "decay_every", "log_every", "validate_every"):
             whole_number(name, getattr(self, name), 1)
         whole_number("checkpoint_every", self.checkpoint_every, 1)
         whole_number("seed", self.seed, 0)
-        for name in ("patience", "probe_every"):
+        for name in ("patience", "probe_every", "epochs", "validation_batches"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
         for name in ("rate", "decay", "clip_norm", "clip_value"):
@@ -82,6 +86,8 @@ class Settings:
             raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {self.device!r}")
         if self.momentum and self.optimizer == "adam":
             raise ValueError(f"momentum goes with sgd and rmsprop, got momentum {self.momentum!r} with adam")
+        if self.epochs is not None and self.steps != type(self).__dataclass_fields__["steps"].default:
+            raise ValueError(f"epochs stand in place of steps, got both, {self.epochs!r} and {self.steps!r}")
         # A setting that would change nothing is a slip, and is not passed over.
         for name, used, needs in (
             ("smoothing", self.optimizer == "rmsprop", "optimizer rmsprop"),
@@ -96,6 +102,15 @@ class Settings:
                 f"nesterov needs sgd with a momentum above 0, got {self.optimizer} with momentum {self.momentum!r}"
             )
 
+    def for_task(self, task: Task, processes: int = 1) -> Settings:
+        """The settings with epochs counted in updates of this task."""
+        if self.epochs is None:
+            return self
+        each = task.epoch_steps(self.batch_size, processes)
+        if each is None:
+            raise ValueError(f"epochs goes with a data set, got {self.epochs} with task {task.name}: give steps")
+        return dataclasses.replace(self, steps=self.epochs * each, epochs=None)
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """Settings from a table; what is missing keeps its default, what is unknown is refused."""
@@ -109,8 +124,9 @@ class Settings:
         return cls(**known)
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings that are not None, in the order of the fields."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        """All settings that are not None, in the order of the fields; epochs stand for the steps."""
+        without = None if self.epochs is None else "steps"
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None and k != without}
 
     def difference(self, other: Settings) -> str | None:
         """The first setting in which two runs differ in what they compute; the device is free to change."""

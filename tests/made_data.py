@@ -1,0 +1,110 @@
+"""A data folder with small made files of every format, so that the tasks on real data are tested everywhere.
+
+Shapes and layouts are those of the real sets; contents are drawn from a fixed seed, with enough of a pattern to learn.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from evenflow.data.har import SIGNALS
+
+WORDS = ["the", "a", "dog", "cat", "sees", "hears", "runs", "sleeps", "<unk>", "and"]
+
+
+def write(folder: Path) -> Path:
+    """All sets in `folder`."""
+    draw = np.random.RandomState(0)
+    for name, count in (("train", 120), ("t10k", 40)):
+        _mnist(folder / "mnist", name, draw, count)
+    _treebank(folder / "ptb", draw)
+    _har(folder / "har", draw)
+    _ucr(folder / "ucr", draw)
+    _music(folder / "music", draw)
+    _bibtex(folder / "multilabel", draw)
+    return folder
+
+
+def _mnist(folder: Path, name: str, draw: np.random.RandomState, count: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    labels = draw.randint(0, 10, count).astype(np.uint8)
+    images = draw.randint(0, 60, (count, 28, 28)).astype(np.uint8)
+    images[np.arange(count), labels] = 255  # the label is a bright row
+    for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+        heading = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+        (folder / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(heading + array.tobytes()))
+
+
+def _treebank(folder: Path, draw: np.random.RandomState) -> None:
+    folder.mkdir(parents=True)
+    for part, lines in (("train", 400), ("valid", 60), ("test", 60)):
+        text = "".join(f" {' '.join(draw.choice(WORDS, draw.randint(2, 9)))} \n" for _ in range(lines))
+        (folder / f"ptb.{part}.txt").write_text(text)
+
+
+def _har(folder: Path, draw: np.random.RandomState) -> None:
+    counts = {"train": 60, "test": 24}
+    for part, count in counts.items():
+        labels = np.arange(count) % 6 + 1
+        signals = draw.randn(count, 128, 9).astype(np.float32) + labels[:, None, None]
+        inertial = folder / "UCI HAR Dataset" / part / "Inertial Signals"
+        inertial.mkdir(parents=True)
+        for column, signal in enumerate(SIGNALS):
+            np.savetxt(inertial / f"{signal}_{part}.txt", signals[..., column], fmt="%.7e")
+        np.savetxt(inertial.parent / f"y_{part}.txt", labels, fmt="%d")
+        if part == "train":
+            train = signals, labels
+    np.savez(folder / "uci_har_subset.npz", x_train=train[0], y_train=train[1], x_test=signals, y_test=labels)
+    steps = 4000
+    np.savez(
+        folder / "hapt_raw.npz",
+        acc=draw.randint(-700, 700, (3, steps)).astype(np.int16),
+        gyro=draw.randint(-700, 700, (3, steps)).astype(np.int16),
+        acc_scale=1 / 720,
+        gyro_scale=0.001,
+        length=np.array([steps]),
+        exp=np.array([1]),
+    )
+    index = {}
+    for part, count in counts.items():
+        index |= {f"exp_{part}": np.ones(count, np.int64), f"start_{part}": 64 * np.arange(count)}
+        index |= {f"y_{part}": np.arange(count) % 6 + 1, f"subject_{part}": np.ones(count, np.int64)}
+    np.savez(folder / "uci_har_index.npz", **index)
+
+
+def _ucr(folder: Path, draw: np.random.RandomState) -> None:
+    folder.mkdir(parents=True)
+    for name, length, tested in (("ECG5000", 140, True), ("InsectWingbeatSound", 256, False)):
+        arrays = {}
+        for part, count in (("train", 30), ("test", 20)):
+            labels = np.arange(count) % 5 + 1
+            arrays[f"x_{part}"] = (draw.randn(count, length) + labels[:, None]).astype(np.float32)
+            arrays[f"y_{part}"] = labels.astype(np.int16)
+        np.savez(folder / f"{name}.npz", **{key: a for key, a in arrays.items() if tested or "train" in key})
+
+
+def _music(folder: Path, draw: np.random.RandomState) -> None:
+    from scipy.io import savemat
+
+    folder.mkdir(parents=True)
+    parts = {}
+    for part, count in (("train", 12), ("valid", 5), ("test", 5)):
+        cell = np.empty((1, count), dtype=object)
+        for piece in range(count):
+            cell[0, piece] = (draw.rand(draw.randint(2, 30), 88) < 0.05).astype(np.float64)
+        parts[f"{part}data"] = cell
+    for name in ("MuseData", "JSB_Chorales", "Nottingham", "Piano_midi"):
+        savemat(folder / f"{name}.mat", parts)
+
+
+def _bibtex(folder: Path, draw: np.random.RandomState) -> None:
+    folder.mkdir(parents=True)
+    arrays: dict[str, np.ndarray] = {"n_features": np.array(50), "n_labels": np.array(9)}
+    for part, count in (("train", 40), ("test", 20)):
+        arrays[f"x_{part}"] = np.packbits(draw.rand(count, 50) < 0.2, axis=1)
+        arrays[f"y_{part}"] = np.packbits(draw.rand(count, 9) < 0.3, axis=1)
+    np.savez(folder / "bibtex.npz", **arrays)
