@@ -10,8 +10,9 @@ import torch
 
 from evenflow import tasks
 from evenflow.checks import unknown, whole_number
+from evenflow.flat_model import FlatModel
 from evenflow.model import SequenceModel
-from evenflow.systems import create
+from evenflow.systems import NETWORKS, create
 from evenflow.tasks import Task
 
 from .fit import fit_settings
@@ -77,14 +78,29 @@ def read_config(config: Mapping[str, Any]) -> tuple[Task, dict[str, Any], Settin
     return tasks.make(options.pop("name"), **options), parts["system"], Settings.from_dict(parts["training"])
 
 
-def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel:
-    """The model for a task: the system's layer and a readout, with starting weights drawn from `seed`."""
+def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel | FlatModel:
+    """The model for a task: the system's layer and a readout, with starting weights drawn from `seed`.
+
+    A network without time (`systems.NETWORKS`) sees all steps of a sequence at once; its hidden_size is its width.
+    """
     options = dict(system)
     name, hidden_size = options.pop("name"), options.pop("hidden_size")
     with torch.random.fork_rng([]):
         seed_global(derive(seed, "weights"), torch.device("cpu"))
         try:
+            if name in NETWORKS:
+                return FlatModel(NETWORKS[name].network(_flat(task), task.output_size, width=hidden_size, **options))
             layer = create(name, task.input_size, hidden_size, **options)
         except TypeError as error:
             raise ValueError(f"system {name} cannot be made with these options: {error}") from error
         return SequenceModel(layer, task.output_size, readout=task.readout, vocabulary=task.vocabulary)
+
+
+def _flat(task: Task) -> int:
+    """How many numbers a sequence of the task has in all."""
+    if task.readout != "last" or task.vocabulary is not None:
+        raise ValueError(f"task {task.name} needs a recurrent system: it is answered at every step or embeds its input")
+    batch = task.batch(1, torch.Generator().manual_seed(0))
+    if batch.lengths is not None:
+        raise ValueError(f"task {task.name} needs a recurrent system: its sequences differ in length")
+    return batch.inputs.shape[0] * batch.inputs.shape[2]
