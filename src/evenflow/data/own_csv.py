@@ -14,7 +14,7 @@ from .guarded import cannot_read, read_text
 from .own_sequences import LIMIT, WHOLE, Own, check_choices, classes
 from .tables import LARGEST, SHOWN, number
 
-ROWS = 1 << 9  # turned into numbers at a time
+ROWS = 1 << 9  # turned into numbers at a time; with more of them Python's garbage collector takes most of the time
 SEQUENCE, TARGET, TIME = "sequence", "target", "time"
 
 
