@@ -18,6 +18,7 @@ from evenflow.feedforward.spectral import CENTERS
 EXACT = 1e-10  # float64, a handful of products
 ROUNDING = 1e-5  # float32, singular values of a product of reflections
 VANISHED = 1e-6  # a gradient this much smaller than the one it came from is gone in float32
+TRAINED, GUESSED = 0.6, 0.2  # share of ten kinds of digits that a network names rightly
 LEARNED = 0.1  # cross entropy of three classes, 1.1 for a guess
 INPUT, OUTPUT, WIDTH = 7, 3, 8
 
@@ -238,13 +239,13 @@ def test_gradients_stay_within_their_bounds(depth):
     """Where the plain MLP has lost its gradient, and the spectral one with the document's leaky ReLU most of it."""
     x = torch.randn(1, 64, generator=seeded(4))
     options = {"width": 32, "depth": depth, "generator": seeded()}
-    spectral = SpectralMLP(64, 10, margin=0.01, **options)
+    spectral = SpectralMLP(64, 10, margin=0.01, start="random", **options)
     low, high = spectral.gradient_bounds()
     assert (low, high) == (pytest.approx(0.99**depth), pytest.approx(1.01**depth))
     assert low - ROUNDING < gradient_ratio(spectral, x) < high + ROUNDING
     residual = SpectralResNet(64, 10, **options)
     assert gradient_ratio(residual, x) == pytest.approx(1.0)  # every block starts as the identity
-    leaky = gradient_ratio(SpectralMLP(64, 10, activation="leaky", **options), x)
+    leaky = gradient_ratio(SpectralMLP(64, 10, activation="leaky", start="random", **options), x)
     plain = gradient_ratio(MLP(64, 10, **options), x)
     assert leaky < 1e-2
     assert plain < 1e-4
@@ -252,6 +253,49 @@ def test_gradients_stay_within_their_bounds(depth):
         assert max(leaky, plain) < VANISHED
         # The plain sum grows instead: each block adds to the length.
         assert gradient_ratio(ResNet(64, 10, **options), x) > 1e3
+
+
+def test_hidden_layers_start_at_the_identity():
+    identity, random = small("spectral-mlp"), small("spectral-mlp", start="random")
+    for one, other in zip(identity.hidden, random.hidden, strict=True):
+        assert (one.weight - torch.eye(WIDTH)).abs().max() < ROUNDING
+        assert (other.weight - torch.eye(WIDTH)).abs().max() > 0.1
+    assert torch.equal(identity.input.weight, random.input.weight)
+    identity(torch.randn(6, INPUT, generator=seeded(1))).square().sum().backward()
+    for layer in identity.hidden:  # it is no place that training cannot leave
+        assert all(p.grad.abs().max() > 0 for p in layer.parametrizations.parameters())
+
+
+DEEP = {  # by name: learning rates, each tried by itself, and options
+    "spectral-mlp": ((2e-3,), {"reflectors": 4}),
+    "spectral-resnet": ((1e-2,), {"reflectors": 4}),
+    "mlp": ((1e-2, 1e-3, 1e-4), {}),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_a_hundred_layers_train(name):
+    """Digits, 60 updates of Adam: measured 0.76 to 0.82 and 0.84 to 0.93 of the test digits over three seeds."""
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    order = torch.randperm(len(digits.target), generator=seeded())
+    x, y = torch.tensor(digits.data, dtype=torch.float32)[order] / 16 - 0.3, torch.tensor(digits.target)[order]
+    rates, options = DEEP[name]
+    for rate in rates:
+        generator = seeded()
+        model = NETWORKS[name](64, 10, width=32, depth=100, generator=generator, **options)
+        optimizer = torch.optim.Adam(model.parameters(), rate)
+        for _ in range(60):
+            rows = torch.randint(1400, (100,), generator=generator)
+            loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            right = (model(x[1400:]).argmax(-1) == y[1400:]).float().mean()
+        if name == "mlp":
+            assert right < GUESSED
+        else:
+            assert right > TRAINED
 
 
 def test_bounds_without_a_margin():
@@ -362,6 +406,12 @@ def test_compile(name):
             "reflectors must be from 0 to 8 for a side of 8, got 9",
         ),
         (lambda: SpectralMLP(4, 2, width=5), "oplu sorts pairs of units, so hidden_size must be even, got 5"),
+        (lambda: SpectralMLP(4, 2, start="zero"), "start must be one of identity, random, got 'zero'"),
+        (lambda: SpectralLinear(4, 3).share_reflectors(), "share_reflectors needs a square layer, got 4 to 3"),
+        (
+            lambda: SpectralLinear(4, 4, reflectors=(2, 1)).share_reflectors(),
+            "share_reflectors needs as many reflectors on either side, got 7 and 4 numbers",
+        ),
         (lambda: SpectralLinear(0, 4), "in_features must be a whole number of at least 1, got 0"),
         (lambda: SpectralLinear(4, True), "out_features must be a whole number of at least 1, got True"),
         (lambda: MLP(4, 2, depth=1)(torch.randn(3, 5)), "x must be (B, I) with I = 4, got (3, 5)"),

@@ -11,8 +11,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from evenflow import SequenceModel, create, systems
+import evenflow
+from evenflow import SequenceModel, create, feedforward, systems
 from evenflow.maps import residual
+from evenflow.systems import NETWORKS
 
 SAME = {"atol": 1e-11, "rtol": 1e-10}  # float64, the same sums in another order
 HALF = {"atol": 0.1, "rtol": 0.1}  # bfloat16 inputs: three digits, and a recurrence on them
@@ -51,12 +53,19 @@ UCR = {
 }
 UCR_SYSTEMS = {"rnn": {}, "lstm": {}, "ornn": {"reflectors": 16}, "spectral": {"reflectors": 16}}
 ORTHOGONAL = ["urnn", "exprnn", "scornn", "ornn", "vprnn", "sgornn", "arjovsky-urnn", "full-urnn"]
+ONE_LAYER = ("esn",)  # takes no num_layers
 NOT_ONE_UNIT = {"vprnn": "even", "sgornn": "even", "arjovsky-urnn": "even", "full-urnn": "even", "scrn": "context_size"}
 
 
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+def make(name: str, *sizes: int, num_layers: int = 1, **options: object) -> torch.nn.Module:
+    """A system with `num_layers` layers, where it can have more than one."""
+    layers = {} if name in ONE_LAYER else {"num_layers": num_layers}
+    return create(name, *sizes, **layers, **options)
 
 
 def flat(result: tuple) -> list[Tensor]:
@@ -80,16 +89,18 @@ def test_every_system_trains(name):
 
 
 @pytest.mark.parametrize("name", systems())
-def test_finite_gradients_over_two_thousand_steps(name):
-    layer = create(name, 2, 16)
-    output, _ = layer(torch.randn(2000, 2, 2))
+def test_finite_gradients_over_five_thousand_steps(name):
+    layer, x = make(name, 2, 4), torch.randn(5000, 1, 2, requires_grad=True)
+    output, _ = layer(x)
     output[-1].sum().backward()
     assert all(p.grad.isfinite().all() for p in layer.parameters())
+    assert x.grad.isfinite().all()
+    assert (x.grad[-1] != 0).any()
 
 
 @pytest.mark.parametrize("name", systems())
 def test_pieces_with_carried_state_equal_the_whole(name):
-    layer = create(name, 3, 8, num_layers=2, dtype=torch.float64)
+    layer = make(name, 3, 8, num_layers=2, dtype=torch.float64)
     x = torch.randn(11, 4, 3, dtype=torch.float64)
     whole, state, pieces = layer(x), None, []
     for piece in x.split(4):
@@ -101,7 +112,7 @@ def test_pieces_with_carried_state_equal_the_whole(name):
 
 @pytest.mark.parametrize("name", systems())
 def test_state_dict_and_pickle_round_trips(name):
-    first, second = create(name, 3, 8, num_layers=2), create(name, 3, 8, num_layers=2)
+    first, second = make(name, 3, 8, num_layers=2), make(name, 3, 8, num_layers=2)
     x = torch.randn(6, 4, 3)
     expected = first(x)[0]
     assert not torch.equal(expected, second(x)[0])
@@ -143,19 +154,19 @@ def test_every_system_loads_from_safetensors_in_a_fresh_process(tmp_path):
 @pytest.mark.parametrize("name", systems())
 def test_autocast_compile_and_an_empty_batch(name):
     layer = create(name, 3, 8)
-    x = torch.randn(5, 4, 3)
+    x = torch.randn(5, 4, 3, requires_grad=True)
     expected, _ = layer(x)
     with torch.autocast("cpu", torch.bfloat16):
         output, _ = layer(x)
     torch.testing.assert_close(output.float(), expected, **HALF)
     output.float().sum().backward()
-    assert all(p.grad.isfinite().all() for p in layer.parameters())
+    assert all(p.grad.isfinite().all() for p in (x, *layer.parameters()))
     torch.compiler.reset()  # it counts what it has compiled in this process, and stops at eight
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x)[0], expected, **(COMPILED if layer.cell.takes_complex else {}))
     output, *states = flat(layer(torch.randn(5, 0, 3)))
     assert output.shape == (5, 0, 8)
-    assert all(state.shape == (1, 0, 8) for state in states)
+    assert all(state.shape == (layer.num_layers, 0, 8) for state in states)
 
 
 @pytest.mark.parametrize("name", systems())
@@ -185,6 +196,36 @@ def test_a_nan_is_not_hidden(name):
     assert output[:, 1].isfinite().all()
 
 
+@pytest.mark.parametrize("name", systems())
+def test_wrong_shapes_are_refused_in_one_sentence(name):
+    layer = create(name, 3, 8)
+    layers = layer.num_layers
+    form = "input must be (T, B, I) or (T, I) with I = 3"
+    for shape, words in {
+        (0, 2, 3): "input must have at least one time step, got (0, 2, 3)",
+        (0, 3): "input must have at least one time step, got (0, 3)",
+        (5, 2, 4): f"{form}, got (5, 2, 4)",
+        (3,): f"{form}, got (3,)",
+    }.items():
+        with pytest.raises(ValueError) as error:
+            layer(torch.randn(shape))
+        assert str(error.value) == words
+    h0 = torch.randn(layers, 2, 7)
+    with pytest.raises(ValueError) as error:
+        layer(torch.randn(5, 2, 3), h0 if layer.cell.state_size == 1 else (h0, h0))
+    assert str(error.value) == f"h0 must have shape ({layers}, 2, 8) for this input, got ({layers}, 2, 7)"
+
+
+@pytest.mark.parametrize("name", systems())
+def test_one_step_and_one_sequence(name):
+    layer = create(name, 3, 8, dtype=torch.float64)
+    x = torch.randn(1, 1, 3, dtype=torch.float64)
+    batched, alone = flat(layer(x)), flat(layer(x[:, 0]))
+    assert batched[0].shape == (1, 1, 8)
+    for together, single in zip(batched, alone, strict=True):
+        torch.testing.assert_close(together[:, 0], single, **SAME)
+
+
 def test_spectral_with_all_singular_values_one_is_ornn():
     x = torch.randn(9, 4, 3, dtype=torch.float64)
     spectral = create("spectral", 3, 8, reflectors=(5, 0), margin=0.0, dtype=torch.float64)
@@ -211,6 +252,20 @@ def test_ugru_with_a_free_map_is_gru():
     gru.load_state_dict(ugru.state_dict())
     x = torch.randn(9, 4, 3)
     assert torch.equal(ugru(x)[0], gru(x)[0])
+
+
+@pytest.mark.parametrize("readout", ["last", "every"])
+def test_the_readout_of_scrn_has_the_documents_two_terms(readout):
+    """Galvan's 2.13: y = f(U h + V s), where f is left to the loss."""
+    plain, context = 6, 2
+    model = SequenceModel(create("scrn", 3, plain + context, context_size=context), 4, readout=readout).double()
+    x = torch.randn(7, 5, 3, dtype=torch.float64)
+    h, s = model.layer(x)[0].split([plain, context], -1)
+    U, V = model.output.weight.split([plain, context], -1)
+    expected = h @ U.mT + s @ V.mT + model.output.bias
+    torch.testing.assert_close(model(x)[0], expected if readout == "every" else expected[-1], **SAME)
+    rate, B = 0.95, model.layer.weight_ih_l0[plain:]
+    torch.testing.assert_close(s[0], (1 - rate) * x[0] @ B.mT, **SAME)  # it is the context that V reads
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.1, 1.0])
@@ -257,12 +312,51 @@ def test_options_go_over_the_systems_own():
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("sgorn", "did you mean sgornn"), ("SGORNN", "sgornn"), ("transformer", "known are arjovsky-urnn, exprnn")],
+    [("sgorn", "did you mean sgornn"), ("SGORNN", "sgornn"), ("transformer", "known are arjovsky-urnn, esn, exprnn")],
 )
 def test_unknown_names_get_the_nearest(name, words):
     with pytest.raises(ValueError) as error:
         create(name, 2, 8)
     assert words in str(error.value)
+
+
+def test_networks_without_time_say_where_they_are():
+    assert set(NETWORKS) == set(feedforward.NETWORKS)
+    for name, row in NETWORKS.items():
+        assert row.network is feedforward.NETWORKS[name]
+        assert row.equation
+        assert row.document
+        with pytest.raises(ValueError) as error:
+            create(name, 7, 16)
+        sentence, call = str(error.value).split(": it is ")
+        assert sentence == f"system {name!r} has no time and so is no recurrent layer"
+        network = eval(call, {"evenflow": evenflow, "output_size": 3})  # the call it names works
+        assert network(torch.randn(2, 7)).shape == (2, 3)
+        assert network.width == 16
+
+
+def test_the_command_line_shows_every_row(capsys, monkeypatch):
+    from evenflow import cli
+
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as left:
+        cli.main(["systems"])
+    assert left.value.code == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, row in [*systems().items(), *NETWORKS.items()]:
+        (line,) = [line for line in lines if line.split()[:1] == [name]]
+        assert row.document in line
+        assert row.equation in line
+        parameters = create(name, 2, 128).parameters() if name in systems() else row.network(2, 1).parameters()
+        assert line.split()[-1] == f"{sum(p.numel() for p in parameters):,}"
+    assert len([line for line in lines if line.startswith("Use one:")]) == 2
+
+
+def test_an_option_that_a_reservoir_has_not_is_named():
+    with pytest.raises(ValueError) as error:
+        create("esn", 2, 8, bidirectional=True)
+    assert str(error.value).startswith("system 'esn' has no option 'bidirectional'; it takes radius, leak, density")
+    assert create("esn", 2, 8, leak=0.5).leak == pytest.approx(0.5)
 
 
 def test_unknown_option_is_named():

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from evenflow import activations, init, maps
 from evenflow.feedforward import MLP, ResNet, SpectralLinear, SpectralMLP, SpectralResNet
+from evenflow.gated_feedback import GatedFeedbackRNN
+from evenflow.generation import generate, stream
 from evenflow.layers import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
 from evenflow.maps import attach, detach
 from evenflow.model import SequenceModel
@@ -24,6 +26,7 @@ __all__ = [
     "SCRN",
     "ComplexRNN",
     "EchoState",
+    "GatedFeedbackRNN",
     "ResNet",
     "ScalarGatedRNN",
     "SequenceModel",
@@ -35,9 +38,11 @@ __all__ = [
     "create",
     "detach",
     "fit",
+    "generate",
     "init",
     "maps",
     "probes",
+    "stream",
     "systems",
     "tasks",
 ]

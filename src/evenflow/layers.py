@@ -166,6 +166,9 @@ class SCRN(Recurrent):
         alpha: α, or where it starts.
         others: see `Recurrent`; the map makes R. See `cells.SCRN` for the weights.
 
+    The output is h and then s, so the readout of a `SequenceModel` on it is the documents' ``U h_t + V s_t``: U are the
+    first columns of its weight, V the last `context_size` ones.
+
     References: Mikolov et al. 2015; Galvan, 2.1.3.
     """
 

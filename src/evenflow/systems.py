@@ -6,29 +6,43 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from evenflow.checks import unknown
+from evenflow.feedforward import MLP, FeedForward, ResNet, SpectralMLP, SpectralResNet
+from evenflow.gated_feedback import GatedFeedbackRNN
 from evenflow.layers import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
 from evenflow.recurrent import Recurrent
+from evenflow.reservoir import EchoState
 
 
 @dataclass(frozen=True)
 class System:
     """One row of the table: a layer with the settings that make it this system.
 
-    `map_options` belong to `map` and are dropped when the user asks for another map.
+    `map_options` belong to `map` and are dropped when the user asks for another map; a `map` of None means that the
+    layer takes none.
     """
 
     layer: Callable[..., Recurrent]
     equation: str
     document: str
-    map: str = "free"
+    map: str | None = "free"
     map_options: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Network:
+    """One row of the table of networks without time."""
+
+    network: type[FeedForward]
+    equation: str
+    document: str
 
 
 _PLAIN = "h = f(W x + b + U h)"
@@ -143,6 +157,34 @@ SYSTEMS: dict[str, System] = {
         "Hochreiter, Schmidhuber 1997; Galvan",
         options={"form": "1997"},
     ),
+    "gated-feedback": System(
+        GatedFeedbackRNN,
+        "h_j = tanh(W h_{j-1} + b + Σ_i g_ij U h_i), g_ij = σ(w h_{j-1} + u h), 3 layers",
+        "Chung et al. 2015; Galvan",
+    ),
+    "esn": System(
+        EchoState,
+        "h = (1 - a) h + a tanh(W x + b + U h), U sparse, nothing trained",
+        "Jaeger 2001; Galvan",
+        None,
+    ),
+}
+
+_ADDING = "h = h + W_2 f(W_1 h + b_1) + b_2"
+
+NETWORKS: dict[str, Network] = {
+    "mlp": Network(MLP, "h = f(W h + b), f = relu", "Rumelhart et al. 1986"),
+    "resnet": Network(ResNet, f"{_ADDING}, f = relu", "He et al. 2016"),
+    "spectral-mlp": Network(
+        SpectralMLP,
+        "h = f(W h + b), f = oplu, W = H ... H diag(s) H ... H, |s - 1| <= r",
+        "Spectral-RNN (Zhang, Lei, Dhillon)",
+    ),
+    "spectral-resnet": Network(
+        SpectralResNet,
+        f"{_ADDING}, f = relu, W as above, |s_1 - 1| <= r, |s_2| <= r",
+        "Spectral-RNN (Zhang, Lei, Dhillon)",
+    ),
 }
 
 
@@ -160,10 +202,30 @@ def create(name: str, input_size: int, hidden_size: int, **options: Any) -> Recu
         options: anything the layer takes (``num_layers=2``, ``bidirectional=True``, ``activation="oplu"``,
             ``map="householder"``, and that map's own options), over the system's settings.
     """
+    if name in NETWORKS:
+        network = NETWORKS[name].network.__name__
+        raise ValueError(
+            f"system {name!r} has no time and so is no recurrent layer: it is "
+            f"evenflow.{network}({input_size}, output_size, width={hidden_size})"
+        )
     if name not in SYSTEMS:
-        raise ValueError(unknown("system", name, SYSTEMS))
+        raise ValueError(unknown("system", name, [*SYSTEMS, *NETWORKS]))
     system = SYSTEMS[name]
-    settings: dict[str, Any] = {"map": system.map, **system.options}
-    if options.get("map", system.map) == system.map:
-        settings |= system.map_options
+    settings = dict(system.options)
+    if system.map is not None:
+        settings["map"] = system.map
+        if options.get("map", system.map) == system.map:
+            settings |= system.map_options
+    _known(name, system.layer, options)
     return system.layer(input_size, hidden_size, **settings | options)
+
+
+def _known(name: str, layer: Callable[..., Recurrent], options: Mapping[str, Any]) -> None:
+    """Refuse an option that `layer` does not take; one that takes any hands them on, and they are refused there."""
+    parameters = inspect.signature(layer).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"system {name!r} has no option {option!r}; it takes {', '.join(known)}")

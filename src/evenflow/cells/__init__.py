@@ -3,6 +3,7 @@
 from evenflow.cells.cell import Cell, Matrix, State, Weights
 from evenflow.cells.complex_elman import ComplexElman
 from evenflow.cells.elman import Elman
+from evenflow.cells.gated_feedback import GatedFeedback
 from evenflow.cells.gru import GRU
 from evenflow.cells.lstm import LSTM
 from evenflow.cells.lstm_1997 import LSTM1997
@@ -19,6 +20,7 @@ CELLS: dict[str, type[Cell]] = {
     "lstm_peephole": PeepholeLSTM,
     "lstm_1997": LSTM1997,
     "scrn": SCRN,
+    "gated_feedback": GatedFeedback,
 }
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Cell",
     "ComplexElman",
     "Elman",
+    "GatedFeedback",
     "Matrix",
     "PeepholeLSTM",
     "ScalarGated",

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from evenflow.activations import Activation
+from evenflow.checks import one_of
 from evenflow.feedforward.networks import MLP, Linear, ResNet
 from evenflow.feedforward.spectral_linear import SpectralLinear
 
+STARTS = ("identity", "random")
 # Where the singular values start, by place. The second layer of a block is what the block adds: nothing, at first.
 CENTERS = {"input": 1.0, "hidden": 1.0, "first": 1.0, "second": 0.0}
 
@@ -28,14 +30,22 @@ class SpectralMLP(MLP):
         reflectors: m, on either side of each hidden layer, by default all n. The input layer has all of its own: with
             few it would read few of its inputs.
         margin: r; None for no bound.
+        start: ``"identity"``, or ``"random"`` for the document's start; see the note.
         others: see `MLP`.
 
-    Starting value: as `SpectralLinear`; the readout is free and Glorot uniform.
+    Starting value: as `SpectralLinear`, and with ``"identity"`` the reflectors of a hidden layer are drawn once for
+    both sides, so that ``W = U Uᵀ = I``; the readout is free and Glorot uniform.
+
+    Note on the start: independent reflectors make each layer a random rotation. Gradients arrive through a hundred of
+    them too, but what they say of one layer is soon wrong when all the others move. On scikit-learn's digits (100
+    layers of 32, 4 reflectors, Adam) a start at the identity reached 0.82 of the test digits in 60 updates, random ones
+    0.39 in 200, and `MLP` stayed at a guess from Glorot and orthogonal starts alike; an `MLP` of identities learns as
+    well, 0.88, but nothing holds its gradients there. `test_a_hundred_layers_train` shows the first and the third.
 
     Note on f: the document has leaky ReLU, which takes up to a third of the gradient's length at each layer: of a
-    hundred layers 4e-4 arrived at width 128, and 2e-16 in `MLP`. The default here sorts pairs and keeps lengths, and
-    all of it arrives (width even); pass ``"leaky"`` for the document's. `test_gradients_stay_within_their_bounds` shows
-    both.
+    hundred random layers 4e-4 arrived at width 128, and 2e-16 in `MLP`. The default here sorts pairs and keeps lengths,
+    and all of it arrives (width even); pass ``"leaky"`` for the document's. `test_gradients_stay_within_their_bounds`
+    shows both.
 
     >>> model = SpectralMLP(784, 10, depth=100, reflectors=32)
     >>> model.gradient_bounds()
@@ -54,13 +64,15 @@ class SpectralMLP(MLP):
         activation: str | Activation = "oplu",
         reflectors: int | None = None,
         margin: float | None = 0.01,
+        start: str = "identity",
         **options: Any,
     ) -> None:
-        linear = _spectral_linear(reflectors, margin)
+        one_of("start", start, STARTS)
+        linear = _spectral_linear(reflectors, margin, start)
         super().__init__(
             input_size, output_size, width=width, depth=depth, activation=activation, linear=linear, **options
         )
-        self.reflectors, self.margin = reflectors, margin
+        self.reflectors, self.margin, self.start = reflectors, margin, start
 
     def gradient_bounds(self) -> tuple[float, float]:
         """The least and the most that ``|∂L/∂h_0| / |∂L/∂h_L|`` can be, for any weights that training can reach.
@@ -119,10 +131,13 @@ class SpectralResNet(ResNet):
         return max(0.0, 1 - change) ** (self.depth // 2), (1 + change) ** (self.depth // 2)
 
 
-def _spectral_linear(reflectors: int | None, margin: float | None) -> Linear:
+def _spectral_linear(reflectors: int | None, margin: float | None, start: str = "random") -> Linear:
     def linear(place: str, columns: int, rows: int, generator: torch.Generator | None) -> nn.Linear:
         m = None if place == "input" else reflectors
-        return SpectralLinear(columns, rows, reflectors=m, center=CENTERS[place], margin=margin, generator=generator)
+        layer = SpectralLinear(columns, rows, reflectors=m, center=CENTERS[place], margin=margin, generator=generator)
+        if place == "hidden" and start == "identity":
+            layer.share_reflectors()
+        return layer
 
     return linear
 

@@ -65,6 +65,18 @@ class SpectralLinear(Pickled, nn.Linear):
                 for number, first in zip(raw, map.start(generator), strict=True):
                     number.copy_(first)
 
+    @torch.no_grad()
+    def share_reflectors(self) -> None:
+        """Give V the reflectors of U, so that ``W = U diag(s) Uᵀ``, the identity where every s_i is 1; W is square."""
+        if self.in_features != self.out_features:
+            raise ValueError(f"share_reflectors needs a square layer, got {self.in_features} to {self.out_features}")
+        _, (u, v, _) = self._svd()
+        if u.shape != v.shape:
+            raise ValueError(
+                f"share_reflectors needs as many reflectors on either side, got {len(u)} and {len(v)} numbers"
+            )
+        v.copy_(u)
+
     def singular_values(self) -> Tensor:
         """s ``(min(in, out))``, without the matrix."""
         map, raw = self._svd()

@@ -1,0 +1,137 @@
+"""Gated feedback: a stack of layers in one step, each fed by the states of all layers one step before."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, pad
+
+from evenflow import init
+from evenflow.cells.cell import Cell, Matrix, State, Weights
+from evenflow.checks import one_of, whole_number
+
+# By unit: blocks of the input's share, and how many of them are gates that see their own layer's state alone.
+UNITS = {"tanh": (1, 0), "gru": (3, 2), "lstm": (4, 3)}
+
+
+class GatedFeedback(Cell):
+    """``h^j_t = tanh(W^j h^{j-1}_t + b^j + Σ_i g^{ij}_t U^{ij} h^i_{t-1})``, for j = 1 to L one after the other.
+
+    ``g^{ij}_t = σ(w^{ij} h^{j-1}_t + u^{ij} h*_{t-1})`` is one number, the global reset gate from layer i to layer j;
+    h^0 is the input x, and h* the states of all layers side by side. With GRU or LSTM units the sum takes the place of
+    ``U h`` in the candidate (n, or g) alone; the unit's own gates see ``h^{j-1}_t`` and ``h^j_{t-1}``, as in a stack.
+
+    Shapes:
+        Of one step, all layers together: each member of the state ``(B, L H)``, the first layer first. `project` gives
+        the first layer's share, ``(T, B, blocks * H + L)``. The layer may put more columns behind it: L H that are
+        added to the new states (taps), and (L - 1) H that the states are multiplied by on their way up (dropout).
+
+    Args:
+        unit: ``"tanh"``, ``"gru"`` or ``"lstm"``.
+        layers: L.
+        forget_bias: see `LSTM`; for LSTM units alone.
+
+    Weights, of each layer j (the layer adds the suffix, `prepare` brings them together):
+        weight_ih ``(blocks * H, I)`` and bias ``(blocks * H)``, as in `GRU` and `LSTM`; weight_hh ``(L H, H)``, the
+        U^{ij} below each other; weight_ih_gate ``(L, I)`` and weight_hh_gate ``(L, L H)``, the rows w^{ij} and u^{ij},
+        Glorot uniform; weight_hh_own ``(2H, H)`` or ``(3H, H)``, of the unit's own gates (r, z or i, f, o); bias_hh_n
+        ``(H)`` as in `GRU`.
+
+    Note on the text: Galvan's 2.16 has no t on g, which changes with every step, and his sentence feeds layer i to "a
+    lower layer j", where his figure and Chung et al. have all pairs, i = j too. He prints no equation of the units;
+    they are those of Chung et al. There is no bias in a global gate, in either.
+
+    It has no fused scan: the reference loop runs it. References: Chung et al. 2015; Galvan, 2.1.4.
+    """
+
+    equation = "h_j = f(W h_{j-1} + b + Σ_i g_ij U h_i), g_ij = σ(w h_{j-1} + u h*)"
+
+    def __init__(self, unit: str = "tanh", layers: int = 3, forget_bias: float = 1.0) -> None:
+        one_of("unit", unit, UNITS)
+        whole_number("num_layers", layers, 1)
+        self.unit, self.layers, self.forget_bias = unit, layers, forget_bias
+        self.blocks, self.own = UNITS[unit]
+        self.state_size = 2 if unit == "lstm" else 1
+
+    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
+        feedback = Matrix("weight_hh", hidden_size, self.layers, mapped=False)
+        return (feedback, Matrix("weight_hh_own", hidden_size, self.own, mapped=False)) if self.own else (feedback,)
+
+    def start(
+        self, input_size: int, hidden_size: int, bias: bool, generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        weights = super().start(input_size, hidden_size, bias, generator)
+        if bias and self.unit == "gru":
+            weights["bias_hh_n"] = torch.zeros(hidden_size)
+        if bias and self.unit == "lstm":
+            weights["bias"][hidden_size : 2 * hidden_size] = self.forget_bias
+        for name, width in (("weight_ih_gate", input_size), ("weight_hh_gate", self.layers * hidden_size)):
+            weights[name] = init.glorot_uniform(self.layers, width, generator=generator)
+        return weights
+
+    def prepare(self, weights: Weights) -> Weights:
+        """From weights by layer (``weight_hh_l0``) to those of one step: what sees the same states, side by side."""
+        L = self.layers
+
+        def every(name: str) -> list[Tensor]:
+            return [weights[f"{name}_l{j}"] for j in range(L)]
+
+        H = weights["weight_hh_l0"].shape[-1]
+        feedback = torch.stack(every("weight_hh")).view(L, L, H, H)  # to j, from i, rows, columns
+        ready = {
+            "weight_hh": feedback.permute(1, 3, 0, 2).reshape(L, H, L * H),
+            "weight_hh_gate": torch.cat(every("weight_hh_gate")),
+        }
+        if self.own:
+            ready["weight_hh_own"] = torch.stack(every("weight_hh_own"))
+        for j, pair in enumerate(zip(every("weight_ih"), every("weight_ih_gate"), strict=True)):
+            suffix = f"_l{j}" if j else ""  # the first layer's share is made by `project`
+            ready["weight_ih" + suffix] = torch.cat(pair)
+            if f"bias_l{j}" in weights:
+                ready["bias" + suffix] = pad(weights[f"bias_l{j}"], (0, L))
+            if f"bias_hh_n_l{j}" in weights:
+                ready[f"bias_hh_n_l{j}"] = weights[f"bias_hh_n_l{j}"]
+        return ready
+
+    def gates(self, into: Tensor, j: int) -> Tensor:
+        """The global gates from all layers to layer j, ``(B, L)``, from what they see."""
+        return into.sigmoid()
+
+    def step(self, a: Tensor, state: State, weights: Weights) -> State:
+        L, B, H = self.layers, len(a), weights["weight_hh"].shape[-2]
+        before = state[0].view(B, L, H).transpose(0, 1)
+        fed = (before @ weights["weight_hh"]).view(L, B, L, H)  # U^{ij} h^i at [i, :, j]
+        seen = linear(state[0], weights["weight_hh_gate"]).view(B, L, L)
+        own = before @ weights["weight_hh_own"].mT if self.own else None
+        memory = state[1].chunk(L, -1) if self.unit == "lstm" else None
+        into, taps, kept = self._columns(a, H)
+        new_h: list[Tensor] = []
+        new_c: list[Tensor] = []
+        for j in range(L):
+            if j:
+                below = new_h[-1] if kept is None else new_h[-1] * kept[j - 1]
+                into = linear(below, weights[f"weight_ih_l{j}"], weights.get(f"bias_l{j}"))
+            share, toward_gates = into.split([self.blocks * H, L], -1)
+            g = self.gates(toward_gates + seen[:, j], j)
+            feedback = (g.mT.unsqueeze(-1) * fed[:, :, j]).sum(0)
+            if own is None:
+                h = (share + feedback).tanh()
+            elif memory is None:
+                r, z = (share[:, : 2 * H] + own[j]).sigmoid().chunk(2, -1)
+                c = weights.get(f"bias_hh_n_l{j}")
+                n = (share[:, 2 * H :] + r * (feedback if c is None else feedback + c)).tanh()
+                h = torch.lerp(n, before[j], z)
+            else:
+                i, f, o = (torch.cat([share[:, : 2 * H], share[:, 3 * H :]], -1) + own[j]).sigmoid().chunk(3, -1)
+                new_c.append(f * memory[j] + i * (share[:, 2 * H : 3 * H] + feedback).tanh())
+                h = o * new_c[-1].tanh()
+            new_h.append(h if taps is None else h + taps[j])
+        members = (new_h, new_c) if new_c else (new_h,)
+        return tuple(torch.cat(member, -1) for member in members)
+
+    def _columns(self, a: Tensor, H: int) -> tuple[Tensor, tuple[Tensor, ...] | None, tuple[Tensor, ...] | None]:
+        """The first layer's share, the taps and the dropout factors by layer; None where there are none."""
+        L, width = self.layers, self.blocks * H + self.layers
+        tapped = a.shape[-1] - width >= L * H
+        into, taps, kept = a.tensor_split([width, width + L * H * tapped], -1)
+        return into, taps.split(H, -1) if tapped else None, kept.split(H, -1) if kept.shape[-1] else None

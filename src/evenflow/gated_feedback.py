@@ -1,0 +1,103 @@
+"""The layer of gated feedback: a stack that is one recurrence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from evenflow.cells import GatedFeedback
+from evenflow.recurrent import Recurrent
+from evenflow.scan import project, scan
+from evenflow.sequences import Sequences
+
+
+class GatedFeedbackRNN(Recurrent):
+    """A stack of layers, each fed by the states of all layers one step before, through one gate for each pair.
+
+    ``h^j_t = tanh(W^j h^{j-1}_t + b^j + Σ_i g^{ij}_t U^{ij} h^i_{t-1})``, ``g^{ij}_t = σ(w^{ij} h^{j-1}_t + u^{ij}
+    h*_{t-1})``, or GRU or LSTM units with the same sum in their candidate; see `cells.GatedFeedback`.
+
+    Shapes:
+        as in `Recurrent`; the output is the last layer's, the states are those of all layers.
+
+    Args:
+        num_layers: how many layers, 3 by default.
+        unit: ``"tanh"``, ``"gru"`` or ``"lstm"``.
+        forget_bias: where the bias of an LSTM's forget gate starts, 1 by default.
+        dropout: on the way up, from a layer to the next one and its gates; never on the way through time.
+        others: see `Recurrent`.
+
+    There is no way back: feedback comes from all layers one step before, and in a bidirectional stack the two ways
+    would each need the other's states before they are there. There is no map either: the U^{ij} are free.
+
+    Starting value: each U^{ij} orthogonal, W, w and u Glorot uniform, b zero; the gates are near a half.
+
+    >>> layer = GatedFeedbackRNN(2, 128, unit="gru")
+    >>> output, h_n = layer(torch.randn(100, 50, 2))
+    >>> output.shape, h_n.shape
+    (torch.Size([100, 50, 128]), torch.Size([3, 50, 128]))
+
+    References: Chung et al. 2015; Galvan, 2.1.4.
+    """
+
+    cell: GatedFeedback
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 3,
+        *,
+        unit: str = "tanh",
+        forget_bias: float | None = None,
+        bidirectional: bool = False,
+        **options: Any,
+    ) -> None:
+        if bidirectional:
+            raise ValueError(
+                "bidirectional must be False with gated feedback, where every layer needs the states of all layers "
+                f"one step before, got {bidirectional}"
+            )
+        if forget_bias is not None and unit != "lstm":
+            raise ValueError(f"forget_bias is a setting of unit='lstm' alone, got {forget_bias} with {unit!r}")
+        cell = GatedFeedback(unit, num_layers, 1.0 if forget_bias is None else forget_bias)
+        super().__init__(cell, input_size, hidden_size, num_layers, **options)
+
+    def forward(
+        self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None = None
+    ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
+        sequences = Sequences.read(input, self.input_size, self.batch_first)
+        given = self._read_states(sequences, hx)
+        weights = self.cell.prepare({n + s: getattr(self, n + s) for s in self._suffixes for n in self._names})
+        a = self._with_columns(project(self.cell, sequences.padded, weights, self.engine), weights["weight_hh"])
+        state = self._start(a) if given is None else [torch.cat(tuple(member), -1) for member in given]
+        states = scan(self.cell, a, tuple(state), weights, sequences.batch_sizes, None, self.engine)
+        output = states[0][..., -self.hidden_size :]
+        ends = [torch.stack(sequences.last(member).split(self.hidden_size, -1)) for member in states]
+        final = tuple(sequences.write_state(member) for member in ends)
+        return sequences.write(output), final[0] if self.cell.state_size == 1 else final
+
+    def _start(self, a: Tensor) -> list[Tensor]:
+        """The first state of all layers, zero or learned."""
+        letters = "hc"[: self.cell.state_size]
+        if self.initial_state == "zero":
+            return [a.new_zeros(a.shape[1], self.num_layers * self.hidden_size) for _ in letters]
+        learned = [torch.cat([getattr(self, f"{letter}0{s}") for s in self._suffixes]) for letter in letters]
+        return [member.expand(a.shape[1], -1) for member in learned]
+
+    def _with_columns(self, a: Tensor, like: Tensor) -> Tensor:
+        """`a` and what happens between the layers of one step: taps, and dropout's factors."""
+        columns, shape = [a], (*a.shape[:2], self.hidden_size)
+        if self._taps is not None:
+            taps = [like.new_zeros(shape, requires_grad=True) for _ in range(self.num_layers)]
+            self._taps.extend(taps)
+            columns += taps
+        if self.dropout and self.training:
+            columns += [nn.functional.dropout(like.new_ones(shape), self.dropout) for _ in range(self.num_layers - 1)]
+        return torch.cat(columns, -1) if len(columns) > 1 else a
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, unit={self.cell.unit!r}"
