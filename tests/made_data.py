@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from evenflow.data.har import SIGNALS
+from evenflow.tasks import TASKS
+from evenflow.tasks.data_set import FileData
 
 WORDS = ["the", "a", "dog", "cat", "sees", "hears", "runs", "sleeps", "<unk>", "and"]
 
@@ -26,7 +28,15 @@ def write(folder: Path) -> Path:
     _ucr(folder / "ucr", draw)
     _music(folder / "music", draw)
     _bibtex(folder / "multilabel", draw)
+    _own(folder, draw)
     return folder
+
+
+def small_options(name: str, folder: Path) -> dict[str, str]:
+    """The options that make the task called `name` read from the folder."""
+    if name in ("csv", "npz"):
+        return {"file": str(folder / f"own.{name}")}
+    return {"data": str(folder)} if issubclass(TASKS[name], FileData) else {}
 
 
 def _mnist(folder: Path, name: str, draw: np.random.RandomState, count: int) -> None:
@@ -108,3 +118,16 @@ def _bibtex(folder: Path, draw: np.random.RandomState) -> None:
         arrays[f"x_{part}"] = np.packbits(draw.rand(count, 50) < 0.2, axis=1)
         arrays[f"y_{part}"] = np.packbits(draw.rand(count, 9) < 0.3, axis=1)
     np.savez(folder / "bibtex.npz", **arrays)
+
+
+def _own(folder: Path, draw: np.random.RandomState) -> None:
+    """Sequences of two lengths and kinds, as a user would bring them."""
+    rows = ["sequence,a,b,target"]
+    for number in range(20):
+        kind = number % 2
+        for _ in range(5 + number % 3):
+            a, b = draw.randn(2) + kind
+            rows.append(f"s{number},{a:.4f},{b:.4f},{'high' if kind else 'low'}")
+    (folder / "own.csv").write_text("\n".join(rows) + "\n")
+    x = draw.randn(24, 6, 3)
+    np.savez(folder / "own.npz", x=x[:20], y=x[:20].cumsum(1)[..., :2], x_test=x[20:], y_test=x[20:].cumsum(1)[..., :2])

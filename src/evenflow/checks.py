@@ -13,9 +13,9 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     "unknown task 'copi', did you mean copy?"
     """
     choices = sorted(known)
-    near = (
-        get_close_matches(str(name).lower(), choices, n=3) or [choice for choice in choices if choice in str(name)][:3]
-    )
+    written = {choice.lower(): choice for choice in choices}
+    near = [written[match] for match in get_close_matches(str(name).lower(), written, n=3)]
+    near = near or [choice for choice in choices if choice in str(name)][:3]
     if near:
         return f"unknown {kind} {name!r}, did you mean {' or '.join(near)}?"
     return f"unknown {kind} {name!r}, known are {', '.join(choices)}"

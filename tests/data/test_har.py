@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ PRINTED = 1e-6
 
 @pytest.fixture(scope="module")
 def rebuilt(data):
-    pytest.importorskip("scipy.signal")
     return read_har(data, "rebuilt")
 
 
@@ -195,9 +193,3 @@ def test_a_damaged_subset(tmp_path, change):
     np.savez(tmp_path / "har" / "uci_har_subset.npz", **(good | tested | change))
     said = refusal(read_har, tmp_path, "subset")
     assert said.endswith("'x_train' is not 2 windows of 128 by 9 finite numbers")
-
-
-def test_without_scipy(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "scipy.signal", None)
-    said = refusal(read_har, recordings(tmp_path), "rebuilt")
-    assert said == "the rebuilt HAR set needs scipy, which `pip install scipy` installs"

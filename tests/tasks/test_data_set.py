@@ -8,9 +8,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from made_data import small_options
 
 from evenflow.tasks import TASKS, Position, make
-from evenflow.tasks.data_set import DataSet, FileData, split
+from evenflow.tasks.data_set import DataSet, split
 from evenflow.tasks.labelled import Labelled
 
 CPU = torch.device("cpu")
@@ -47,7 +48,7 @@ def held(batch) -> list[int]:
 def task(request, small_data):
     if request.param == "digits":
         pytest.importorskip("sklearn")
-    return make(request.param, **({"data": str(small_data)} if issubclass(TASKS[request.param], FileData) else {}))
+    return make(request.param, **small_options(request.param, small_data))
 
 
 @pytest.mark.parametrize(("count", "size", "processes"), [(10, 2, 1), (10, 3, 1), (12, 2, 3), (3, 5, 1), (5, 5, 1)])

@@ -10,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from made_data import small_options
 
 from evenflow import SequenceModel, create
 from evenflow.tasks import TASKS, Adding, Curriculum, Position, make
-from evenflow.tasks.data_set import FileData
 from evenflow.training import Run, checkpoint, evaluation, fit, resume, train
 from evenflow.training.loop import Loop
 from evenflow.training.seeds import derive
@@ -112,7 +112,7 @@ def test_every_task_resumes_to_the_same_bits(name, tmp_path, monkeypatch, small_
         pytest.skip("digits needs scikit-learn")
     training = {"steps": 8, "batch_size": 2, "validate_every": 4, "validation_batches": 2, "log_every": 1}
     config = {
-        "task": {"name": name} | ({"data": str(small_data)} if issubclass(TASKS[name], FileData) else {}),
+        "task": {"name": name, **small_options(name, small_data)},
         "system": {"name": "rnn", "hidden_size": 4},
         "training": training | {"checkpoint_every": 3, "probe_every": 4, "device": "cpu"},
     }

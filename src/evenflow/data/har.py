@@ -122,10 +122,8 @@ def _recordings(path: Path) -> tuple[np.ndarray, dict[int, tuple[int, int]]]:
     at 0.1 Hz leaves of a turning rate, and the body's part is the rest. `test_har` shows that this gives the published
     windows to their last printed digit.
     """
-    try:
-        from scipy.signal import butter, medfilt2d, sosfilt
-    except ImportError:
-        raise ValueError("the rebuilt HAR set needs scipy, which `pip install scipy` installs") from None
+    from scipy.signal import butter, medfilt2d, sosfilt
+
     arrays = read_arrays(path, ["acc", "gyro", "acc_scale", "gyro_scale", "length", "exp"])
     length, exp = arrays["length"], arrays["exp"]
     ends = np.cumsum(length) if length.ndim == 1 and length.dtype.kind in "iu" else np.zeros(0, np.int64)

@@ -13,6 +13,7 @@ from .kth_largest import KthLargest
 from .multilabel import MultilabelRows
 from .multiplication import Multiplication
 from .music import Music
+from .own import CsvData, NpzData
 from .pixels import Pixels
 from .recall_first import RecallFirst
 from .registry import TASKS, make
@@ -28,6 +29,7 @@ __all__ = [
     "Batch",
     "Characters",
     "Copy",
+    "CsvData",
     "Curriculum",
     "DataSet",
     "Digits",
@@ -38,6 +40,7 @@ __all__ = [
     "MultilabelRows",
     "Multiplication",
     "Music",
+    "NpzData",
     "Pixels",
     "Position",
     "RecallFirst",

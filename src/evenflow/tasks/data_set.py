@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from evenflow.checks import whole_number
-from evenflow.data import data_folder
+from evenflow.data import CATALOG, data_folder
 
 from .task import Batch, Position, Task, move
 
@@ -94,6 +94,16 @@ class FileData(DataSet):
     def folder(self) -> Path:
         """Where the files are read from."""
         return data_folder(self.data)
+
+
+def need(source: str, folder: Path) -> None:
+    """A ValueError that says how to get a data set of the catalogue, if it is not in the folder."""
+    from evenflow.data.fetch import state
+
+    known = CATALOG.get(source)
+    if known is not None and (found := state(known, folder)).word == "missing":
+        where = f"{found.reason} in the data folder {str(folder)!r}"
+        raise ValueError(f"the data set {source} is not there ({where}): {known.remedy(folder)}")
 
 
 def split(count: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:

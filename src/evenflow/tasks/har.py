@@ -11,7 +11,7 @@ import numpy as np
 
 from evenflow.data.har import ACTIVITIES, SIGNALS, Windows, read_har
 
-from .data_set import FileData
+from .data_set import FileData, need
 from .labelled import Labelled
 from .task import option
 
@@ -105,4 +105,5 @@ def _moments(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1)
 def _read(folder: Path, version: str) -> Windows:
+    need(f"har-{version}".removesuffix("-original"), folder)
     return read_har(folder, version)

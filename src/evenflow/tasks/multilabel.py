@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from evenflow.checks import one_of
 from evenflow.data.multilabel import SETS, Multilabel, read_multilabel
 
-from .data_set import FileData, split
+from .data_set import FileData, need, split
 from .task import Batch, option
 
 HELD_OUT = 10  # one training row in ten
@@ -103,4 +103,5 @@ def _keep(folder: Path, name: str, part: str, device: torch.device) -> tuple[Ten
 
 @lru_cache(maxsize=1)
 def _read(folder: Path, name: str) -> Multilabel:
+    need(name, folder)
     return read_multilabel(folder, name)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from evenflow.checks import one_of
 from evenflow.data.music import NOTES, SETS, read_music
 
-from .data_set import FileData
+from .data_set import FileData, need
 from .ragged import Ragged, inside
 from .task import Batch, option
 
@@ -104,4 +104,5 @@ class Music(FileData):
 @lru_cache(maxsize=6)
 def _keep(folder: Path, name: str, part: str, device: torch.device) -> Ragged:
     """All pieces of a part; one of a single step asks for nothing and is left out."""
+    need(name.removesuffix("-chorales"), folder)
     return Ragged.of([roll for roll in read_music(folder, name)[part] if len(roll) > 1], device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from evenflow.checks import unknown
@@ -16,6 +18,7 @@ from .kth_largest import KthLargest
 from .multilabel import MultilabelRows
 from .multiplication import Multiplication
 from .music import Music
+from .own import CsvData, NpzData, OwnData
 from .pixels import Pixels
 from .recall_first import RecallFirst
 from .task import Task
@@ -44,17 +47,31 @@ TASKS: dict[str, type[Task]] = {
         Ucr,
         Music,
         MultilabelRows,
+        CsvData,
+        NpzData,
         Curriculum,
     )
 }
 
 
 def make(name: str, **options: Any) -> Task:
-    """The task called `name` with the given options.
+    """The task called `name` with the given options; ``csv:FILE`` and ``npz:FILE`` name a file of one's own.
 
     >>> make("copy", length=50).baseline
     0.2970...
     """
+    name, options = with_file(name, options)
     if name not in TASKS:
         raise ValueError(unknown("task", name, TASKS))
     return TASKS[name].from_options(options)
+
+
+def with_file(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """``("csv:FILE", {})`` → ``("csv", {"file": "/where/it/is/FILE"})``; other names stay as they are."""
+    kind, colon, file = str(name).partition(":")
+    if not colon or not issubclass(TASKS.get(kind, Task), OwnData):
+        return name, dict(options)
+    if not file:
+        raise ValueError(f"{kind}: must be followed by a file, as in {kind}:motion.{kind}")
+    # In full, so that a run can be resumed from another folder.
+    return kind, {"file": str(Path(file).expanduser().absolute()), **options}

@@ -13,7 +13,7 @@ import numpy as np
 from evenflow.checks import whole_number
 from evenflow.data.ucr import Series, read_ucr
 
-from .data_set import FileData, split
+from .data_set import FileData, need, split
 from .labelled import Labelled
 from .task import option
 
@@ -88,4 +88,5 @@ class Ucr(FileData, Labelled):
 
 @lru_cache(maxsize=4)
 def _read(folder: Path, name: str) -> Series:
+    need(f"ucr/{name}", folder)
     return read_ucr(folder, name)

@@ -1,0 +1,258 @@
+"""A user's own sequences, from a CSV or an npz file: classes, numbers, or the next step."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evenflow.checks import whole_number
+from evenflow.data.own import Own, read_csv, read_npz
+from evenflow.data.own_sequences import check_choices
+
+from .data_set import DataSet, split
+from .next_symbol import PADDING
+from .ragged import Ragged, inside
+from .task import Batch, option
+
+HELD_OUT = 10  # one sequence in ten
+SOLVED_ACCURACY, SOLVED_ERROR = 0.95, 0.05
+
+
+class Parts(NamedTuple):
+    """What was read, and the inputs and targets of every part, scaled."""
+
+    own: Own
+    inputs: dict[str, list[np.ndarray]]
+    targets: dict[str, list[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class OwnData(DataSet):
+    """Sequences of numbers from a file of one's own.
+
+    What is learned follows from the file: classes (cross entropy, judged by the share of right answers), numbers (mean
+    squared error), or the inputs of the next step (likewise); after the last step or at every step. docs/data.md has
+    the two formats. Inputs, and numbers to learn, are scaled to mean zero and deviation one over the training
+    sequences, so that an error of 1 is that of the mean. A fixed random tenth of the sequences is for validation; one
+    long series is cut into pieces of `length` steps, and the last tenth of those is for validation. An accuracy of 95 %
+    and an error of 0.05 count as solved.
+
+    Shapes:
+        inputs ``(T, B, I)``; targets ``(B,)`` or ``(T, B)`` int64, or ``(B, O)`` or ``(T, B, O)``; lengths where they
+        differ.
+
+    Args:
+        file: where the sequences are.
+        kind: "classification", "regression" or "next", where the file's targets look like something else.
+        read: when the answer is read, "last" or "every", where the file looks like the other.
+        length: steps of a piece of one long series.
+    """
+
+    file: str = option("", "the file; csv:FILE or npz:FILE in place of the task's name")
+    kind: str | None = option(None, "classification, regression or next (step); by default what the targets look like")
+    read: str | None = option(
+        None, "last or every (step): when the answer is read; by default what the file looks like"
+    )
+    length: int = option(100, "steps of a piece, where the file is one long series")
+
+    def __post_init__(self) -> None:
+        check_choices(self.kind, self.read)
+        whole_number("length", self.length, 2)
+
+    @abstractmethod
+    def _read(self) -> Own:
+        """The file's content."""
+
+    @property
+    def readout(self) -> str:  # type: ignore[override]
+        return self._parts().own.readout
+
+    @property
+    def input_size(self) -> int:
+        return len(self._parts().own.names)
+
+    @property
+    def output_size(self) -> int:
+        return self._parts().own.outputs
+
+    @property
+    def metric_name(self) -> str:
+        return "accuracy" if self._classes() else "mse"
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self._classes()
+
+    @property
+    def baseline(self) -> float:
+        if not self._classes():
+            return 1.0
+        counts = np.bincount(np.concatenate([np.atleast_1d(t) for t in self._parts().targets["training"]]))
+        share = counts[counts > 0] / counts.sum()
+        return float(-(share * np.log(share)).sum())
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self._classes():
+            return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PADDING)
+        asked = ~targets.isnan()
+        return ((outputs - targets.nan_to_num()) * asked).square().sum() / asked.sum()
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if not self._classes():
+            return self.loss(outputs, targets)
+        return (outputs.argmax(-1) == targets).sum() / (targets != PADDING).sum()
+
+    def weight(self, batch: Batch) -> int | Tensor:
+        if self.readout == "last":
+            return len(batch.targets)
+        return batch.inputs.shape[0] * batch.inputs.shape[1] if batch.lengths is None else batch.lengths.sum()
+
+    def solved(self, metric: float) -> bool:
+        return metric >= SOLVED_ACCURACY if self._classes() else metric <= SOLVED_ERROR
+
+    def has_test(self) -> bool:
+        return "test" in self._parts().inputs
+
+    def count(self) -> int:
+        return len(self._parts().inputs[self.part])
+
+    def take(self, rows: Tensor) -> Batch:
+        inputs, targets = _keep(self, _stamp(self.file), rows.device)
+        x, lengths = inputs.padded(rows)
+        running = inside(lengths, len(x))
+        x = x * running[..., None]
+        if isinstance(targets, Tensor):
+            y = targets[rows]
+        else:
+            y = targets.padded(rows)[0]
+            fill = PADDING if self._classes() else float("nan")
+            y = torch.where(running if y.dim() == 2 else running[..., None], y, fill)
+        return Batch(x, y, None if self._even() else lengths)
+
+    def _classes(self) -> bool:
+        return self._parts().own.kind == "classification"
+
+    def _even(self) -> bool:
+        """Whether all sequences of all parts have one length, so that none is padded."""
+        return len({len(sequence) for part in self._parts().inputs.values() for sequence in part}) == 1
+
+    def _parts(self) -> Parts:
+        if not self.file:
+            raise ValueError(f"task {self.name} needs a file, as in `evenflow train {self.name}:FILE sgornn`")
+        return _divide(cast(OwnData, self.in_part("training")), _stamp(self.file))
+
+
+@dataclass(frozen=True)
+class CsvData(OwnData):
+    """`OwnData` from a CSV file, one row a step.
+
+    Args:
+        sequence, target: names of the columns that say which sequence a row belongs to, and what is to be learned
+            (several with commas between them, for a regression on several numbers).
+        others: see `OwnData`.
+
+        >>> make("csv:motion.csv", target="activity").input_size
+        3
+    """
+
+    sequence: str = option("sequence", "name of the column that tells the sequences apart")
+    target: str = option("target", "name of the column to learn; several with commas between them")
+
+    name: ClassVar[str] = "csv"
+
+    def _read(self) -> Own:
+        return read_csv(self.file, self.sequence, self.target, self.kind, self.read)
+
+
+@dataclass(frozen=True)
+class NpzData(OwnData):
+    """`OwnData` from the arrays x, y and lengths of an npz file, and x_test and y_test for a test.
+
+    >>> make("npz:motion.npz").input_size
+    3
+    """
+
+    name: ClassVar[str] = "npz"
+
+    def _read(self) -> Own:
+        return read_npz(self.file, self.kind, self.read)
+
+
+def _stamp(file: str) -> tuple[int, int]:
+    """When the file was last written, so that a new one of the same name is read anew."""
+    try:
+        found = os.stat(file)
+    except (OSError, ValueError):
+        return 0, 0  # the reader says what is wrong
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=2)
+def _divide(task: OwnData, stamp: tuple[int, int]) -> Parts:
+    """The file's sequences in parts, scaled."""
+    own = task._read()
+    inputs, targets = own.inputs, own.targets
+    if len(inputs) == 1:
+        inputs, targets = _pieces(task, inputs[0], None if targets is None else targets[0])
+        last = max(1, len(inputs) // HELD_OUT)
+        rows = np.arange(len(inputs) - last), np.arange(len(inputs) - last, len(inputs))
+    else:
+        rows = split(len(inputs), max(1, len(inputs) // HELD_OUT))
+    if not len(rows[0]):
+        raise ValueError(
+            f"{task.file!r} holds one sequence of {len(own.inputs[0])} steps, too short for pieces of length "
+            f"{task.length}: make length smaller"
+        )
+    scale = _Scale([inputs[row] for row in rows[0]])
+    parts: dict[str, tuple[list[np.ndarray], Any]] = {
+        part: ([inputs[row] for row in chosen], None if targets is None else [targets[row] for row in chosen])
+        for part, chosen in zip(("training", "validation"), rows, strict=True)
+    }
+    if own.test is not None:
+        parts["test"] = own.test.inputs, None if own.test.targets is None else list(own.test.targets)
+    scaled = {part: [scale(sequence) for sequence in x] for part, (x, _) in parts.items()}
+    if own.kind == "next":
+        ahead = {part: [sequence[1:] for sequence in x] for part, x in scaled.items()}
+        return Parts(own, {part: [sequence[:-1] for sequence in x] for part, x in scaled.items()}, ahead)
+    learned = {part: y for part, (_, y) in parts.items()}
+    if own.kind == "regression":
+        by = _Scale([np.atleast_2d(y) for y in learned["training"]])
+        learned = {part: [by(y) for y in ys] for part, ys in learned.items()}
+    return Parts(own, scaled, learned)
+
+
+def _pieces(task: OwnData, series: np.ndarray, targets: Any) -> tuple[list[np.ndarray], Any]:
+    """One long series in pieces of `length` steps; those left over at the end are a shorter piece if they are two."""
+    cuts = range(0, len(series) - 1, task.length)
+    inputs = [series[cut : cut + task.length] for cut in cuts]
+    return inputs, None if targets is None else [targets[cut : cut + task.length] for cut in cuts]
+
+
+class _Scale:
+    """To mean zero and deviation one over the given rows; what never changes is only shifted."""
+
+    def __init__(self, sequences: list[np.ndarray]) -> None:
+        rows = np.concatenate(sequences).astype(np.float64)
+        deviation = rows.std(0)
+        self.mean, self.deviation = rows.mean(0), np.where(deviation > 0, deviation, 1.0)
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        return ((values - self.mean) / self.deviation).astype(np.float32)
+
+
+@lru_cache(maxsize=6)
+def _keep(task: OwnData, stamp: tuple[int, int], device: torch.device) -> tuple[Ragged, Ragged | Tensor]:
+    """Inputs and targets of one part on the device."""
+    parts = task._parts()
+    inputs, targets = parts.inputs[task.part], parts.targets[task.part]
+    if parts.own.readout == "every":
+        return Ragged.of(inputs, device), Ragged.of(targets, device)
+    return Ragged.of(inputs, device), torch.from_numpy(np.stack(targets)).to(device)
