@@ -1,4 +1,4 @@
-"""The command line: ``evenflow demo | systems | tasks | train | resume | compare | report``.
+"""The command line: ``evenflow demo | systems | tasks | data | train | resume | compare | report``.
 
 Exit codes: 0 done, 1 failed, 2 bad usage. A user's slip is one line on stderr, never a stack trace.
 """
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenflow.terminal import new_table, say, show, show_attempts
+from evenflow.terminal import new_table, say, show, show_attempts, show_sources
 from evenflow.training.settings import Settings
 
 app = typer.Typer(
@@ -27,7 +27,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+data_app = typer.Typer(help="List and fetch the real data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
 Folder = Annotated[Path, typer.Argument(help="A run folder.")]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", help="The data folder; $EVENFLOW_DATA, else one in the user's cache, if not given."),
+]
 TaskOptions = Annotated[
     list[str] | None,
     typer.Option("--task-option", "-t", metavar="KEY=VALUE", help="An option of the task, as length=200. Repeatable."),
@@ -37,6 +44,10 @@ SystemOptions = Annotated[
     typer.Option(
         "--system-option", "-s", metavar="KEY=VALUE", help="An option of the layer, as map=exponential. Repeatable."
     ),
+]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="The data folder, for a task on real data; see `evenflow data list`."),
 ]
 Hidden = Annotated[int, typer.Option("--hidden", help="Hidden units.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
@@ -95,15 +106,22 @@ def systems() -> None:
 
     Example:  evenflow systems
     """
-    from evenflow.systems import SYSTEMS, create
+    from evenflow.systems import NETWORKS, SYSTEMS, create
 
     table = new_table("system", "document", "equation", "parameters")
     for name, system in SYSTEMS.items():
         count = sum(p.numel() for p in create(name, 2, 128).parameters())
         table.add_row(name, system.document, system.equation, f"{count:,}")
     show(table)
-    say("Parameters: of the layer alone, 2 inputs, 128 hidden units.")
+    say("Parameters: of the layer alone, 2 inputs, 128 hidden units; only the readout of esn is trained.")
     say('Use one:  evenflow.create("sgornn", 2, 128)   or   evenflow train adding sgornn')
+    table = new_table("network", "document", "equation", "parameters")
+    for name, row in NETWORKS.items():
+        count = sum(p.numel() for p in row.network(2, 1).parameters())
+        table.add_row(name, row.document, row.equation, f"{count:,}")
+    show(table)
+    say("Parameters: of the whole network, 2 inputs, 30 layers of 128 units, 1 output; these networks have no time.")
+    say("Use one:  evenflow.SpectralResNet(784, 10, depth=100)")
 
 
 @app.command()
@@ -113,17 +131,58 @@ def tasks() -> None:
     Example:  evenflow tasks
     """
     from evenflow.tasks import TASKS
+    from evenflow.tasks.task import option_fields
 
     table = new_table("task", "option", "default", "meaning")
     for name, kind in TASKS.items():
         task = kind()
-        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-            table.add_row(name, field.name, str(field.default), field.metadata["help"])
+        for field in option_fields(kind):
+            shown = "" if field.default is None else str(field.default)
+            table.add_row(name, field.name, shown, field.metadata["help"])
             name = ""
-        table.add_row("", "", "", f"without memory: loss {task.baseline:.4f}; judged by {task.metric_name}")
+        try:
+            guess = f"without memory: loss {task.baseline:.4f}"
+        except ValueError:  # its files are not there
+            guess = "see `evenflow data list`"
+        table.add_row("", "", "", f"{guess}; judged by {task.metric_name}{f'; {task.note}' if task.note else ''}")
         table.add_section()
     show(table)
     say("Use one:  evenflow train adding sgornn --task-option length=400")
+
+
+@data_app.command("list")
+def list_data(data: DataFolder = None) -> None:
+    """List the real data sets: whether they are there and whole, their size, terms and origin.
+
+    Example:  evenflow data list --data ~/sets
+    """
+    from evenflow.data import data_folder
+
+    folder = data_folder(data)
+    show_sources(folder)
+    say(f"The data folder: {folder.absolute()}")
+    say("Fetch one:  evenflow data get mnist   One by hand: `get` says which file to put where")
+
+
+@data_app.command("get")
+def get_data(
+    name: Annotated[str, typer.Argument(help="Which one; see `evenflow data list`.")],
+    data: DataFolder = None,
+    quiet: Quiet = False,
+) -> None:
+    """Fetch a real data set and check it against its SHA-256, or say which file to put where.
+
+    Example:  evenflow data get mnist --data ~/sets
+    """
+    from evenflow.data import CATALOG, data_folder
+    from evenflow.data.fetch import Unreachable, get
+
+    try:
+        files = get(name, data_folder(data), progress=not quiet)
+    except Unreachable as error:
+        raise typer.Exit(complain(str(error), 1)) from None
+    say(f"{CATALOG[name].title}: in {files[0].parent.absolute()}")
+    say(f"Terms: {CATALOG[name].terms}. Origin: {CATALOG[name].origin}.")
 
 
 @app.command()
@@ -133,6 +192,7 @@ def train(
     system: Annotated[str, typer.Argument(help="What learns it; see `evenflow systems`.")],
     folder: Annotated[Path | None, typer.Option(help="The run's folder; runs/TASK-SYSTEM if not given.")] = None,
     hidden: Hidden = 128,
+    data: Data = None,
     task_option: TaskOptions = None,
     system_option: SystemOptions = None,
     quiet: Quiet = False,
@@ -140,13 +200,18 @@ def train(
 ) -> None:
     """Train one system on one task, in a run folder that can be resumed and reported on.
 
+    A task is a name, or a file of your own: csv:FILE (one row a step; columns sequence, target, and the inputs) or
+    npz:FILE (arrays x, y, lengths). See docs/data.md.
+
     Example:  evenflow train adding sgornn --hidden 64 --rate 0.01 --optimizer rmsprop -t length=200 --probe-every 50
+
+    Example:  evenflow train csv:motion.csv lstm --hidden 32 --epochs 20 -t target=activity
     """
     from evenflow.training import train as run
 
-    folder = folder or Path("runs") / f"{task}-{system}"
+    folder = folder or Path("runs") / f"{short(task)}-{system}"
     config = {
-        "task": {"name": task, **pairs("--task-option", task_option)},
+        "task": task_table(task, task_option, data),
         "system": {"name": system, "hidden_size": hidden, **pairs("--system-option", system_option)},
         "training": {key: value for key, value in settings.items() if value is not None},
     }
@@ -168,10 +233,12 @@ def resume(folder: Folder, quiet: Quiet = False) -> None:
 @takes_settings("rate")
 def compare(
     task: Annotated[str, typer.Argument(help="What to learn; see `evenflow tasks`.")],
-    systems: Annotated[list[str], typer.Argument(help="What learns it, two or more; see `evenflow systems`.")],
+    systems: Annotated[list[str], typer.Argument(help="What learns it, one or more; see `evenflow systems`.")],
     rates: Annotated[str, typer.Option(help="Learning rates every system may try, with commas.")] = "1e-2,1e-3,1e-4",
+    until_solved: Annotated[bool, typer.Option(help="A system that solved the task tries no further rate.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Where runs and page go; runs/compare-TASK if not given.")] = None,
     hidden: Hidden = 128,
+    data: Data = None,
     task_option: TaskOptions = None,
     quiet: Quiet = False,
     **settings: Any,
@@ -183,13 +250,14 @@ def compare(
     from evenflow.report import write_report
     from evenflow.training.compare import compare as run
 
-    folder = folder or Path("runs") / f"compare-{task}"
+    folder = folder or Path("runs") / f"compare-{short(task)}"
     best = run(
-        {"name": task, **pairs("--task-option", task_option)},
+        task_table(task, task_option, data),
         [{"name": name, "hidden_size": hidden} for name in systems],
         {key: value for key, value in settings.items() if value is not None},
         numbers("--rates", rates),
         folder,
+        until_solved=until_solved,
         progress=not quiet,
         announce=say,
     )
@@ -197,6 +265,21 @@ def compare(
     notes = [f"Best of the learning rates {rates}: {attempt.rate:g}." for attempt in best]
     page = write_report([attempt.folder for attempt in best], folder / "report.html", notes=notes)
     say(f"The page: {page.resolve()}")
+
+
+@app.command("penalties")
+def list_penalties() -> None:
+    """List what can be added to the loss, and how strong it is by default.
+
+    Example:  evenflow penalties
+    """
+    from evenflow.penalties import PENALTIES
+
+    table = new_table("penalty", "equation", "strength")
+    for name, kind in PENALTIES.items():
+        table.add_row(name, kind.equation, f"{kind().strength:g}")  # type: ignore[call-arg]
+    show(table)
+    say('Use them:  evenflow train adding rnn --penalty "soft_orthogonality(0.01) + stabilizer"')
 
 
 @app.command()
@@ -212,6 +295,34 @@ def report(
     from evenflow.report import write_report
 
     say(f"The page: {write_report(folders, out, title).resolve()}")
+
+
+@app.command()
+def doctor(
+    target: Annotated[str, typer.Argument(help="A run folder, a file of torch's weights, or a system's name.")],
+    hidden: Annotated[int, typer.Option("--hidden", help="Hidden units of a fresh system.")] = 128,
+    input: Annotated[int, typer.Option("--input", help="Width of a fresh system's input.")] = 2,
+    length: Annotated[int, typer.Option("--length", help="Steps of the random inputs; a run has its task's.")] = 200,
+    weights: Annotated[str | None, typer.Option("--weights", help="Of a run: best or last.")] = None,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Read a pickled module, which runs its code.")] = False,
+) -> None:
+    """Say in plain sentences whether gradients vanish or explode, where, what theory promises, and what to change.
+
+    Example:  evenflow doctor runs/adding-rnn
+    """
+    from evenflow.checkup import checkup
+
+    say(str(checkup(target, hidden=hidden, input=input, length=length, weights=weights, trusted=trusted)))
+
+
+def task_table(name: str, options: Sequence[str] | None, data: Path | None) -> dict[str, Any]:
+    """The task's table of a config, with the data folder among its options."""
+    return {"name": name, **pairs("--task-option", options)} | ({} if data is None else {"data": str(data.absolute())})
+
+
+def short(task: str) -> str:
+    """A name for a folder: of csv:some/where/motion.csv it is motion."""
+    return Path(task.partition(":")[2]).stem or task.rstrip(":")
 
 
 def pairs(option: str, texts: Sequence[str] | None) -> dict[str, Any]:
@@ -238,6 +349,10 @@ def numbers(option: str, text: str) -> list[float]:
 def finish(result: Any, folder: Path) -> None:
     verdict = "solved" if result.solved else "not solved"
     say(f"{result.steps} updates, validation loss {result.valid_loss:.4g} (best {result.best_loss:.4g}), {verdict}.")
+    if result.test_metric == result.test_metric:
+        say(f"On the test part: {result.task.metric_name} {result.test_metric:.4g}, loss {result.test_loss:.4g}.")
+    if result.task.note:
+        say(f"The data: {result.task.note}.")
     say(f"The run: {folder}   Its page:  evenflow report {folder}")
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from evenflow import RNN, SequenceModel, create
 from evenflow.probes import gradient_flow
+from evenflow.probes.recurrence import open_twin
 
 STEPS, BATCH = 12, 4
 
@@ -59,6 +60,98 @@ def test_ragged_batch():
     assert (flow > 0).all()
 
 
-def test_needs_a_layer_of_evenflow():
-    with pytest.raises(ValueError, match="needs a layer of evenflow, got GRU"):
-        gradient_flow(SequenceModel(nn.GRU(2, 4), 1), torch.randn(3, 2, 2), torch.zeros(2, 1), squared)
+def copied(kind, **options):
+    """A module of torch and a layer of evenflow with the same weights."""
+    module = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[kind](2, 6, dtype=torch.float64, **options)
+    return module, open_twin(module)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2}, {"num_layers": 2, "bidirectional": True}], ids=str)
+@pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])
+def test_torchs_modules_give_what_evenflows_give(kind, options):
+    module, layer = copied(kind, **options)
+    x, y = torch.randn(STEPS, BATCH, 2, dtype=torch.float64), torch.randn(STEPS, BATCH, 1, dtype=torch.float64)
+    ours, theirs = SequenceModel(layer, 1, readout="every"), SequenceModel(module, 1, readout="every")
+    theirs.output.load_state_dict(ours.output.state_dict())
+    members = module.num_layers * (1 + module.bidirectional)
+    for layers, shape in (("top", (STEPS,)), ("all", (members, STEPS))):
+        flow = gradient_flow(theirs, x, y, squared, layers=layers)
+        assert flow.shape == shape
+        np.testing.assert_allclose(flow, gradient_flow(ours, x, y, squared, layers=layers), rtol=1e-10)
+    assert "forward" not in vars(module)
+
+
+def test_every_layer_of_torchs_gru_by_hand():
+    """Two layers stepped with torch's own cells, and autograd between them."""
+    module = nn.GRU(2, 6, 2, dtype=torch.float64)
+    cells = [nn.GRUCell(2, 6, dtype=torch.float64), nn.GRUCell(6, 6, dtype=torch.float64)]
+    for index, cell in enumerate(cells):
+        cell.load_state_dict({n: getattr(module, f"{n}_l{index}").data for n in cell.state_dict()})
+    model = SequenceModel(module, 1)
+    x, y = torch.randn(STEPS, BATCH, 2, dtype=torch.float64), torch.randn(BATCH, 1, dtype=torch.float64)
+    h = [torch.zeros(BATCH, 6, dtype=torch.float64)] * 2
+    states = []
+    for x_t in x:
+        h = [cells[0](x_t, h[0]), h[1]]
+        h = [h[0], cells[1](h[0], h[1])]
+        states.append(h)
+    loss = squared(model.output(h[1]), y)
+    expected = [torch.stack(torch.autograd.grad(loss, [s[i] for s in states], retain_graph=True)) for i in range(2)]
+    expected = torch.stack(expected).norm(dim=-1).mean(-1) * BATCH
+    np.testing.assert_allclose(gradient_flow(model, x, y, squared, layers="all"), expected.numpy(), rtol=1e-10)
+
+
+class Own(nn.Module):
+    """A user's model: batch first, something before and behind, the answer alone."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.before, self.layer, self.behind = nn.Linear(3, 2), layer, nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 1))
+
+    def forward(self, x):
+        return self.behind(self.layer(self.before(x))[0][:, -1])
+
+
+def test_any_module_that_holds_one_layer():
+    model = Own(nn.LSTM(2, 6, batch_first=True)).train()
+    x, y = torch.randn(BATCH, STEPS, 3), torch.randn(BATCH, 1)
+    flow = gradient_flow(model, x, y, squared)
+    assert flow.shape == (STEPS,)
+    assert (flow > 0).all()
+    assert flow[0] < flow[-1]
+    assert model.behind[0].training
+    assert all(p.grad is None for p in model.parameters())
+
+
+class Stepped(nn.Module):
+    """A model that calls its layer once for each step."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.output = layer, nn.Linear(6, 1)
+
+    def forward(self, x):
+        state = None
+        for x_t in x.split(1):
+            h, state = self.layer(x_t, state)
+        return self.output(h[-1])
+
+
+@pytest.mark.parametrize("layer", [nn.GRU(2, 6), RNN(2, 6, 2)], ids=["torch", "evenflow"])
+def test_a_layer_called_step_by_step(layer):
+    stepped, whole = Stepped(layer), SequenceModel(layer, 1)
+    whole.output.load_state_dict(stepped.output.state_dict())
+    x, y = torch.randn(STEPS, BATCH, 2), torch.randn(BATCH, 1)
+    np.testing.assert_allclose(
+        gradient_flow(stepped, x, y, squared, layers="all"),
+        gradient_flow(whole, x, y, squared, layers="all"),
+        rtol=1e-4,
+    )
+
+
+def test_refuses():
+    x, y = torch.randn(3, 2, 2), torch.zeros(2, 1)
+    with pytest.raises(ValueError, match="model must hold one recurrent layer"):
+        gradient_flow(nn.Linear(2, 1), x, y, squared)
+    with pytest.raises(ValueError, match="layers must be one of top, all, got 'first'"):
+        gradient_flow(SequenceModel(RNN(2, 4), 1), x, y, squared, layers="first")

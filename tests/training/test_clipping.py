@@ -33,19 +33,19 @@ def test_norm_is_that_of_one_long_vector(model):
 
 
 def test_scopes(model):
-    recurrent = in_scope(model, "recurrent")
+    recurrent = in_scope(model, "recurrent")[0]
     assert [p for n, p in model.named_parameters() if "weight_hh" in n] == recurrent
-    assert 0 < len(recurrent) < len(in_scope(model, "all")) == len(list(model.parameters()))
+    assert 0 < len(recurrent) < len(in_scope(model, "all")[0]) == len(list(model.parameters()))
 
 
 def test_frozen_parameters_are_left_out(model):
     model.output.bias.requires_grad_(False)
-    assert all(p is not model.output.bias for p in in_scope(model, "all"))
+    assert all(p is not model.output.bias for p in in_scope(model, "all")[0])
 
 
 def test_by_norm(model):
     before = grads(model)
-    clip(in_scope(model, "all"), 1.0, None, gradient_norm(model.parameters()))
+    clip(in_scope(model, "all")[0], 1.0, None, gradient_norm(model.parameters()))
     assert norm_of(grads(model).values()) == pytest.approx(1, rel=ROUNDING)
     scale = 1 / norm_of(before.values())
     for name, grad in grads(model).items():
@@ -54,20 +54,20 @@ def test_by_norm(model):
 
 def test_a_short_gradient_is_left_bit_for_bit(model):
     before = grads(model)
-    clip(in_scope(model, "all"), 1e6, 1e6)
+    clip(in_scope(model, "all")[0], 1e6, 1e6)
     assert all(torch.equal(grad, before[name]) for name, grad in grads(model).items())
 
 
 def test_by_value(model):
     before = grads(model)
-    clip(in_scope(model, "all"), None, 0.25)
+    clip(in_scope(model, "all")[0], None, 0.25)
     assert all(torch.equal(grad, before[name].clamp(-0.25, 0.25)) for name, grad in grads(model).items())
 
 
 @pytest.mark.parametrize(("norm", "value"), [(1.0, None), (None, 0.25)], ids=["by norm", "by value"])
 def test_recurrent_scope_leaves_the_rest(model, norm, value):
     before = grads(model)
-    clip(in_scope(model, "recurrent"), norm, value)
+    clip(in_scope(model, "recurrent")[0], norm, value)
     for name, grad in grads(model).items():
         assert torch.equal(grad, before[name]) == ("weight_hh" not in name)
     clipped = [grad for name, grad in grads(model).items() if "weight_hh" in name]
@@ -79,8 +79,18 @@ def test_recurrent_scope_leaves_the_rest(model, norm, value):
 
 def test_value_comes_before_norm(model):
     before = grads(model)
-    clip(in_scope(model, "all"), 0.5, 0.25, gradient_norm(model.parameters()))
+    clip(in_scope(model, "all")[0], 0.5, 0.25, gradient_norm(model.parameters()))
     after_value = {name: grad.clamp(-0.25, 0.25) for name, grad in before.items()}
     scale = 0.5 / norm_of(after_value.values())
     for name, grad in grads(model).items():
         torch.testing.assert_close(grad, after_value[name] * scale)
+
+
+def test_each_tensor_by_itself(model):
+    groups = in_scope(model, "each")
+    assert [len(group) for group in groups] == [1] * len(list(model.parameters()))
+    before = [p.grad.clone() for p in model.parameters()]
+    for group in groups:
+        clip(group, 0.1, None)
+    for p, g in zip(model.parameters(), before, strict=True):
+        torch.testing.assert_close(p.grad, g * min(1.0, 0.1 / g.norm().item()), rtol=1e-5, atol=1e-7)

@@ -74,3 +74,16 @@ def test_a_folder_with_another_task_is_refused(tmp_path):
     compare(TASK, [RNN], TRAINING, [1e-2], tmp_path)
     with pytest.raises(ValueError, match="another task"):
         compare(TASK | {"length": 12}, [RNN], TRAINING, [1e-2], tmp_path)
+
+
+def test_a_system_that_has_solved_the_task_tries_no_further_rate(tmp_path):
+    """Recalling the first of one number is solved at the first rate; nothing solves adding in six steps."""
+    easy = {"name": "recall-first", "length": 1, "symbols": 2, "embedding": 4}
+    training = TRAINING | {"steps": 60, "optimizer": "adam", "batch_size": 16}
+    systems = [{"name": "rnn", "hidden_size": 8}]
+    told = []
+    best = compare(easy, systems, training, [0.1, 0.01], tmp_path / "a", until_solved=True, announce=told.append)
+    assert (len(told), best[0].rate, best[0].solved) == (1, 0.1, True)
+    told.clear()
+    compare({"name": "adding"}, systems, TRAINING, [0.1, 0.01], tmp_path / "b", until_solved=True, announce=told.append)
+    assert len(told) == 2

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from evenflow.training.optimizers import OPTIMIZERS, make_optimizer
+from evenflow import RNN
+from evenflow.training.optimizers import BASES, OPTIMIZERS, make_optimizer
 from evenflow.training.settings import Settings
 
 # Equations below in float64 against torch's, ten steps.
@@ -14,7 +15,7 @@ ROUNDING = 1e-12
 def trajectory(settings: Settings, steps: int = 10) -> list[float]:
     """Minimise (w - 3)²/2 from w = 0."""
     w = nn.Parameter(torch.zeros((), dtype=torch.float64))
-    optimizer = make_optimizer([w], settings)
+    optimizer = make_optimizer(nn.ParameterList([w]), settings)
     path = []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -84,10 +85,26 @@ def test_rmsprop_takes_momentum():
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_frozen_parameters_are_left_out(name):
     free, frozen = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2), requires_grad=False)
-    (group,) = make_optimizer([free, frozen], Settings(optimizer=name)).param_groups
+    (group,) = make_optimizer(nn.ParameterList([free, frozen]), Settings(optimizer=name)).param_groups
     assert group["params"] == [free]
 
 
 def test_nothing_to_train():
     with pytest.raises(ValueError, match=r"^model has no parameter to train, at least one must require a gradient$"):
-        make_optimizer([], Settings())
+        make_optimizer(nn.ParameterList([]), Settings())
+
+
+@pytest.mark.parametrize("bases", BASES)
+def test_orthonormal_bases_have_an_optimiser_of_their_own(bases):
+    layer = RNN(2, 6, map="factorized", margin=0.1)
+    optimizer = make_optimizer(layer, Settings(optimizer="rmsprop", rate=1e-2, bases=bases, bases_rate=1e-4))
+    rates = {group["stiefel"]: group["lr"] for group in optimizer.param_groups if group["stiefel"]}
+    assert rates == {True: 1e-4}
+    ordinary = sorted(group["lr"] for group in optimizer.param_groups if not group["stiefel"])
+    assert ordinary == pytest.approx([1e-2, 1e-2 / 0.2])
+    assert [type(member).__name__ for member in optimizer.optimizers] == ["RMSprop", BASES[bases].__name__]
+
+
+def test_a_rate_for_bases_that_are_not_there():
+    with pytest.raises(ValueError, match=r"^bases_rate goes with a factorized map, got a model with no orthonormal"):
+        make_optimizer(RNN(2, 6), Settings(bases_rate=1e-4))

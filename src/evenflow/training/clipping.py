@@ -1,4 +1,4 @@
-"""Gradient clipping by value and by norm, on everything or on the recurrent matrices alone."""
+"""Gradient clipping by value and by norm: of everything, of the recurrent matrices, or of every tensor by itself."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-SCOPES = ("all", "recurrent")
+SCOPES = ("all", "recurrent", "each")
 RECURRENT = "weight_hh"
 
 
-def in_scope(model: nn.Module, scope: str) -> list[nn.Parameter]:
-    """The trained parameters that clipping touches: all, or those with "weight_hh" in their name."""
-    return [p for name, p in model.named_parameters() if p.requires_grad and (scope == "all" or RECURRENT in name)]
+def in_scope(model: nn.Module, scope: str) -> list[list[nn.Parameter]]:
+    """The trained parameters that are clipped, in groups that are clipped by themselves.
+
+    One group of all, one of those with "weight_hh" in their name ("recurrent"), or as many as there are ("each").
+    """
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if scope == "each":
+        return [[p] for _, p in named]
+    return [[p for name, p in named if scope == "all" or RECURRENT in name]]
 
 
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:

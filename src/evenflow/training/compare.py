@@ -41,6 +41,7 @@ def compare(
     rates: Sequence[float],
     folder: Path,
     *,
+    until_solved: bool = False,
     progress: bool = True,
     announce: Callable[[str], None] = lambda _: None,
 ) -> list[Attempt]:
@@ -53,7 +54,9 @@ def compare(
         task, training: tables as in `train`.
         systems: one table each, with a name and a hidden_size; an optional ``label`` tells two settings of one system
             apart.
-        rates: the learning rates every system may try.
+        rates: the learning rates every system may try, in this order.
+        until_solved: a system that has solved the task tries no further rate. With falling rates this is the search of
+            the SGORNN document for the largest rate that converges.
         folder: gets one run folder per attempt. Attempts already finished there are read back, interrupted ones
             resumed, so that a comparison can be stopped and started again.
         announce: told about each attempt before it starts.
@@ -76,6 +79,8 @@ def compare(
         raise ValueError("systems and rates must differ from each other; give systems of one name a label each")
     attempts: dict[str, list[Attempt]] = {}
     for number, (label, rate, config, run) in enumerate(plans, 1):
+        if until_solved and any(attempt.solved for attempt in attempts.get(label, [])):
+            continue
         announce(f"{number} of {len(plans)}: {label}, rate {rate:g}")
         attempts.setdefault(label, []).append(_attempt(label, rate, config, run, progress))
     return [min(tries, key=lambda attempt: attempt.score) for tries in attempts.values()]

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from evenflow.maps import parameter_groups
 from evenflow.recurrent import Recurrent
 from evenflow.tasks import Task
 
-from . import checkpoint, metrics
+from . import checkpoint, evaluation, metrics
 from .launch import check_device, launch
 from .loop import Loop
+from .methods import rehearse
 from .result import Result
 from .run_folder import Run, RunWriter, refuse_used
 from .seeds import derive
@@ -112,31 +112,29 @@ def fit_settings(
 
 
 def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
-    """A ValueError if the model's answer to two sequences does not have the shape the task asks for."""
+    """A ValueError if the model's answer to two sequences has another shape than the task asks for, or cannot be learnt
+    from in the way the settings name."""
     parameter = next(model.parameters(), None)
     if parameter is None:
         raise ValueError("model has no parameter to train, at least one must require a gradient")
-    if any(group["stiefel"] for group in parameter_groups(model, 1.0)):
-        raise ValueError(
-            f"optimizer {settings.optimizer} would move the bases of a factorized map off the orthogonal matrices; "
-            "train another map, such as svd"
-        )
     if settings.probe_every is not None and not isinstance(getattr(model, "layer", None), Recurrent):
         raise ValueError("probe_every needs a model whose layer is one of evenflow's, because it listens to the states")
     generator = torch.Generator(parameter.device).manual_seed(derive(settings.seed, "check"))
     batch = task.batch(2, generator)
-    inputs = batch.inputs.to(parameter.dtype) if batch.inputs.is_floating_point() else batch.inputs
+    if batch.inputs.is_floating_point():
+        batch = batch._replace(inputs=batch.inputs.to(parameter.dtype))
     was_training = model.training
     try:
         with torch.no_grad():
-            outputs, _ = model.eval()(inputs, **({} if batch.lengths is None else {"lengths": batch.lengths}))
+            outputs, _ = evaluation.answer(model.eval(), batch)
     finally:
         model.train(was_training)
-    wanted = (2, task.output_size) if task.readout == "last" else (len(inputs), 2, task.output_size)
+    wanted = (2, task.output_size) if task.readout == "last" else (len(batch.inputs), 2, task.output_size)
     if tuple(outputs.shape) != wanted:
         raise ValueError(
             f"model must answer two sequences of task {task.name} with shape {wanted}, got {tuple(outputs.shape)}"
         )
+    rehearse(model, task, batch, settings)
 
 
 def _check_same(run: Run, table: Mapping[str, Any], settings: Settings) -> None:
@@ -212,6 +210,7 @@ def _run(loop: Loop, progress: bool) -> None:
         best_loss=loop.best_loss,
         best_metric=loop.best_metric,
         **({} if math.isnan(loop.test_loss) else {"test_loss": loop.test_loss, "test_metric": loop.test_metric}),
+        **({"data_note": loop.task.note} if loop.task.note else {}),
     )
 
 
@@ -228,6 +227,7 @@ def _result(loop: Loop, folder: Path | None) -> Result:
     assert loop.best_step is not None
     return Result(
         model=loop.model,
+        task=loop.task,
         steps=loop.step,
         loss=last("loss"),
         valid_loss=last("valid_loss"),

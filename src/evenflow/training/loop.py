@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from evenflow.tasks import Batch, Position, Task
 
 from . import checkpoint, evaluation, metrics
-from .clipping import clip, gradient_norm, in_scope
-from .optimizers import make_optimizer
+from .methods import make_method
 from .progress import ProgressBar
 from .run_folder import RunWriter
 from .schedules import factor
@@ -47,11 +46,11 @@ class Loop:
         self, fabric: Fabric, model: nn.Module, task: Task, settings: Settings, writer: RunWriter | None
     ) -> None:
         self.fabric, self.model, self.task, self.settings, self.writer = fabric, model, task, settings, writer
+        model.zero_grad()  # what a caller's own backward pass has left
         self.module = fabric.setup_module(model)
-        self.optimizer = make_optimizer(model.parameters(), settings)
-        self._apply: Any = fabric.setup_optimizers(self.optimizer)
-        self._trained = in_scope(model, "all")
-        self._clipped = in_scope(model, settings.clip_scope)
+        self.method = make_method(fabric, self.module, model, task, settings)
+        self.optimizer = self.method.optimizer
+        self._trained = [p for p in model.parameters() if p.requires_grad]
         self._generator = torch.Generator(fabric.device)
         self._loss_sum = torch.zeros((), device=fabric.device)
         self._norm_sum = torch.zeros((), device=fabric.device)
@@ -95,20 +94,10 @@ class Loop:
         settings = self.settings
         batch = self._draw("train", self.step)
         seed_global(derive(settings.seed, "noise", self.step, self.fabric.global_rank), self.fabric.device)
-        outputs, state = evaluation.answer(self.module, batch, self._state)
+        loss, norm, state = self.method.update(batch, self._state, self._share(self.step))
         if self.task.carries:
             self._state = evaluation.cut(state)
-        loss = self.task.loss(outputs, batch.targets)
-        self.fabric.backward(loss)
-        norm = gradient_norm(self._trained)
-        if settings.clip_norm is not None or settings.clip_value is not None:
-            measured = norm if settings.clip_scope == "all" else None
-            clip(self._clipped, settings.clip_norm, settings.clip_value, measured)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._rate(self.step)
-        self._apply.step()
-        self._apply.zero_grad()
-        self._loss_sum += loss.detach()
+        self._loss_sum += loss
         self._norm_sum += norm
         self._since += 1
         self.step += 1
@@ -130,7 +119,7 @@ class Loop:
         self._norm_sum.zero_()
         self._since = 0
         row: dict[str, float | None] = {"step": self.step, "loss": loss, "gradient_norm": norm}
-        row["rate"] = self._rate(self.step - 1)
+        row["rate"] = self.settings.rate * self._share(self.step - 1)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if validating and finite:
             row["valid_loss"], row["valid_metric"] = self._validate()
@@ -256,9 +245,10 @@ class Loop:
         order = derive(self.settings.seed, "order")
         return Position(self.step, self.settings.steps, order, self.fabric.global_rank, self.fabric.world_size)
 
-    def _rate(self, step: int) -> float:
+    def _share(self, step: int) -> float:
+        """What the schedule leaves of the learning rate."""
         s = self.settings
-        return s.rate * factor(s.schedule, step, s.steps, s.decay, s.decay_every)
+        return factor(s.schedule, step, s.steps, s.decay, s.decay_every)
 
     def _read(self, values: Tensor) -> list[float]:
         """Numbers from the device, averaged over the processes: the one place where the loop waits."""

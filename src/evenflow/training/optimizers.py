@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from evenflow.optim import GeodesicAdam, GeodesicSGD, Joined, divide
+
 if TYPE_CHECKING:
     from .settings import Settings
 
+Groups = list[dict[str, Any]]
 
-def adam(parameters: list[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+
+def adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """Kingma and Ba 2015."""
-    return torch.optim.Adam(
-        parameters, lr=settings.rate, weight_decay=settings.weight_decay, fused=_one_kernel(parameters)
-    )
+    return torch.optim.Adam(groups, lr=settings.rate, weight_decay=settings.weight_decay, fused=_one_kernel(groups))
 
 
-def rmsprop(parameters: list[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+def rmsprop(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """Tieleman and Hinton 2012; the running mean of squares keeps `smoothing` of itself at each step."""
     return torch.optim.RMSprop(
-        parameters,
+        groups,
         lr=settings.rate,
         alpha=settings.smoothing,
         momentum=settings.momentum,
@@ -30,33 +32,42 @@ def rmsprop(parameters: list[nn.Parameter], settings: Settings) -> torch.optim.O
     )
 
 
-def sgd(parameters: list[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
+def sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """v ← μ v + g, then w ← w - η v, or w ← w - η (g + μ v) with Nesterov's momentum (Sutskever et al. 2013)."""
     return torch.optim.SGD(
-        parameters,
+        groups,
         lr=settings.rate,
         momentum=settings.momentum,
         nesterov=settings.nesterov,
         weight_decay=settings.weight_decay,
-        fused=_one_kernel(parameters),
+        fused=_one_kernel(groups),
     )
 
 
-OPTIMIZERS: dict[str, Callable[[list[nn.Parameter], Settings], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[Groups, Settings], torch.optim.Optimizer]] = {
     "adam": adam,
     "rmsprop": rmsprop,
     "sgd": sgd,
 }
+BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": GeodesicSGD, "adam": GeodesicAdam}
 
 
-def make_optimizer(parameters: Iterable[nn.Parameter], settings: Settings) -> torch.optim.Optimizer:
-    """The optimiser the settings name, over the parameters that are trained."""
-    trained = [p for p in parameters if p.requires_grad]
-    if not trained:
+def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
+    """The optimiser the settings name, over the parameters that are trained.
+
+    The spectrum of a factorized map has its own rate, and its orthonormal bases an optimiser that keeps them so.
+    """
+    ordinary, orthonormal = divide(model, settings.rate, settings.bases_rate)
+    if not ordinary and not orthonormal:
         raise ValueError("model has no parameter to train, at least one must require a gradient")
-    return OPTIMIZERS[settings.optimizer](trained, settings)
+    if settings.bases_rate is not None and not orthonormal:
+        raise ValueError("bases_rate goes with a factorized map, got a model with no orthonormal bases")
+    members = [OPTIMIZERS[settings.optimizer](ordinary, settings)] if ordinary else []
+    if orthonormal:
+        members.append(BASES[settings.bases](orthonormal, lr=settings.rate))
+    return members[0] if len(members) == 1 else Joined(members)
 
 
-def _one_kernel(parameters: list[nn.Parameter]) -> bool | None:
+def _one_kernel(groups: Groups) -> bool | None:
     """On a GPU one fused kernel updates all weights; it knows real numbers only."""
-    return True if all(p.is_cuda and p.is_floating_point() for p in parameters) else None
+    return True if all(p.is_cuda and p.is_floating_point() for group in groups for p in group["params"]) else None

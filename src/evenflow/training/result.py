@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
+from evenflow.tasks import Task
+
 from .metrics import Metrics
 
 
@@ -17,6 +19,7 @@ class Result:
 
     Attributes:
         model: the trained model.
+        task: what it was trained on.
         steps: updates made.
         loss: mean training loss of the last row.
         valid_loss, valid_metric: of the last validation.
@@ -32,6 +35,7 @@ class Result:
     """
 
     model: nn.Module = field(repr=False)
+    task: Task = field(repr=False)
     steps: int
     loss: float
     valid_loss: float

@@ -8,15 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+from evenflow import penalties
 from evenflow.checks import one_of, unknown, whole_number
 from evenflow.tasks.task import Task, option
 
 from .clipping import SCOPES
-from .optimizers import OPTIMIZERS
+from .optimizers import BASES, OPTIMIZERS
 from .schedules import SCHEDULES
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
 VALIDATION_BATCHES = 10
+OWN_METHODS = ("temporal-simplex", "hessian-free")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
 
@@ -34,18 +36,29 @@ class Settings:
     steps: int = option(1000, "updates to make")
     epochs: int | None = option(None, "passes over a data set to make, in place of steps")
     batch_size: int = option(50, "sequences in a batch, in each process")
-    optimizer: str = option("adam", "adam, rmsprop or sgd")
+    optimizer: str = option("adam", "adam, rmsprop, sgd, temporal-simplex or hessian-free")
     rate: float = option(1e-3, "learning rate at the start")
     momentum: float = option(0.0, "momentum of sgd and rmsprop")
     nesterov: bool = option(False, "look ahead along the momentum (sgd)")
     smoothing: float = option(0.99, "how much rmsprop's running mean of squares keeps at each step")
     weight_decay: float = option(0.0, "pull of the weights towards zero, added to the gradient")
+    bases: str = option("sgd", "how the orthonormal bases of a factorized map move, along geodesics: sgd or adam")
+    bases_rate: float | None = option(None, "their learning rate; the common one by default")
+    psi: float | None = option(None, "gradient norm above which temporal-simplex takes the plain gradient")
+    damping: float = option(0.1, "damping of hessian-free at the start")
+    structural: float = option(0.0, "its share of structural damping, on the change of the states")
+    curvature_size: int | None = option(
+        None, "sequences that it measures the curvature on; all of the batch by default"
+    )
+    penalty: str | None = option(None, "added to the loss: see `evenflow penalties`; several with a plus between them")
     schedule: str = option("constant", "the rate over time: constant, linear (to zero), exponential or step")
     decay: float = option(0.5, "factor of the exponential and step schedules")
     decay_every: int = option(1000, "updates after which the rate has been multiplied by decay once")
     clip_norm: float | None = option(None, "largest norm of the gradient")
     clip_value: float | None = option(None, "largest absolute value of an entry of the gradient")
-    clip_scope: str = option("all", "what is clipped: all, or the recurrent matrices alone (recurrent)")
+    clip_scope: str = option(
+        "all", "what is clipped: all, the recurrent matrices (recurrent) or each tensor alone (each)"
+    )
     log_every: int = option(10, "updates between two rows of metrics.csv")
     validate_every: int = option(100, "updates between two validations; the last update is always validated")
     validation_batches: int | None = option(
@@ -64,33 +77,52 @@ class Settings:
             whole_number(name, getattr(self, name), 1)
         whole_number("checkpoint_every", self.checkpoint_every, 1)
         whole_number("seed", self.seed, 0)
-        for name in ("patience", "probe_every", "epochs", "validation_batches"):
+        for name in ("patience", "probe_every", "epochs", "validation_batches", "curvature_size"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
-        for name in ("rate", "decay", "clip_norm", "clip_value"):
+        for name in ("rate", "decay", "damping", "clip_norm", "clip_value", "bases_rate", "psi"):
             value = getattr(self, name)
-            if not (value is None and name.startswith("clip")):
+            if not (value is None and name in ("clip_norm", "clip_value", "bases_rate", "psi")):
                 _number(name, value, "above 0", lambda v: v > 0)
-        _number("weight_decay", self.weight_decay, "of at least 0", lambda v: v >= 0)
+        for name in ("weight_decay", "structural"):
+            _number(name, getattr(self, name), "of at least 0", lambda v: v >= 0)
         for name in ("momentum", "smoothing"):
             _number(name, getattr(self, name), "in [0, 1)", lambda v: 0 <= v < 1)
         for name in ("nesterov", "stop_when_solved"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
-        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        one_of("optimizer", self.optimizer, (*OPTIMIZERS, *OWN_METHODS))
+        one_of("bases", self.bases, BASES)
+        if self.penalty is not None:
+            penalties.make(self.penalty)
         one_of("schedule", self.schedule, SCHEDULES)
         one_of("clip_scope", self.clip_scope, SCOPES)
         one_of("precision", self.precision, PRECISIONS)
         kind, colon, index = str(self.device).partition(":")
         if kind not in DEVICES or (colon and not (kind == "cuda" and index.isdigit())):
             raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {self.device!r}")
-        if self.momentum and self.optimizer == "adam":
-            raise ValueError(f"momentum goes with sgd and rmsprop, got momentum {self.momentum!r} with adam")
+        if self.momentum and self.optimizer not in ("sgd", "rmsprop"):
+            raise ValueError(
+                f"momentum goes with sgd and rmsprop, got momentum {self.momentum!r} with {self.optimizer}"
+            )
         if self.epochs is not None and self.steps != type(self).__dataclass_fields__["steps"].default:
             raise ValueError(f"epochs stand in place of steps, got both, {self.epochs!r} and {self.steps!r}")
+        by_gradient = self.optimizer in OPTIMIZERS
         # A setting that would change nothing is a slip, and is not passed over.
         for name, used, needs in (
             ("smoothing", self.optimizer == "rmsprop", "optimizer rmsprop"),
+            ("weight_decay", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("penalty", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("clip_norm", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("clip_value", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("bases", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("bases_rate", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("psi", self.optimizer == "temporal-simplex", "optimizer temporal-simplex"),
+            ("damping", self.optimizer == "hessian-free", "optimizer hessian-free"),
+            ("structural", self.optimizer == "hessian-free", "optimizer hessian-free"),
+            ("curvature_size", self.optimizer == "hessian-free", "optimizer hessian-free"),
+            ("rate", self.optimizer != "hessian-free", "an optimizer other than hessian-free, which finds its own"),
+            ("schedule", self.optimizer != "hessian-free", "an optimizer other than hessian-free"),
             ("decay", self.schedule in ("exponential", "step"), "schedule exponential or step"),
             ("decay_every", self.schedule in ("exponential", "step"), "schedule exponential or step"),
             ("clip_scope", self.clip_norm is not None or self.clip_value is not None, "a clip_norm or clip_value"),

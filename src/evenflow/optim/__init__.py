@@ -1,0 +1,24 @@
+"""Ways to learn that torch does not have: along orthonormal columns, by steps in time, with curvature."""
+
+from __future__ import annotations
+
+from evenflow.optim.conjugate_gradient import conjugate_gradient
+from evenflow.optim.gauss_newton import GaussNewton
+from evenflow.optim.geodesic import GeodesicSGD
+from evenflow.optim.geodesic_adam import GeodesicAdam
+from evenflow.optim.hessian_free import HessianFree, Progress
+from evenflow.optim.joined import Joined, divide
+from evenflow.optim.temporal_simplex import TemporalSimplex, simplex_weights
+
+__all__ = [
+    "GaussNewton",
+    "GeodesicAdam",
+    "GeodesicSGD",
+    "HessianFree",
+    "Joined",
+    "Progress",
+    "TemporalSimplex",
+    "conjugate_gradient",
+    "divide",
+    "simplex_weights",
+]

@@ -1,0 +1,63 @@
+"""Adam along the matrices with orthonormal columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenflow.optim.geodesic import Geodesic, keep, kept
+
+
+class GeodesicAdam(Geodesic):
+    """Adam with a tangent for its first moment and one number a matrix for its second.
+
+    With T = A M the gradient's tangent at M, ``V ← β1 V + (1 - β1) T``, ``s ← β2 s + (1 - β2) mean(T²)``, and a Cayley
+    step along ``V̂ / (√ŝ + ε)``, hats being the usual corrections for the start at zero. V is carried from step to step
+    as in `GeodesicSGD`.
+
+    A scale of its own for every entry would turn the tangent out of the tangents; one for each matrix does not. It is
+    the root of the *mean* square, so that `lr` means what it means in Adam: the size of a typical entry's change.
+
+    Shapes:
+        as in `GeodesicSGD`.
+
+    Args:
+        params, lr: see `GeodesicSGD`.
+        betas: β1 and β2.
+        eps: ε.
+
+    >>> optimizer = GeodesicAdam([nn.Parameter(init.orthogonal(8))], lr=1e-3)
+
+    References: Bécigneul and Ganea 2019 (one number for each manifold); Li et al. 2020 (with Cayley's step).
+    """
+
+    def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas must be at least 0 and below 1, got {betas!r}")
+        if not eps > 0:
+            raise ValueError(f"eps must be above 0, got {eps!r}")
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+
+    def _velocity(
+        self,
+        gradient: Tensor,
+        carry: Callable[[Tensor], Tensor],
+        states: list[dict[str, Any]],
+        group: dict[str, Any],
+        shape: torch.Size,
+    ) -> Tensor:
+        (beta1, beta2), one = group["betas"], (*shape[:-2], 1, 1)
+        first = torch.lerp(gradient, carry(kept(states, "first", gradient, shape)), beta1)
+        # The same for a tangent T = A M and for A itself at a square M, which only turns it.
+        square = torch.linalg.vector_norm(gradient, dim=(-2, -1), keepdim=True) ** 2 / shape[-2:].numel()
+        second = torch.lerp(square, kept(states, "second", square, one), beta2)
+        keep(states, "first", first, shape)
+        keep(states, "second", second, one)
+        # Parameters of one group need not have made the same number of steps.
+        steps = torch.tensor([float(state["step"]) for state in states], dtype=torch.float64)
+        steps = steps.repeat_interleave(len(gradient) // len(states)).view(-1, 1, 1)
+        corrected1, corrected2 = ((1 - beta**steps).to(second) for beta in (beta1, beta2))
+        return group["lr"] / (corrected1 * ((second / corrected2).sqrt() + group["eps"])) * first

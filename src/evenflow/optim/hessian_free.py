@@ -1,0 +1,215 @@
+"""Newton's method without the matrix: steps that know the curvature."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from evenflow.checks import whole_number
+from evenflow.maps import parameter_groups
+from evenflow.optim.conjugate_gradient import conjugate_gradient
+from evenflow.optim.gauss_newton import GaussNewton
+from evenflow.optim.processes import mean_over_processes
+
+Batch = Sequence[Any]  # inputs, targets and, where sequences differ in length, lengths: a `tasks.Batch`
+# The rule of Levenberg and Marquardt (Galvan, 2.26): above `GOOD` the model was trusted too little.
+GOOD, POOR, LESS, MORE = 3 / 4, 1 / 4, 2 / 3, 3 / 2
+# The line search: each try is this much shorter, and must bring this share of what the slope promises.
+SHORTER, SHARE, TRIES = 0.8, 1e-2, 60
+
+
+class Progress(NamedTuple):
+    """What one step did.
+
+    Attributes:
+        before, after: the loss on the gradient's batch.
+        ratio: ρ, the change of the loss over the change the quadratic model foretold, before the line search.
+        damping: λ for the next step.
+        rate: what the line search multiplied the direction by; 0 if nothing descended.
+        products: Gauss-Newton products on the curvature's batch, each worth about two gradients there.
+        evaluations: forward passes on the gradient's batch, besides the one of the gradient.
+        norm: of the gradient.
+    """
+
+    before: float
+    after: float
+    ratio: float
+    damping: float
+    rate: float
+    products: int
+    evaluations: int
+    norm: float
+
+
+def answer(model: nn.Module, batch: Batch) -> Tensor:
+    """The outputs of `model` on a batch; of a pair (outputs, state) the first."""
+    lengths = batch[2] if len(batch) > 2 else None
+    result = model(batch[0]) if lengths is None else model(batch[0], lengths=lengths)
+    return result[0] if isinstance(result, tuple) else result
+
+
+class HessianFree(torch.optim.Optimizer):
+    """Minimises ``M(δ) = ∇Lᵀδ + ½ δᵀ(G + λI + λμS)δ`` by truncated conjugate gradients, and steps by δ.
+
+    G is the Gauss-Newton matrix of the loss and S that of the states' squared change (see `GaussNewton`), neither ever
+    formed. Conjugate gradients start from the previous δ, shrunk; of their iterates the loss chooses one, and a line
+    search how far to go along it. λ follows the rule of Levenberg and Marquardt: with
+    ``ρ = (L(θ + δ) - L(θ)) / (∇Lᵀδ + ½ δᵀGδ)``, λ ← 2λ/3 where ρ > 3/4, and λ ← 3λ/2 where ρ < 1/4.
+
+    Args:
+        model: any model with a gradient of the gradient; evenflow's layers run as the reference loop where the
+            curvature is taken, and in their fast way elsewhere. No dropout: the loss must be a function of the weights.
+        loss: of outputs and targets, convex in the outputs, a mean over the batch.
+        damping: λ at the start.
+        structural: μ; 0 for Tikhonov's damping alone. With a recurrent network some helps.
+        iterations, tolerance: of the conjugate gradients.
+        warmth: the share of the previous δ to start from.
+
+    >>> optimizer = HessianFree(model, task.loss, structural=0.03)
+    >>> optimizer.step(task.batch(1000, generator), task.batch(200, generator)).after
+
+    Under several processes each brings its own batches; gradients, products and losses are averaged at every use, so
+    that all take the same step. Call the model itself, not its DDP wrapper.
+
+    Note on the updates: equation 2.20 of Galvan lacks θ_k, and 2.25 has the previous δ where it means the present one.
+
+    References: Martens 2010; Martens and Sutskever 2011; Galvan, 2.2.2.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        *,
+        damping: float = 0.1,
+        structural: float = 0.0,
+        iterations: int = 100,
+        tolerance: float = 5e-4,
+        warmth: float = 0.95,
+        answer: Callable[[nn.Module, Batch], Tensor] = answer,
+    ) -> None:
+        if not 0 < damping < math.inf:
+            raise ValueError(f"damping must be a number above 0, got {damping!r}")
+        if not 0 <= structural < math.inf:
+            raise ValueError(f"structural must be a number of at least 0, got {structural!r}")
+        if not 0 <= warmth <= 1:
+            raise ValueError(f"warmth must be from 0 to 1, got {warmth!r}")
+        whole_number("iterations", iterations, 1)
+        trained = [p for p in model.parameters() if p.requires_grad]
+        if len({(p.dtype, p.device) for p in trained}) > 1 or any(p.is_complex() for p in trained):
+            raise ValueError("HessianFree needs real parameters of one dtype on one device")
+        if any(group["stiefel"] for group in parameter_groups(model, 1.0)):
+            raise ValueError("HessianFree would move the bases of a factorized map off the orthogonal matrices")
+        if any(_drops(part) for part in model.modules()):
+            raise ValueError("HessianFree needs a model without dropout, because it compares losses")
+        self.model, self.loss, self.answer = model, loss, answer
+        self._asked = _Asked(model, answer)
+        self._names = [name for name, p in self._asked.named_parameters() if p.requires_grad]
+        defaults = {
+            "damping": damping,
+            "structural": structural,
+            "iterations": iterations,
+            "tolerance": tolerance,
+            "warmth": warmth,
+        }
+        super().__init__(trained, defaults)
+
+    def step(self, batch: Batch, curvature: Batch | None = None) -> Progress:  # type: ignore[override]
+        """One step.
+
+        Args:
+            batch: for the gradient, the losses and the line search.
+            curvature: for the products, may be smaller; `batch` if None.
+        """
+        group = self.param_groups[0]
+        parameters: list[nn.Parameter] = group["params"]
+        damping, structural = group["damping"], group["damping"] * group["structural"]
+        theta = GaussNewton.join([p.detach() for p in parameters])
+        before, gradient = self._gradient(batch, parameters)
+        source = batch if curvature is None else curvature
+        matrix = GaussNewton(
+            self.model,
+            parameters,
+            lambda: self.answer(self.model, source),
+            lambda outputs: self.loss(outputs, source[1]),
+            states=structural > 0,
+        )
+
+        def damped(v: Tensor) -> Tensor:
+            return mean_over_processes(matrix.product(v, structural)) + damping * v
+
+        start = group["warmth"] * GaussNewton.join([self._previous(p) for p in parameters])
+        found = conjugate_gradient(damped, -gradient, start, group["iterations"], group["tolerance"])
+        evaluations = 0
+
+        def value(delta: Tensor) -> float:
+            nonlocal evaluations
+            evaluations += 1
+            return self._value(batch, matrix.split(theta + delta))
+
+        delta, reached = self._best(found.kept, value)
+        foretold = float(gradient.dot(delta) + 0.5 * delta.dot(mean_over_processes(matrix.product(delta))))
+        ratio = (reached - before) / foretold if foretold < 0 else -math.inf
+        group["damping"] = damping * (LESS if ratio > GOOD else MORE if not ratio >= POOR else 1.0)
+        slope, rate = float(gradient.dot(delta)), 1.0
+        tries = 0
+        while not reached <= before + SHARE * rate * slope and tries < TRIES:
+            rate, tries = SHORTER * rate, tries + 1
+            reached = value(rate * delta)
+        if not reached <= before:
+            rate, reached = 0.0, before
+        products = found.iterations + 1 + bool(start.any())
+        with torch.no_grad():
+            for p, piece in zip(parameters, matrix.split(delta), strict=True):
+                self.state[p]["direction"] = piece.clone() if rate else torch.zeros_like(piece)
+                p.add_(piece, alpha=rate)
+        norm = float(gradient.norm())
+        return Progress(before, reached, ratio, group["damping"], rate, products, evaluations, norm)
+
+    def _gradient(self, batch: Batch, parameters: list[nn.Parameter]) -> tuple[float, Tensor]:
+        with torch.enable_grad():
+            loss = self.loss(self.answer(self.model, batch), batch[1])
+        found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        whole = mean_over_processes(torch.cat([loss.detach().reshape(1), GaussNewton.join(found)]))
+        return float(whole[0]), whole[1:]
+
+    def _previous(self, p: nn.Parameter) -> Tensor:
+        return self.state[p]["direction"] if "direction" in self.state[p] else torch.zeros_like(p)
+
+    @torch.no_grad()
+    def _value(self, batch: Batch, values: list[Tensor]) -> float:
+        """The loss at other values of the parameters, which themselves stay: the graph of the products needs them."""
+        outputs = torch.func.functional_call(self._asked, dict(zip(self._names, values, strict=True)), (batch,))
+        loss = float(mean_over_processes(self.loss(outputs, batch[1])))
+        return loss if math.isfinite(loss) else math.inf
+
+    @staticmethod
+    def _best(iterates: list[Tensor], value: Callable[[Tensor], float]) -> tuple[Tensor, float]:
+        """Back through the iterates for as long as the loss falls: the last minimise the model, not the loss."""
+        best, reached = iterates[-1], value(iterates[-1])
+        for earlier in reversed(iterates[:-1]):
+            found = value(earlier)
+            if found > reached:
+                break
+            best, reached = earlier, found
+        return best, reached
+
+
+class _Asked(nn.Module):
+    """`answer` as a module, for `functional_call`."""
+
+    def __init__(self, model: nn.Module, answer: Callable[[nn.Module, Batch], Tensor]) -> None:
+        super().__init__()
+        self.model, self.answer = model, answer
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.answer(self.model, batch)
+
+
+def _drops(part: nn.Module) -> bool:
+    share = part.p if isinstance(part, nn.modules.dropout._DropoutNd) else getattr(part, "dropout", 0.0)
+    return part.training and isinstance(share, float) and share > 0

@@ -1,0 +1,16 @@
+"""Means over the processes of a distributed run."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+
+def mean_over_processes(values: Tensor) -> Tensor:
+    """`values` averaged over all processes, the same bits in each; as it is where there is one process."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return values
+    total = values.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total / dist.get_world_size()

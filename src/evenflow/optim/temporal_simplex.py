@@ -1,0 +1,141 @@
+"""Descent along a random mixture of the gradient's shares in time, each of length one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenflow.checks import one_of
+from evenflow.maps import parameter_groups
+from evenflow.model import SequenceModel
+from evenflow.optim.processes import mean_over_processes
+from evenflow.probes.temporal_components import Alignment, Heard, alignment, hearing, inner, norm
+
+# A component shorter than this is left as it is: it has no direction to speak of.
+SHORTEST = 1e-8
+DRAWS = ("exponential", "uniform")
+
+
+def simplex_weights(steps: int, draw: str, generator: torch.Generator) -> Tensor:
+    """T positive float64 numbers that add up to one.
+
+    Args:
+        draw: ``"exponential"``, ``x = exp(1 - u)`` over its sum, nearly equal weights, as the document's code has; or
+            ``"uniform"``, every point of the simplex as likely.
+
+    >>> simplex_weights(3, "uniform", torch.Generator().manual_seed(0)).sum()
+    tensor(1., dtype=torch.float64)
+    """
+    one_of("draw", draw, DRAWS)
+    u = torch.rand(steps, generator=generator, dtype=torch.float64)
+    x = torch.exp(1 - u) if draw == "exponential" else -torch.log1p(-u)
+    return x / x.sum()
+
+
+class TemporalSimplex(torch.optim.Optimizer):
+    """Steps along ``d = |∇L| g / |g|`` with ``g = Σ_t β_t ∇L|_t / |∇L|_t|``, β drawn anew from the simplex each time.
+
+    ∇L|_t is the gradient by the copy of all parameters that step t uses; all of them come from one backward pass, see
+    `probes.temporal_components`. Far steps have as much say as near ones. Where d does not descend, or |∇L| exceeds ψ,
+    the step is along ∇L itself. Its length is μ|d| where |d| <= threshold, else μ.
+
+    Args:
+        model: a `SequenceModel` over a layer of evenflow whose state is one vector and which runs one way; an LSTM, a
+            bidirectional layer and torch's own layers are refused.
+        lr: μ.
+        threshold: c of equation 3.6.
+        psi: ψ, or None for none; the document has 0.5 for adding.
+        draw: of the weights β, see `simplex_weights`.
+        seed: of the weights; update k draws from (seed, k), so that a resumed run and every process draw the same.
+
+    >>> optimizer = TemporalSimplex(model)
+    >>> with optimizer.listen():
+    ...     loss = task.loss(model(batch.inputs)[0], batch.targets)
+    >>> optimizer.backward(loss)  # in place of loss.backward(): puts d where the gradient would be
+    >>> optimizer.step()
+    >>> optimizer.alignment.cosine  # to the true gradient, for condition 3.33
+
+    Under several processes each has its own batch: gradient and direction are averaged, and a component's norm is the
+    root mean square of its norms in the processes. Call the model itself, not its DDP wrapper.
+
+    Note on the norm of d: components are measured by the recurrent matrix, d and ∇L by the numbers a map makes it from.
+
+    Reference: Galvan, 3.3 and 3.4.
+    """
+
+    def __init__(
+        self,
+        model: SequenceModel,
+        lr: float = 1e-3,
+        *,
+        threshold: float = 1.0,
+        psi: float | None = None,
+        draw: str = "exponential",
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(model, SequenceModel):
+            raise ValueError(f"TemporalSimplex needs a SequenceModel, got {type(model).__name__}")
+        one_of("draw", draw, DRAWS)
+        for name, value in (("lr", lr), ("threshold", threshold), ("psi", psi)):
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name} must be a number above 0, got {value!r}")
+        if any(group["stiefel"] for group in parameter_groups(model, 1.0)):
+            raise ValueError("TemporalSimplex would move the bases of a factorized map off the orthogonal matrices")
+        self.model, self.alignment = model, None
+        self._heard: Heard | None = None
+        trained = [p for p in model.parameters() if p.requires_grad]
+        defaults = {"lr": lr, "threshold": threshold, "psi": psi, "draw": draw, "seed": seed, "updates": 0}
+        super().__init__(trained, defaults)
+
+    alignment: Alignment | None
+
+    @contextmanager
+    def listen(self) -> Iterator[None]:
+        """Note what the model does inside the block, which must call it once."""
+        with hearing(self.model) as self._heard:
+            yield
+
+    def backward(self, loss: Tensor) -> None:
+        """Put the direction d where ``loss.backward()`` would put the gradient (nothing is added to what was there)."""
+        if self._heard is None:
+            raise ValueError("backward needs a loss computed inside `with optimizer.listen():`")
+        heard, self._heard = self._heard, None
+        group = self.param_groups[0]
+        components = heard.components(loss)
+        norms = mean_over_processes(components.norms.square()).sqrt()
+        generator = torch.Generator().manual_seed(_mixed(group["seed"], group["updates"]))
+        beta = simplex_weights(len(norms), group["draw"], generator).to(norms)
+        mixed = components.combine(beta / torch.where(norms < SHORTEST, torch.ones_like(norms), norms))
+        mixed, gradient = ([mean_over_processes(g) for g in each] for each in (mixed, components.gradient))
+        true, length = norm(gradient), norm(mixed)
+        scale = true / torch.where(length == 0, torch.ones_like(length), length)
+        plain = inner(mixed, gradient) <= 0
+        if group["psi"] is not None:
+            plain = plain | (true > group["psi"])
+        for p, g, m in zip(components.parameters, gradient, mixed, strict=True):
+            p.grad = torch.where(plain, g, scale * m)
+        self.alignment = alignment([p.grad for p in components.parameters if p.grad is not None], gradient)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        if closure is not None:
+            raise ValueError("TemporalSimplex takes no closure: call backward(loss) and then step()")
+        group = self.param_groups[0]
+        moved = [p for p in group["params"] if p.grad is not None]
+        if not moved:
+            return None
+        length = norm([p.grad for p in moved])
+        size = group["lr"] / torch.where(length > group["threshold"], length, torch.ones_like(length))
+        for p in moved:
+            p.sub_(size * p.grad)
+        group["updates"] += 1
+        return None
+
+
+def _mixed(seed: int, update: int) -> int:
+    """A seed for one update; the odd factor keeps the updates of neighbouring seeds apart."""
+    return (seed + update * 0x9E3779B97F4A7C15) % 2**63

@@ -1,0 +1,41 @@
+"""A penalty by its name."""
+
+from __future__ import annotations
+
+import re
+
+from evenflow.checks import unknown
+from evenflow.penalties.norm_preserving import NormPreserving
+from evenflow.penalties.penalty import Penalty, Sum
+from evenflow.penalties.stabilizer import Stabilizer
+from evenflow.penalties.weights import SingularValuePrior, SoftOrthogonality, WeightDecay
+
+PENALTIES: dict[str, type[Penalty]] = {
+    kind.name: kind for kind in (SoftOrthogonality, SingularValuePrior, WeightDecay, Stabilizer, NormPreserving)
+}
+
+
+def make(penalty: str | Penalty) -> Penalty:
+    """The penalty of that name, its strength in brackets; several are joined by a plus.
+
+    >>> make("soft_orthogonality(0.001) + stabilizer")
+    soft_orthogonality(0.001) + stabilizer(50.0)
+    """
+    if isinstance(penalty, Penalty):
+        return penalty
+    parts = re.split(r"(?<![eE])\+", str(penalty))  # not the plus of 1e+3
+    return _one(parts[0]) if len(parts) == 1 else Sum([_one(part) for part in parts])
+
+
+def _one(text: str) -> Penalty:
+    found = re.fullmatch(r"\s*(\w+)\s*(?:\(([^()]*)\))?\s*", text)
+    name, number = found.groups() if found else (text.strip(), None)
+    if name not in PENALTIES:
+        raise ValueError(unknown("penalty", name, PENALTIES))
+    if number is None:
+        return PENALTIES[name]()  # type: ignore[call-arg]
+    try:
+        strength = float(number)
+    except ValueError:
+        raise ValueError(f"the strength of {name} must be a number of at least 0, got {number!r}") from None
+    return PENALTIES[name](strength)

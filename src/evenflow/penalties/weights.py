@@ -1,0 +1,82 @@
+"""Penalties of the weights alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenflow.penalties.matrices import map_of, matrices, recurrent_weights
+from evenflow.penalties.penalty import Penalty, Watched
+
+
+class SoftOrthogonality(Penalty):
+    """``λ Σ_W |WᵀW - I|²``: recurrent matrices are drawn towards orthogonal ones, and may leave them.
+
+    Args:
+        strength: λ.
+
+    Reference: Vorontsov et al. 2017.
+    """
+
+    name, equation = "soft_orthogonality", "λ Σ |WᵀW - I|²"
+
+    def __init__(self, strength: float = 1e-3) -> None:
+        super().__init__(strength)
+
+    def value(self, watched: Watched, loss: Tensor) -> Tensor:
+        total = []
+        for W in matrices(watched.model, self.name):
+            off = W.mH @ W - torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+            total.append((off * off.conj()).real.sum())
+        return torch.stack(total).sum()
+
+
+class SingularValuePrior(Penalty):
+    """``λ Σ_W Σ_i (s_i - 1)²``: the logarithm of a Gaussian prior with mean one on the singular values, negated.
+
+    A map that has its singular values at hand (``svd``, ``factorized``) is asked for them; of any other matrix they are
+    computed. λ is 1/2v for a variance v.
+
+    Args:
+        strength: λ.
+
+    Reference: Vorontsov et al. 2017.
+    """
+
+    name, equation = "singular_value_prior", "λ Σ (s - 1)²"
+
+    def __init__(self, strength: float = 1e-3) -> None:
+        super().__init__(strength)
+
+    def value(self, watched: Watched, loss: Tensor) -> Tensor:
+        total = [(s - 1).square().sum() for s in self._values(watched)]
+        return torch.stack(total).sum()
+
+    def _values(self, watched: Watched) -> list[Tensor]:
+        weights = list(recurrent_weights(watched.model))
+        made = [map_of(part, name) for part, name in weights]
+        if weights and all(found is not None and hasattr(found[0], "singular_values") for found in made):
+            return [found[0].singular_values(*found[1]) for found in made if found is not None]  # type: ignore[operator]
+        return [torch.linalg.svdvals(W) for W in matrices(watched.model, self.name)]
+
+
+class WeightDecay(Penalty):
+    """``λ/2 Σ_W |W|²`` on the recurrent matrices themselves, whatever numbers a map makes them from.
+
+    Its gradient by W is λ W, as with the weight decay of torch's SGD. On the bases of a factorized map or the angles of
+    a rotation, the optimiser's own weight decay would mean nothing.
+
+    Args:
+        strength: λ.
+
+    Reference: Vorontsov et al. 2017.
+    """
+
+    name, equation = "weight_decay", "λ/2 Σ |W|²"
+
+    def __init__(self, strength: float = 1e-4) -> None:
+        super().__init__(strength)
+
+    def value(self, watched: Watched, loss: Tensor) -> Tensor:
+        squares = [(W * W.conj()).real.sum() for W in matrices(watched.model, self.name)]
+        return torch.stack(squares).sum() / 2

@@ -1,0 +1,157 @@
+"""How far back an input still changes the output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+from evenflow.checks import whole_number
+from evenflow.probes.recurrence import Layer, at_rest, find_layer, outputs_of
+
+FRACTION = 1e-3
+SUMS = 16  # numbers in an answer up to which each is followed back; above, as many random sums of them
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class MemoryLength:
+    """How far back a model looks.
+
+    Attributes:
+        steps: the largest lag at which an input's effect is at least `fraction` of the largest effect at any lag; 0
+            where the last input alone counts.
+        sensitivity: ``‖∂y_T/∂x_{T-lag}‖`` for lag 0, 1, ..., T - 1, Frobenius, root mean square over the batch.
+        fraction: see `memory_length`.
+    """
+
+    steps: int
+    sensitivity: Array
+    fraction: float
+
+    @property
+    def complete(self) -> bool:
+        """Whether the first input still counts, so that the memory may be longer than the sequences looked at."""
+        return self.steps == len(self.sensitivity) - 1
+
+
+def memory_length(
+    model: nn.Module,
+    inputs: Tensor | PackedSequence,
+    lengths: Tensor | None = None,
+    *,
+    fraction: float = FRACTION,
+    sums: int = SUMS,
+) -> MemoryLength:
+    """The largest lag at which ``‖∂y_T/∂x_{T-lag}‖`` is at least a fraction of its largest value.
+
+    y_T is the answer after the last step of each sequence: of a layer its output, of a model what it reads out. x is
+    what enters the recurrent layer, so symbols are looked at behind their embedding.
+
+    Args:
+        model: a layer, or any module that holds one recurrent layer (evenflow's or torch's) and gives its outputs, or a
+            tuple that begins with them: ``(B, O)``, or with a time dimension where the layer has it.
+        inputs, lengths: as the model takes them.
+        fraction: a thousandth by default.
+        sums: how many backward passes to make at most. An answer of more numbers is followed back as so many random
+            sums of them, from which norms are estimated.
+
+    It is what one input can do at the inputs given, to first order. A gate that is shut there hides what it would let
+    through elsewhere.
+
+    >>> memory_length(RNN(2, 64, map="exponential", activation="abs"), torch.randn(500, 4, 2)).steps
+    499
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction must lie between 0 and 1, got {fraction}")
+    whole_number("sums", sums, 1)
+    layer = find_layer(model)
+    with at_rest(model), entering(layer) as leaves:
+        answer = model(inputs) if lengths is None else model(inputs, lengths=lengths)
+        y = _last(outputs_of(answer), layer, lengths)
+        if not leaves:
+            raise ValueError(f"model must call its recurrent layer, got {type(model).__name__} that did not")
+        if not torch.isfinite(y).all():
+            raise ValueError("the model's answer must be finite to have a memory length, got one that is not")
+        squares = [torch.zeros(leaf.shape[:-1], dtype=torch.float64, device=leaf.device) for leaf, _ in leaves]
+        rows = _rows(y.flatten(1), sums)
+        for row in rows.unbind(0):
+            tensors = [leaf for leaf, _ in leaves]
+            grads = torch.autograd.grad((y.flatten(1) * row).sum(), tensors, retain_graph=True, allow_unused=True)
+            for square, grad in zip(squares, grads, strict=True):
+                if grad is not None:
+                    square += grad.double().square().sum(-1)
+        by_lag = _by_lag(squares, [packed for _, packed in leaves], layer.batch_first)
+    scale = 1 if y.flatten(1).shape[1] <= sums else len(rows)
+    sensitivity = np.sqrt(by_lag / scale)
+    with np.errstate(invalid="ignore"):
+        large = np.nan_to_num(sensitivity, nan=np.inf) >= fraction * np.nanmax(sensitivity)
+    steps = int(np.flatnonzero(large)[-1]) if sensitivity.any() else 0
+    return MemoryLength(steps, sensitivity, fraction)
+
+
+@contextmanager
+def entering(layer: Layer) -> Iterator[list[tuple[Tensor, PackedSequence | None]]]:
+    """What enters the layer, call by call, as tensors that gradients end in."""
+    found: list[tuple[Tensor, PackedSequence | None]] = []
+
+    def enter(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        name = "input"
+        given = arguments[0] if arguments else options[name]
+        leaf = (given.data if isinstance(given, PackedSequence) else given).detach().requires_grad_()
+        replaced = given._replace(data=leaf) if isinstance(given, PackedSequence) else leaf
+        found.append((leaf, given if isinstance(given, PackedSequence) else None))
+        return ((replaced, *arguments[1:]), options) if arguments else (arguments, options | {name: replaced})
+
+    handle = layer.register_forward_pre_hook(enter, with_kwargs=True)
+    try:
+        yield found
+    finally:
+        handle.remove()
+
+
+def _last(answer: Any, layer: Layer, lengths: Tensor | None) -> Tensor:
+    """The answer after the last step, ``(B, ...)``."""
+    if isinstance(answer, PackedSequence):
+        padded, ends = pad_packed_sequence(answer, batch_first=True)
+        return padded[torch.arange(len(padded), device=padded.device), ends.to(padded.device) - 1]
+    if not isinstance(answer, Tensor) or answer.dim() not in (1, 2, 3):
+        raise ValueError(f"the model must give a tensor (B, O) or with a time dimension, got {type(answer).__name__}")
+    if answer.dim() < 3:
+        return answer.unsqueeze(-1) if answer.dim() == 1 else answer
+    batch_last = answer if layer.batch_first else answer.transpose(0, 1)
+    if lengths is None:
+        return batch_last[:, -1]
+    return batch_last[torch.arange(len(batch_last), device=answer.device), lengths.to(answer.device) - 1]
+
+
+def _rows(y: Tensor, sums: int) -> Tensor:
+    """One row for each number of an answer, or random signs where they are many."""
+    width = y.shape[1]
+    if width <= sums:
+        return torch.eye(width, dtype=y.dtype, device=y.device)
+    signs = torch.randint(0, 2, (sums, width), generator=torch.Generator().manual_seed(0))
+    return (signs * 2 - 1).to(y)
+
+
+def _by_lag(squares: list[Tensor], packed: list[PackedSequence | None], batch_first: bool) -> Array:
+    """Mean squares over the batch, ``(T,)``, the last step of each sequence first."""
+    if packed[0] is not None:
+        if len(squares) > 1:
+            raise ValueError(f"packed sequences must reach the layer in one call, got {len(squares)}")
+        padded, lengths = pad_packed_sequence(packed[0]._replace(data=squares[0].unsqueeze(-1)))
+        values = padded[..., 0].cpu()
+        t = torch.arange(len(values)).unsqueeze(1)
+        source = (lengths - 1 - t).clamp(min=0)
+        alive = t < lengths
+        summed = torch.where(alive, values.gather(0, source), 0.0).sum(1)
+        return (summed / alive.sum(1)).numpy()
+    whole = torch.cat([s.unsqueeze(1) if s.dim() == 1 else s.transpose(0, 1) if batch_first else s for s in squares])
+    return whole.mean(1).flip(0).cpu().numpy()

@@ -1,0 +1,133 @@
+"""Singular values and eigenvalues of every recurrent matrix of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenflow.cells import GRU, LSTM, LSTM1997, Cell, GatedFeedback
+from evenflow.probes.recurrence import Layer, find_layers
+from evenflow.recurrent import Recurrent
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The spectrum of one recurrent matrix, or of one gate's block of it.
+
+    Attributes:
+        name: where it is, as ``layer.weight_hh_l0``, with ``[f]`` for the block of a gate.
+        singular_values: the largest first, ``(n,)``.
+        eigenvalues: the absolute values of the eigenvalues, the largest first; none for a block that is not square, or
+            where they were left out.
+        deviation: the largest entry of ``|WᵀW - I|``; 0 for an orthogonal or unitary matrix.
+    """
+
+    name: str
+    singular_values: Array
+    eigenvalues: Array
+    deviation: float
+
+    @property
+    def mean(self) -> float:
+        """Of the singular values; with `std`, `min` and `max` the four curves of the factorized document's figure 3."""
+        return float(self.singular_values.mean())
+
+    @property
+    def std(self) -> float:
+        return float(self.singular_values.std())
+
+    @property
+    def min(self) -> float:
+        return float(self.singular_values.min())
+
+    @property
+    def max(self) -> float:
+        return float(self.singular_values.max())
+
+    @property
+    def radius(self) -> float:
+        """The spectral radius, the largest absolute eigenvalue; nan without eigenvalues."""
+        return float(self.eigenvalues[0]) if len(self.eigenvalues) else float("nan")
+
+    def __str__(self) -> str:
+        values = f"{self.min:.4g} to {self.max:.4g} (mean {self.mean:.4g}, deviation {self.std:.2g})"
+        radius = f", radius {self.radius:.4g}" if len(self.eigenvalues) else ""
+        return f"{self.name}: singular values {values}{radius}, |WᵀW - I| {self.deviation:.2g}"
+
+
+def spectrum(model: nn.Module, *, eigenvalues_up_to: int | None = None) -> list[Spectrum]:
+    """The spectra of all recurrent matrices of a model, gate by gate, of evenflow's layers and of torch's.
+
+    Args:
+        eigenvalues_up_to: leave the eigenvalues of larger matrices out; they take far longer than singular values.
+
+    >>> (found,) = spectrum(RNN(2, 64, map="svd", margin=0.1))
+    >>> found.min >= 0.9, found.max <= 1.1
+    (True, True)
+    >>> [s.name for s in spectrum(nn.GRU(2, 64))]
+    ['weight_hh_l0[r]', 'weight_hh_l0[z]', 'weight_hh_l0[n]']
+
+    Reference: Vorontsov et al. 2017, figure 3.
+    """
+    layers = find_layers(model)
+    if not layers:
+        raise ValueError(f"model must hold a recurrent layer, of evenflow or torch's, got {type(model).__name__}")
+    return [
+        _spectrum(f"{place}.{name}" if place else name, block, eigenvalues_up_to)
+        for place, layer in layers.items()
+        for name, block in _blocks(layer)
+    ]
+
+
+@torch.no_grad()
+def _spectrum(name: str, W: Tensor, largest: int | None) -> Spectrum:
+    W = W.detach().cpu().to(torch.complex128 if W.is_complex() else torch.float64)
+    if not torch.isfinite(torch.view_as_real(W) if W.is_complex() else W).all():
+        raise ValueError(f"{name} must be finite to have a spectrum, got a matrix that is not")
+    wanted = W.shape[0] == W.shape[1] and (largest is None or len(W) <= largest)
+    moduli = torch.linalg.eigvals(W).abs().sort(descending=True).values if wanted else W.new_empty(0).real
+    gram = W.mH @ W - torch.eye(W.shape[1], dtype=W.dtype)
+    return Spectrum(name, torch.linalg.svdvals(W).numpy(), moduli.numpy(), float(gram.abs().max()))
+
+
+def _blocks(layer: Layer) -> Iterator[tuple[str, Tensor]]:
+    """Each gate's recurrent matrix with its name."""
+    if not isinstance(layer, Recurrent):
+        gates = "rzn" if isinstance(layer, nn.GRU) else "ifgo" if isinstance(layer, nn.LSTM) else ""
+        ways = ("", "_reverse") if layer.bidirectional else ("",)
+        for name in [f"weight_hh_l{index}{way}" for index in range(layer.num_layers) for way in ways]:
+            yield from _split(name, getattr(layer, name), gates)
+        return
+    for suffix in layer._suffixes:
+        for matrix in layer.cell.matrices(layer.hidden_size):
+            W = getattr(layer, matrix.name + suffix)
+            yield from _split(matrix.name + suffix, W, _gates(layer.cell, matrix.name, matrix.blocks))
+
+
+def _split(name: str, W: Tensor, gates: str) -> Iterator[tuple[str, Tensor]]:
+    if len(gates) < 2:
+        yield name, W
+        return
+    for gate, block in zip(gates, W.chunk(len(gates)), strict=True):
+        yield f"{name}[{gate}]", block
+
+
+def _gates(cell: Cell, name: str, blocks: int) -> str:
+    """The letter of each block of a matrix; numbers where a cell has no letters."""
+    if isinstance(cell, GatedFeedback):
+        own = {2: "rz", 3: "ifo"}.get(blocks, "")
+        return own if name == "weight_hh_own" else "".join(map(str, range(blocks)))
+    if isinstance(cell, LSTM):
+        return "ifgo"
+    if isinstance(cell, LSTM1997):
+        return "igo"
+    if isinstance(cell, GRU):
+        return "rz" if name == "weight_hh" else ""
+    return "".join(map(str, range(blocks)))

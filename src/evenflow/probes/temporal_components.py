@@ -1,0 +1,264 @@
+"""The gradient as a sum over time: the share of each step's own copy of the parameters, from one backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from evenflow.cells import Weights
+from evenflow.model import SequenceModel
+from evenflow.probes.local_steps import Run, listen, need_plain_steps
+
+# Numbers of per-step gradients held at once while their norms are taken: 64 MiB in float32.
+HELD = 2**24
+
+
+@dataclass
+class Alignment:
+    """How a direction d stands to the gradient g: the condition 3.33 of Galvan, ``1 + α² - 2 α cos θ <= μ²``.
+
+    Attributes:
+        cosine: cos θ, of the angle between d and g.
+        ratio: α = |d| / |g|.
+    """
+
+    cosine: Tensor
+    ratio: Tensor
+
+    @property
+    def gap(self) -> Tensor:
+        """``√(1 + α² - 2 α cos θ)``, which is |d - g| / |g|: the least μ the condition holds for.
+
+        The proof wants a μ below 1, or smaller where the loss is badly conditioned.
+        """
+        return (1 + self.ratio**2 - 2 * self.ratio * self.cosine).clamp(min=0).sqrt()
+
+
+def alignment(direction: Sequence[Tensor], gradient: Sequence[Tensor]) -> Alignment:
+    """The angle and the ratio between two lists of tensors, each taken as one vector.
+
+    >>> alignment([torch.tensor([2.0, 0.0])], [torch.tensor([1.0, 0.0])]).gap
+    tensor(1.)
+    """
+    d, g = norm(direction), norm(gradient)
+    return Alignment(inner(direction, gradient) / (d * g), d / g)
+
+
+def inner(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """The inner product of two lists of tensors, each taken as one vector."""
+    return torch.stack([torch.sum(x * y.conj()).real for x, y in zip(a, b, strict=True)]).sum()
+
+
+def norm(a: Sequence[Tensor]) -> Tensor:
+    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in a]))
+
+
+class TemporalComponents:
+    """∇L as Σ_t ∇L|_t, where ∇L|_t is by the copy of *all* parameters that step t uses (Galvan, 3.1).
+
+    A layer's copy at step t is used there and nowhere else, so ∇L|_t follows from ∂L/∂h_t and one step by itself; for a
+    plain layer that is ``∂L/∂a_t h_{t-1}ᵀ`` and the like. No T gradients are ever stored.
+
+    Attributes:
+        norms: ``(T)``, the norm of each component over all parameters together; a recurrent matrix counts as itself,
+            whatever its map.
+        parameters, gradient: the trained parameters, and the true gradient by each.
+        loss: the loss.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], gradient: list[Tensor], loss: Tensor, parts: list[_Part]):
+        self.parameters, self.gradient, self.loss, self._parts = parameters, gradient, loss, parts
+        squares = [part.squares() for part in parts]
+        steps = max(len(square) for square in squares)  # a readout may go on where every sequence has ended
+        padded = [nn.functional.pad(square, (0, steps - len(square))) for square in squares]
+        self.norms = torch.stack(padded).sum(0).sqrt()
+
+    def combine(self, coefficients: Tensor) -> list[Tensor]:
+        """``Σ_t c_t ∇L|_t`` by each of the parameters, for c ``(T)``; through a map once, as it is linear in ∇."""
+        with torch.enable_grad():
+            total = torch.stack([part.weighed(coefficients) for part in self._parts]).sum()
+        found = torch.autograd.grad(total, self.parameters, allow_unused=True, retain_graph=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in zip(self.parameters, found, strict=True)]
+
+    def component(self, t: int) -> list[Tensor]:
+        """∇L|_t by each of the parameters."""
+        one = torch.zeros_like(self.norms)
+        one[t] = 1
+        return self.combine(one)
+
+
+def temporal_components(
+    model: SequenceModel,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    lengths: Tensor | None = None,
+) -> TemporalComponents:
+    """The temporal components of the loss of `model` on one batch.
+
+    Shapes:
+        inputs ``(T, B, I)``, or ``(T, B)`` of whole numbers.
+
+    Args:
+        model: a `SequenceModel` over a layer of evenflow whose state is one vector (so no LSTM) and which runs one way.
+        loss: of outputs and targets.
+
+    >>> components = temporal_components(model, batch.inputs, batch.targets, task.loss)
+    >>> components.norms  # they fall towards the first step where the gradient vanishes
+
+    Reference: Galvan, 3.1 and figure 3.1.
+    """
+    with hearing(model) as heard:
+        value = loss(model(inputs, lengths=lengths)[0], targets)
+    return heard.components(value)
+
+
+@contextmanager
+def hearing(model: SequenceModel) -> Iterator[Heard]:
+    """Note one call of `model` inside the block, for the components of a loss of its outputs."""
+    if not isinstance(model, SequenceModel):
+        raise ValueError(f"temporal components need a SequenceModel, got {type(model).__name__}")
+    heard = Heard(model)
+    hook = model.register_forward_hook(heard.note, with_kwargs=True)
+    try:
+        with listen(model, taps=True) as heard.runs:
+            yield heard
+    finally:
+        hook.remove()
+
+
+class Heard:
+    """What one call of a `SequenceModel` did."""
+
+    def __init__(self, model: SequenceModel) -> None:
+        self.model = model
+        self.runs: list[Run] = []
+        self.calls: list[tuple[Tensor, Tensor, Tensor | None]] = []
+
+    def note(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: tuple[Tensor, Any]) -> None:
+        inputs = args[0] if args else kwargs["inputs"]
+        lengths = args[2] if len(args) > 2 else kwargs.get("lengths")
+        self.calls.append((inputs, result[0], lengths))
+
+    def components(self, loss: Tensor) -> TemporalComponents:
+        """The components of `loss`: one backward pass through time, and one through all steps side by side."""
+        if len(self.calls) != 1:
+            raise ValueError(f"temporal components need one call of the model, got {len(self.calls)}")
+        need_plain_steps(self.runs, "temporal_components")
+        inputs, outputs, lengths = self.calls[0]
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        taps = [cast(Tensor, run.tap) for run in self.runs]
+        wanted = [outputs, *taps, *parameters]
+        found = torch.autograd.grad(loss, wanted, retain_graph=True, allow_unused=True)
+        d_outputs, d_states, gradient = found[0], found[1 : 1 + len(taps)], found[1 + len(taps) :]
+        zero = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradient, strict=True)]
+        parts: list[_Part] = [_Steps(run, _filled(g, run.states)) for run, g in zip(self.runs, d_states, strict=True)]
+        if self.model.embedding is not None:
+            parts.append(_Symbols(cast(_Steps, parts[0]), inputs))
+        parts.append(_Readout(self.model, self.runs[-1], _filled(d_outputs, outputs), lengths))
+        return TemporalComponents(parameters, zero, loss.detach(), parts)
+
+
+class _Part:
+    """Some of the parameters, and what step t does with them."""
+
+    def squares(self) -> Tensor:
+        """The squared norm ``(T)`` of each component."""
+        raise NotImplementedError
+
+    def weighed(self, coefficients: Tensor) -> Tensor:
+        """A number whose gradient by the parameters is Σ_t c_t ∇L|_t."""
+        raise NotImplementedError
+
+
+class _Steps(_Part):
+    """The weights of one layer: h_t = step(x_t, h_{t-1}), with ∂L/∂h_t known."""
+
+    def __init__(self, run: Run, d_states: Tensor) -> None:
+        self.run, self.d_states, self.previous = run, d_states, run.previous()
+
+    def weighed(self, coefficients: Tensor) -> Tensor:
+        run, weights = self.run, self.run.weights()
+        # Below the first layer there is the embedding at most, whose copy is used at the same step.
+        x, previous = run.x if run.index == 0 else run.x.detach(), self.previous
+        if run.starts_learned:
+            previous = torch.cat([weights["h0"].expand_as(previous[:1]), previous[1:]])
+        coefficients = coefficients[: len(run.x)]
+        return (coefficients.view(-1, 1, 1) * self.d_states * run.step(weights, x, previous)).sum()
+
+    def squares(self) -> Tensor:
+        run = self.run
+        weights = {name: w.detach() for name, w in run.weights().items()}
+        first = torch.zeros_like(self.d_states[:, 0, 0])
+        first[0] = 1
+
+        def share(weights: Weights, x: Tensor, previous: Tensor, d: Tensor, first: Tensor) -> Tensor:
+            if run.starts_learned:  # the initial state is used at the first step alone
+                previous = previous + first * (weights["h0"] - weights["h0"].detach())
+            return (run.step(weights, x, previous) * d).sum()
+
+        gradients = torch.func.vmap(torch.func.grad(share), in_dims=(None, 0, 0, 0, 0))
+        size = max(1, HELD // sum(w.numel() for w in weights.values()))
+        members = (run.x.detach(), self.previous, self.d_states, first)
+        chunks = zip(*(member.split(size) for member in members), strict=True)
+        return torch.cat([_squares(gradients(weights, *chunk).values()) for chunk in chunks])
+
+
+class _Symbols(_Part):
+    """The embedding: step t reads the rows of its symbols. `_Steps` of the first layer weighs it along."""
+
+    def __init__(self, steps: _Steps, inputs: Tensor) -> None:
+        packed = steps.run.sequences.packed
+        order = None if packed is None else packed.sorted_indices
+        self.steps = steps
+        self.symbols = (inputs if order is None else inputs[:, order])[: len(steps.run.x)]
+
+    def weighed(self, coefficients: Tensor) -> Tensor:
+        return torch.zeros_like(coefficients[0])
+
+    def squares(self) -> Tensor:
+        run = self.steps.run
+        x = run.x.detach().requires_grad_()
+        with torch.enable_grad():
+            h = run.step({name: w.detach() for name, w in run.weights().items()}, x, self.steps.previous)
+        (d,) = torch.autograd.grad(h, x, self.steps.d_states)
+        # Rows of one symbol add up, so the square is over all pairs of sequences that have it.
+        same = self.symbols.unsqueeze(-1) == self.symbols.unsqueeze(-2)
+        return ((d @ d.mT) * same).sum((-2, -1)).clamp(min=0)
+
+
+class _Readout(_Part):
+    """The readout, used at every step, or at each sequence's last one."""
+
+    def __init__(self, model: SequenceModel, top: Run, d_outputs: Tensor, lengths: Tensor | None) -> None:
+        self.model, states, packed = model, top.states.detach(), top.sequences.packed
+        steps, batch, _ = states.shape
+        if packed is not None and packed.unsorted_indices is not None:
+            states = states[:, packed.unsorted_indices]
+        if model.readout == "every":
+            self.states = nn.functional.pad(states, (0, 0, 0, 0, 0, len(d_outputs) - steps))
+            self.d_outputs = d_outputs
+            return
+        last = torch.full((batch,), steps) if lengths is None else lengths
+        at = (last.to(states.device) - 1, torch.arange(batch, device=states.device))
+        self.states = torch.zeros_like(states).index_put(at, states[at])
+        self.d_outputs = states.new_zeros(steps, *d_outputs.shape).index_put(at, d_outputs)
+
+    def weighed(self, coefficients: Tensor) -> Tensor:
+        return (coefficients.view(-1, 1, 1) * self.d_outputs * self.model.output(self.states)).sum()
+
+    def squares(self) -> Tensor:
+        return _squares([self.d_outputs.mT @ self.states, self.d_outputs.sum(1)])
+
+
+def _squares(gradients: Any) -> Tensor:
+    return torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) ** 2 for g in gradients]).sum(0)
+
+
+def _filled(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if gradient is None else gradient

@@ -1,0 +1,158 @@
+"""How an update is made: by a gradient, by a mixture of its shares in time, or with curvature."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from evenflow import penalties
+from evenflow.model import SequenceModel
+from evenflow.optim import HessianFree, TemporalSimplex
+from evenflow.tasks import Batch, Task
+
+from . import evaluation
+from .clipping import clip, gradient_norm, in_scope
+from .optimizers import OPTIMIZERS, make_optimizer
+from .seeds import derive
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from .settings import Settings
+
+INITIAL = "initial_lr"  # a group's rate before the schedule
+
+
+class Outcome(NamedTuple):
+    """What an update saw: the task's loss, the gradient's norm, and where the sequences ended."""
+
+    loss: Tensor
+    norm: Tensor
+    state: Any = None
+
+
+class Method(ABC):
+    """One update after the other. What it remembers is its optimiser's state, so that is all there is to save."""
+
+    optimizer: torch.optim.Optimizer
+
+    @abstractmethod
+    def update(self, batch: Batch, state: Any, share: float) -> Outcome:
+        """Change the weights once.
+
+        Args:
+            batch, state: what to learn from, and where its sequences begin if they go on from the batch before.
+            share: what the schedule leaves of every learning rate.
+        """
+
+    def _schedule(self, share: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = group.setdefault(INITIAL, group["lr"]) * share
+
+
+class GradientMethod(Method):
+    """Backward pass, clipping, and a step of Adam, RMSprop or SGD; orthonormal bases move along geodesics."""
+
+    def __init__(self, fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings) -> None:
+        self.fabric, self.module, self.model, self.task, self.settings = fabric, module, model, task, settings
+        self.optimizer = make_optimizer(model, settings)
+        self._apply: Any = fabric.setup_optimizers(self.optimizer)
+        self._trained = in_scope(model, "all")[0]
+        self._clipped = in_scope(model, settings.clip_scope)
+        self._penalty = None if settings.penalty is None else penalties.make(settings.penalty)
+
+    def update(self, batch: Batch, state: Any, share: float) -> Outcome:
+        settings = self.settings
+        with nullcontext() if self._penalty is None else self._penalty.watch(self.model) as extra:
+            outputs, state = evaluation.answer(self.module, batch, state)
+            loss = self.task.loss(outputs, batch.targets)
+            self.fabric.backward(loss if extra is None else loss + extra(loss))
+        norm = gradient_norm(self._trained)
+        if settings.clip_norm is not None or settings.clip_value is not None:
+            for part in self._clipped:
+                measured = norm if settings.clip_scope == "all" else None
+                clip(part, settings.clip_norm, settings.clip_value, measured)
+        self._schedule(share)
+        self._apply.step()
+        self._apply.zero_grad()
+        return Outcome(loss.detach(), norm, state)
+
+
+class SimplexMethod(Method):
+    """A step along a random mixture of the gradient's shares in time, see `optim.TemporalSimplex`."""
+
+    def __init__(self, model: nn.Module, task: Task, settings: Settings) -> None:
+        self.model, self.task = model, task
+        self._simplex = TemporalSimplex(
+            cast(SequenceModel, model), settings.rate, psi=settings.psi, seed=derive(settings.seed, "simplex")
+        )
+        self.optimizer = self._simplex
+
+    def direct(self, batch: Batch) -> Tensor:
+        """Put the direction where the gradient would be; returns the loss."""
+        with self._simplex.listen():
+            loss = self.task.loss(evaluation.answer(self.model, batch)[0], batch.targets)
+        self._simplex.backward(loss)
+        return loss.detach()
+
+    def update(self, batch: Batch, state: Any, share: float) -> Outcome:
+        loss = self.direct(batch)
+        # The direction has the true gradient's norm.
+        norm = gradient_norm(p for group in self.optimizer.param_groups for p in group["params"])
+        self._schedule(share)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return Outcome(loss, norm)
+
+
+class CurvatureMethod(Method):
+    """A step of `optim.HessianFree`, its products taken on the first few sequences of the batch."""
+
+    def __init__(self, model: nn.Module, task: Task, settings: Settings) -> None:
+        self._sequences = settings.curvature_size
+        self._newton = HessianFree(model, task.loss, damping=settings.damping, structural=settings.structural)
+        self.optimizer, self._last = self._newton, task.readout == "last"
+
+    def update(self, batch: Batch, state: Any, share: float) -> Outcome:
+        progress = self._newton.step(batch, self._first(batch))
+        device = batch.inputs.device
+        return Outcome(torch.tensor(progress.before, device=device), torch.tensor(progress.norm, device=device))
+
+    def _first(self, batch: Batch) -> Batch:
+        n = self._sequences
+        lengths = None if batch.lengths is None else batch.lengths[:n]
+        return Batch(batch.inputs[:, :n], batch.targets[:n] if self._last else batch.targets[:, :n], lengths)
+
+
+def make_method(fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings) -> Method:
+    """The method that the settings name."""
+    if settings.optimizer == "temporal-simplex":
+        return SimplexMethod(model, task, settings)
+    if settings.optimizer == "hessian-free":
+        return CurvatureMethod(model, task, settings)
+    return GradientMethod(fabric, module, model, task, settings)
+
+
+def rehearse(model: nn.Module, task: Task, batch: Batch, settings: Settings) -> None:
+    """A ValueError if the method will not do for this model; the model stays as it is."""
+    name = settings.optimizer
+    if name in OPTIMIZERS:
+        make_optimizer(model, settings)
+    else:
+        if task.carries:
+            raise ValueError(f"optimizer {name} starts every batch anew, and task {task.name} reads on")
+        if settings.precision not in ("32-true", "64-true"):
+            raise ValueError(f"optimizer {name} needs precision 32-true or 64-true, got {settings.precision}")
+    with torch.random.fork_rng([batch.inputs.device] if batch.inputs.is_cuda else []):
+        if settings.penalty is not None:
+            with penalties.make(settings.penalty).watch(model) as extra:
+                extra(task.loss(evaluation.answer(model, batch)[0], batch.targets))
+        elif name == "hessian-free":
+            CurvatureMethod(model, task, settings)
+        elif name == "temporal-simplex":
+            SimplexMethod(model, task, settings).direct(batch)
+            model.zero_grad()

@@ -1,0 +1,134 @@
+"""Gauss-Newton products against dense Jacobians and Hessians, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, hessian, jacrev
+
+from evenflow import GRU, LSTM, RNN, SequenceModel, create
+from evenflow.optim import GaussNewton
+
+# float64, the same sums in another order.
+SAME = {"atol": 1e-12, "rtol": 1e-8}
+STEPS, BATCH, INPUT = 5, 3, 2
+
+
+def cross_entropy(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def squared(outputs, targets):
+    return (outputs - nn.functional.one_hot(targets, 3)).square().mean()
+
+
+MODELS = {
+    "rnn": lambda: SequenceModel(RNN(INPUT, 4, dtype=torch.float64), 3),
+    "stacked": lambda: SequenceModel(RNN(INPUT, 3, 2, dtype=torch.float64, initial_state="learned"), 3),
+    "exponential": lambda: SequenceModel(RNN(INPUT, 4, map="exponential", dtype=torch.float64), 3),
+    "svd": lambda: SequenceModel(RNN(INPUT, 4, map="svd", dtype=torch.float64), 3),
+    "sgornn": lambda: SequenceModel(create("sgornn", INPUT, 4, dtype=torch.float64), 3),
+    "gru": lambda: SequenceModel(GRU(INPUT, 3, dtype=torch.float64), 3),
+    "lstm": lambda: SequenceModel(LSTM(INPUT, 3, dtype=torch.float64), 3),
+    "torch": lambda: SequenceModel(nn.RNN(INPUT, 4, dtype=torch.float64), 3),
+    "torch-lstm": lambda: SequenceModel(nn.LSTM(INPUT, 3, dtype=torch.float64), 3),
+}
+
+
+def numeric_jacobian(f, theta, size):
+    """Central differences: independent of every hand-written gradient."""
+    columns, step = [], 1e-6
+    for i in range(len(theta)):
+        e = torch.zeros_like(theta)
+        e[i] = step
+        columns.append((f(theta + e) - f(theta - e)).flatten() / (2 * step))
+    return torch.stack(columns, 1)
+
+
+def with_parameters(model, parameters, theta):
+    with torch.no_grad():
+        for p, piece in zip(parameters, theta.split([p.numel() for p in parameters]), strict=True):
+            p.copy_(piece.view_as(p))
+
+
+@pytest.mark.parametrize("loss", [cross_entropy, squared])
+@pytest.mark.parametrize("kind", MODELS)
+def test_equals_the_dense_matrix(kind, loss):
+    model = MODELS[kind]()
+    parameters = list(model.parameters())
+    x, y = torch.randn(STEPS, BATCH, INPUT, dtype=torch.float64), torch.tensor([0, 2, 1])
+    theta = GaussNewton.join([p.detach() for p in parameters]).clone()
+
+    @torch.no_grad()
+    def outputs(theta):
+        with_parameters(model, parameters, theta)
+        return model(x)[0]
+
+    J = numeric_jacobian(outputs, theta, BATCH * 3)
+    with_parameters(model, parameters, theta)
+    H = hessian(lambda o: loss(o, y))(outputs(theta)).reshape(BATCH * 3, BATCH * 3)
+    engine = getattr(model.layer, "engine", None)
+    found = GaussNewton(model, parameters, lambda: model(x)[0], lambda o: loss(o, y))
+    for _ in range(2):  # the graph serves every product
+        v = torch.randn_like(theta)
+        # Central differences are off by about 1e-9.
+        torch.testing.assert_close(found.product(v), J.mT @ (H @ (J @ v)), atol=1e-8, rtol=1e-6)
+    assert getattr(model.layer, "engine", None) == engine
+    assert all(p.grad is None for p in parameters)
+
+
+def test_equals_autograd_on_a_plain_network():
+    model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    x, y = torch.randn(6, 2, dtype=torch.float64), torch.randint(3, (6,))
+    named = dict(model.named_parameters())
+    J = jacrev(lambda ps: functional_call(model, ps, x))({n: p.detach() for n, p in named.items()})
+    J = torch.cat([J[name].reshape(18, -1) for name in named], 1)
+    H = hessian(lambda o: cross_entropy(o, y))(model(x).detach()).reshape(18, 18)
+    found = GaussNewton(model, list(named.values()), lambda: model(x), lambda o: cross_entropy(o, y))
+    v = torch.randn(J.shape[1], dtype=torch.float64)
+    torch.testing.assert_close(found.product(v), J.mT @ H @ J @ v, **SAME)
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([5, 2, 4])], ids=["full", "ragged"])
+def test_structural_damping_is_the_states_own_matrix(lengths):
+    model = MODELS["stacked"]()
+    parameters = list(model.parameters())
+    x, y = torch.randn(STEPS, BATCH, INPUT, dtype=torch.float64), torch.tensor([0, 2, 1])
+    theta = GaussNewton.join([p.detach() for p in parameters]).clone()
+
+    @torch.no_grad()
+    def states(theta):
+        with_parameters(model, parameters, theta)
+        layer, two = model.layer, []
+        for b in range(BATCH):  # one sequence at a time, layer after layer
+            below = x[: STEPS if lengths is None else int(lengths[b]), b : b + 1]
+            for suffix in ("_l0", "_l1"):
+                h, every = getattr(layer, f"h0{suffix}").view(1, -1), []
+                for x_t in below:
+                    weights = [getattr(layer, name + suffix) for name in ("weight_ih", "bias", "weight_hh")]
+                    h = torch.tanh(x_t @ weights[0].mT + weights[1] + h @ weights[2].mT)
+                    every.append(h)
+                below = torch.stack(every)
+                two.append(below.flatten())
+        return torch.cat(two)
+
+    J = numeric_jacobian(states, theta, 0)
+    with_parameters(model, parameters, theta)
+    found = GaussNewton(model, parameters, lambda: model(x, lengths=lengths)[0], lambda o: squared(o, y), states=True)
+    v = torch.randn_like(theta)
+    extra = found.product(v, structural=0.7) - found.product(v)
+    torch.testing.assert_close(extra, 0.7 / BATCH * J.mT @ (J @ v), atol=1e-8, rtol=1e-6)
+
+
+def test_a_linear_loss_has_no_curvature():
+    model = nn.Linear(2, 1).double()
+    found = GaussNewton(model, list(model.parameters()), lambda: model(torch.ones(3, 2).double()), lambda o: o.mean())
+    assert torch.equal(found.product(torch.ones(3).double()), torch.zeros(3).double())
+
+
+def test_structural_damping_needs_states():
+    model = nn.Linear(2, 1)
+    with pytest.raises(ValueError) as error:
+        GaussNewton(model, list(model.parameters()), lambda: model(torch.ones(3, 2)), torch.mean, states=True)
+    assert str(error.value) == "structural damping needs a model with a recurrent layer of evenflow, got none"

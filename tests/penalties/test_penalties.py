@@ -1,0 +1,342 @@
+"""Each penalty against its equation computed another way, its gradient against central differences."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from evenflow import GRU, LSTM, RNN, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel, penalties
+from evenflow.maps import Exponential, attach
+from evenflow.penalties import PENALTIES, SoftOrthogonality, Sum, make
+
+# float64, the same sums in another order.
+SAME = {"atol": 1e-12, "rtol": 1e-9}
+# Central differences with steps of 1e-6.
+DIFFERENCES = {"atol": 1e-7, "rtol": 1e-5}
+STEPS, BATCH, INPUT, HIDDEN = 6, 3, 2, 4
+
+LAYERS = {
+    "rnn": lambda **o: RNN(INPUT, HIDDEN, **o),
+    "stacked": lambda **o: RNN(INPUT, HIDDEN, 2, **o),
+    "map": lambda **o: RNN(INPUT, HIDDEN, map="svd", margin=0.3, **o),
+    "gated": lambda **o: ScalarGatedRNN(INPUT, HIDDEN, activation="tanh", alpha=0.4, beta=0.5, **o),
+    "gru": lambda **o: GRU(INPUT, HIDDEN, **o),
+    "lstm": lambda **o: LSTM(INPUT, HIDDEN, **o),
+}
+
+
+def squared(outputs, targets):
+    return (outputs - targets).square().mean()
+
+
+def a_model(kind):
+    source = torch.Generator().manual_seed(0)
+    model = SequenceModel(LAYERS[kind](dtype=torch.float64, generator=source), 1, generator=source)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.2 * torch.randn(p.shape, dtype=p.dtype, generator=source))
+    return model
+
+
+def a_batch():
+    source = torch.Generator().manual_seed(1)
+    return [torch.randn(shape, dtype=torch.float64, generator=source) for shape in ((STEPS, BATCH, INPUT), (BATCH, 1))]
+
+
+def penalty_of(model, penalty, lengths=None):
+    x, y = a_batch()
+    with make(penalty).watch(model) as extra:
+        return extra(squared(model(x, lengths=lengths)[0], y))
+
+
+def differences(model, value):
+    """The gradient of `value` by every parameter, by central differences."""
+    found = []
+    for p in model.parameters():
+        g, flat = torch.zeros_like(p), p.data.view(-1)
+        for i in range(p.numel()):
+            kept, step = flat[i].item(), 1e-6
+            flat[i] = kept + step
+            above = value().item()
+            flat[i] = kept - step
+            g.view(-1)[i] = (above - value().item()) / (2 * step)
+            flat[i] = kept
+        found.append(g)
+    return found
+
+
+def gradient(model, value):
+    return torch.autograd.grad(value, list(model.parameters()), allow_unused=True, materialize_grads=True)
+
+
+def blocks(model):
+    """The recurrent matrices, gate by gate, by hand."""
+    layer, found = model.layer, []
+    for suffix in layer._suffixes:
+        for name in ("weight_hh", "weight_hh_n"):
+            if hasattr(layer, name + suffix):
+                found += getattr(layer, name + suffix).detach().split(HIDDEN)
+    return found
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_soft_orthogonality(kind):
+    model = a_model(kind)
+    expected = sum(((W.mT @ W - torch.eye(HIDDEN)) ** 2).sum() for W in blocks(model))
+    torch.testing.assert_close(penalty_of(model, "soft_orthogonality(0.3)"), 0.3 * expected, **SAME)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_weight_decay(kind):
+    model = a_model(kind)
+    expected = 0.5 * 0.3 * sum((W**2).sum() for W in blocks(model))
+    torch.testing.assert_close(penalty_of(model, "weight_decay(0.3)"), expected, **SAME)
+    if kind == "rnn":
+        W = model.layer.weight_hh_l0
+        torch.testing.assert_close(torch.autograd.grad(penalty_of(model, "weight_decay(0.3)"), W)[0], 0.3 * W, **SAME)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_singular_value_prior(kind):
+    model = a_model(kind)
+    expected = sum(((torch.linalg.svd(W)[1] - 1) ** 2).sum() for W in blocks(model))
+    torch.testing.assert_close(penalty_of(model, "singular_value_prior(2)"), 2 * expected, **SAME)
+
+
+def states_of(model, x):
+    """The states of each layer, by the cell itself, one step after the other."""
+    layer, found = model.layer, []
+    for suffix in layer._suffixes:
+        weights = layer.cell.prepare({name: getattr(layer, name + suffix) for name in layer._names})
+        state = (torch.zeros(x.shape[1], HIDDEN, dtype=torch.float64),) * layer.cell.state_size
+        every = []
+        for a in layer.cell.project(x, weights):
+            state = layer.cell.step(a, state, weights)
+            every.append(state[0])
+        x = torch.stack(every)
+        found.append(x)
+    return found
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_stabilizer(kind):
+    model = a_model(kind)
+    values = [
+        (h[t, b].norm() - h[t - 1, b].norm()) ** 2
+        for h in states_of(model, a_batch()[0])
+        for t in range(1, STEPS)
+        for b in range(BATCH)
+    ]
+    torch.testing.assert_close(penalty_of(model, "stabilizer(7)"), 7 * sum(values) / len(values), **SAME)
+
+
+def test_stabilizer_of_a_ragged_batch():
+    model, lengths = a_model("rnn"), torch.tensor([4, 6, 1])
+    (h,) = states_of(model, a_batch()[0])
+    values = [(h[t, b].norm() - h[t - 1, b].norm()) ** 2 for b in range(BATCH) for t in range(1, int(lengths[b]))]
+    torch.testing.assert_close(penalty_of(model, "stabilizer(1)", lengths), sum(values) / len(values), **SAME)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_stabilizer_of_torchs_layers(batch_first):
+    layer = nn.GRU(INPUT, HIDDEN, batch_first=batch_first)
+    x = torch.randn(STEPS, BATCH, INPUT)
+    with make("stabilizer(1)").watch(layer) as extra:
+        h = layer(x.transpose(0, 1) if batch_first else x)[0]
+        found = extra(h.sum())
+    h = h.transpose(0, 1) if batch_first else h
+    torch.testing.assert_close(found, h.norm(dim=-1).diff(dim=0).square().mean())
+    assert not layer._forward_hooks
+
+
+def test_stabilizer_of_gated_feedback_and_packed_torch_layers():
+    x, lengths = torch.randn(STEPS, BATCH, INPUT), torch.tensor([4, 6, 2])
+    for layer in (GatedFeedbackRNN(INPUT, HIDDEN), nn.LSTM(INPUT, HIDDEN)):
+        model = SequenceModel(layer, 1)
+        with make("stabilizer(1)").watch(model) as extra:
+            found = extra(model(x, lengths=lengths)[0].sum())
+        values = []
+        for b, n in enumerate(lengths.tolist()):
+            size = layer(x[:n, b : b + 1])[0][:, 0].norm(dim=-1)
+            values += size.diff().square().tolist()
+        assert found.item() == pytest.approx(sum(values) / len(values), rel=1e-4)
+
+
+def test_states_of_zero_have_a_gradient():
+    """A relu layer that is off: the norm has no slope at zero, and the penalty must not give nan."""
+    model = SequenceModel(RNN(INPUT, HIDDEN, activation="relu"), 1)
+    with torch.no_grad():
+        model.layer.bias_l0.fill_(-100)
+    for penalty in ("stabilizer(1)", "norm_preserving(1)"):
+        with make(penalty).watch(model) as extra:
+            found = extra(model(torch.randn(STEPS, BATCH, INPUT))[0].square().sum())
+        assert all(torch.isfinite(g).all() for g in gradient(model, found))
+
+
+def omega_by_hand(model, at, x, y):
+    """Ω with dense Jacobians: g, h_t and the inputs from the model `at`, the Jacobian from `model`."""
+    hs = states_of(at, x)
+    loss = squared(at.output(hs[-1][-1]), y)
+    layer, total = model.layer, torch.zeros((), dtype=torch.float64)
+    for index, suffix in enumerate(layer._suffixes):
+        weights = layer.cell.prepare({name: getattr(layer, name + suffix) for name in layer._names})
+        below = x if index == 0 else hs[index - 1].detach()
+        gs = tapped(at, x, y)[index]
+        for t in range(1, STEPS):
+            for b in range(BATCH):
+
+                def step(h, t=t, b=b, below=below, weights=weights):
+                    return layer.cell.step(layer.cell.project(below[t, b : b + 1], weights), (h[None],), weights)[0][0]
+
+                J = torch.autograd.functional.jacobian(step, hs[index][t - 1, b].detach())
+                g = gs[t, b]
+                total = total + ((g @ J).norm() / g.norm() - 1) ** 2 / BATCH
+    assert torch.isfinite(loss)
+    return total.detach()
+
+
+def tapped(model, x, y):
+    """∂L/∂h_t of each layer, by a loop in which every state is kept."""
+    layer, kept, below = model.layer, [], list(x)
+    for suffix in layer._suffixes:
+        weights = layer.cell.prepare({name: getattr(layer, name + suffix) for name in layer._names})
+        h, every = torch.zeros(BATCH, HIDDEN, dtype=torch.float64), []
+        for x_t in below:
+            (h,) = layer.cell.step(layer.cell.project(x_t, weights), (h,), weights)
+            every.append(h)
+        kept.append(every)
+        below = every
+    loss = squared(model.output(below[-1]), y)
+    return [torch.stack(torch.autograd.grad(loss, every, retain_graph=True)) for every in kept]
+
+
+@pytest.mark.parametrize("kind", ["rnn", "stacked", "map", "gated", "gru"])
+def test_norm_preserving(kind):
+    model, at = a_model(kind), a_model(kind)
+    x, y = a_batch()
+    found = penalty_of(model, "norm_preserving(3)")
+    torch.testing.assert_close(found, 3 * omega_by_hand(model, at, x, y), **SAME)
+    if kind in ("rnn", "map"):
+        expected = differences(model, lambda: 3 * omega_by_hand(model, at, x, y))
+        for g, e in zip(gradient(model, found), expected, strict=True):
+            torch.testing.assert_close(g, e, **DIFFERENCES)
+
+
+def test_norm_preserving_is_zero_where_the_norm_is_kept():
+    model = SequenceModel(RNN(INPUT, HIDDEN, map="exponential", activation="abs"), 1)
+    with make("norm_preserving(1)").watch(model) as extra:
+        found = extra(model(torch.randn(STEPS, BATCH, INPUT))[0].square().sum())
+    assert found.item() == pytest.approx(0, abs=1e-10)
+
+
+def test_norm_preserving_sees_a_vanished_gradient():
+    """Gradients whose squares are below the smallest float32 still have a direction."""
+    model = SequenceModel(RNN(INPUT, HIDDEN, init="identity", activation="identity"), 1)
+    with torch.no_grad():
+        model.layer.weight_hh_l0.mul_(0.01)
+    with make("norm_preserving(1)").watch(model) as extra:
+        found = extra(model(torch.randn(14, BATCH, INPUT))[0].square().sum())
+    assert found.item() == pytest.approx(13 * 0.99**2, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in PENALTIES if name != "norm_preserving"])
+@pytest.mark.parametrize("kind", ["stacked", "map", "gru"])
+def test_gradients(name, kind):
+    model = a_model(kind)
+    expected = differences(model, lambda: penalty_of(model, f"{name}(1)"))
+    for g, e in zip(gradient(model, penalty_of(model, f"{name}(1)")), expected, strict=True):
+        torch.testing.assert_close(g, e, **DIFFERENCES)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_one_step_lowers_it(name):
+    model = a_model("rnn")
+    penalty = f"{name}(1)"
+    before = penalty_of(model, penalty)
+    before.backward()
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.grad is not None:
+                p.sub_(1e-3 * p.grad)
+    after = penalty_of(model, penalty)
+    assert after < before
+
+
+def test_a_sum_is_a_sum():
+    model = a_model("stacked")
+    parts = ["soft_orthogonality(0.1)", "stabilizer(2.0)", "norm_preserving(0.5)"]
+    whole = make(" + ".join(parts))
+    assert isinstance(whole, Sum)
+    assert whole.key == " + ".join(parts)
+    torch.testing.assert_close(penalty_of(model, whole), sum(penalty_of(model, part) for part in parts), **SAME)
+
+
+def test_watching_leaves_no_trace():
+    model = a_model("stacked")
+    penalty_of(model, "norm_preserving(1) + stabilizer(1)")
+    assert "_run" not in vars(model.layer)
+    assert model.layer._taps is None
+    assert not model.layer._forward_hooks
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_map_is_computed_once(monkeypatch):
+    calls = []
+    original = Exponential.forward
+    monkeypatch.setattr(Exponential, "forward", lambda self, *raw: calls.append(1) or original(self, *raw))
+    model = SequenceModel(RNN(INPUT, HIDDEN, map="exponential"), 1)
+    calls.clear()
+    with make("soft_orthogonality(1) + weight_decay(1)").watch(model) as extra:
+        extra(model(torch.randn(STEPS, BATCH, INPUT))[0].sum())
+    assert len(calls) == 1
+
+
+def test_models_without_recurrence():
+    model = nn.Sequential(attach(nn.Linear(3, 3), "weight", Exponential(3)), nn.Linear(3, 2)).double()
+    W = [part.weight for part in model]
+    expected = sum(((w.mT @ w - torch.eye(3)) ** 2).sum() for w in W)
+    with SoftOrthogonality(1.0).watch(model) as extra:
+        torch.testing.assert_close(extra(model(torch.ones(1, 3).double()).sum()), expected, **SAME)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_names(name):
+    assert make(name).name == name
+    assert make(make(f" {name} ( 1e-3 ) ").key).strength == 1e-3
+    assert make(PENALTIES[name](2)).strength == 2
+    assert make(f"{name}(1e+3)").strength == 1000
+    assert PENALTIES[name].equation
+    assert penalties.make is make
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: make("soft_ortogonality(1)"), "unknown penalty 'soft_ortogonality', did you mean soft_orthogonality?"),
+        (lambda: make("stabilizer(a)"), "the strength of stabilizer must be a number of at least 0, got 'a'"),
+        (lambda: make("stabilizer(-1)"), "the strength of stabilizer must be a number of at least 0, got -1.0"),
+        (lambda: make("stabilizer(nan)"), "the strength of stabilizer must be a number of at least 0, got nan"),
+        (lambda: Sum([]), "penalties must be at least one penalty, got none"),
+        (
+            lambda: penalty_of(a_model("lstm"), "norm_preserving(1)"),
+            "norm_preserving needs a cell whose state is one vector, got LSTM with two",
+        ),
+    ],
+    ids=["unknown", "word", "negative", "not-a-number", "empty", "lstm"],
+)
+def test_refused(call, sentence):
+    with pytest.raises(ValueError) as error:
+        call()
+    assert str(error.value) == sentence
+
+
+def test_needs_something_to_penalise():
+    model = nn.ReLU()
+    for name, sentence in (
+        ("stabilizer", "stabilizer needs a model with a recurrent layer, got none that ran"),
+        ("weight_decay", "weight_decay needs a model with recurrent matrices or linear layers, got ReLU"),
+    ):
+        with make(name).watch(model) as extra, pytest.raises(ValueError) as error:
+            extra(model(torch.ones(1)).sum())
+        assert str(error.value) == sentence

@@ -1,0 +1,216 @@
+"""Temporal components from one backward pass, against parameters that are really replicated for each step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from evenflow import GRU, LSTM, RNN, ComplexRNN, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel
+from evenflow.probes.local_steps import listen
+from evenflow.probes.temporal_components import alignment, temporal_components
+
+# float64, the same sums in another order.
+SAME = {"atol": 1e-11, "rtol": 1e-9}
+STEPS, BATCH, INPUT, HIDDEN, OUTPUT = 7, 4, 3, 6, 2
+
+LAYERS = {
+    "plain": lambda **o: RNN(INPUT, HIDDEN, **o),
+    "map": lambda **o: RNN(INPUT, HIDDEN, map="exponential", activation="abs", **o),
+    "svd": lambda **o: RNN(INPUT, HIDDEN, map="svd", activation="leaky(0.5)", **o),
+    "stacked": lambda **o: RNN(INPUT, HIDDEN, 2, map="cayley", **o),
+    "trained-activation": lambda **o: RNN(INPUT, HIDDEN, activation="modrelu", **o),
+    "gain": lambda **o: RNN(INPUT, HIDDEN, gain=1.05, **o),
+    "first-state": lambda **o: RNN(INPUT, HIDDEN, 2, initial_state="learned", **o),
+    "scalar-gated": lambda **o: ScalarGatedRNN(INPUT, HIDDEN, map="rotations", gates="bounded", **o),
+    "gru": lambda **o: GRU(INPUT, HIDDEN, map="exponential", **o),
+    "complex": lambda **o: ComplexRNN(INPUT, HIDDEN, **o),
+}
+
+
+def squared(outputs, targets):
+    return (outputs - targets).square().mean()
+
+
+def model_of(kind, **options):
+    layer = LAYERS[kind](dtype=torch.float64)
+    model = SequenceModel(layer, OUTPUT, **options)
+    with torch.no_grad():  # every weight matters
+        for name, p in model.named_parameters():
+            if p.dim() == 1 and "parametrizations" not in name:
+                p.add_(0.3 * torch.randn_like(p))
+    return model
+
+
+def batch_for(model, lengths=None):
+    generator = torch.Generator().manual_seed(1)
+    if model.embedding is not None:
+        inputs = torch.randint(model.embedding.num_embeddings, (STEPS, BATCH), generator=generator)
+    else:
+        inputs = torch.randn(STEPS, BATCH, INPUT, dtype=torch.float64, generator=generator)
+    shape = (BATCH, OUTPUT) if model.readout == "last" else (STEPS, BATCH, OUTPUT)
+    return inputs, torch.randn(shape, dtype=torch.float64, generator=generator), squared, lengths
+
+
+def replicated(model, inputs, targets, loss, lengths):
+    """For each step the gradient by its own copies, a recurrent matrix as itself: a dictionary by name."""
+    layer = model.layer
+    names = [name + suffix for suffix in layer._suffixes for name in layer._names]
+    whole = {name: getattr(layer, name).detach() for name in names}
+    whole |= {"output.weight": model.output.weight.detach(), "output.bias": model.output.bias.detach()}
+    if model.embedding is not None:
+        whole["embedding.weight"] = model.embedding.weight.detach()
+    copies = [{name: w.clone().requires_grad_() for name, w in whole.items()} for _ in range(STEPS)]
+    ends = torch.full((BATCH,), STEPS) if lengths is None else lengths
+    states = [torch.zeros(BATCH, HIDDEN, dtype=torch.float64) for _ in layer._suffixes]
+    outputs = []
+    for t, own in enumerate(copies):
+        x = inputs[t] if model.embedding is None else nn.functional.embedding(inputs[t], own["embedding.weight"])
+        running = (t < ends).unsqueeze(1)
+        for index, suffix in enumerate(layer._suffixes):
+            ready = layer.cell.prepare({name: own[name + suffix] for name in layer._names})
+            before = states[index]
+            if t == 0 and layer.initial_state == "learned":
+                before = own[f"h0{suffix}"].expand(BATCH, -1)
+            (h,) = layer.cell.step(layer.cell.project(x, ready), (before,), ready)
+            states[index] = torch.where(running, h, before)
+            x = torch.where(running, h, torch.zeros_like(h))
+        outputs.append(nn.functional.linear(x, own["output.weight"], own["output.bias"]))
+    answers = torch.stack(outputs)
+    if model.readout == "last":
+        answers = answers[ends - 1, torch.arange(BATCH)]
+    value = loss(answers, targets)
+    gradients = [torch.autograd.grad(value, list(own.values()), allow_unused=True, retain_graph=True) for own in copies]
+    return [
+        {name: torch.zeros_like(w) if g is None else g for (name, w), g in zip(whole.items(), each, strict=True)}
+        for each in gradients
+    ]
+
+
+def by_parameters(model, gradients):
+    """Gradients by the matrices, handed on through the maps to the parameters themselves."""
+    total = torch.zeros((), dtype=torch.float64)
+    for name, g in gradients.items():
+        owner, _, leaf = name.rpartition(".")
+        tensor = getattr(model.get_submodule(owner), leaf) if owner else getattr(model.layer, leaf)
+        total = total + (tensor * g.conj()).real.sum()
+    return torch.autograd.grad(total, list(model.parameters()), allow_unused=True, materialize_grads=True)
+
+
+RAGGED = torch.tensor([5, 7, 2, 7])
+ENDS_EARLY = torch.tensor([5, 4, 2, 3])  # no sequence reaches the last step
+CASES = {kind: (kind, {}, None) for kind in LAYERS} | {
+    "every": ("stacked", {"readout": "every"}, None),
+    "symbols": ("plain", {"readout": "every", "vocabulary": 3}, None),
+    "ragged": ("plain", {}, RAGGED),
+    "ragged-symbols-first-state": ("first-state", {"readout": "every", "vocabulary": 3}, RAGGED),
+    "ends-early": ("stacked", {"readout": "every"}, ENDS_EARLY),
+}
+
+
+@pytest.mark.parametrize(("kind", "options", "lengths"), CASES.values(), ids=CASES)
+def test_equals_replicated_parameters(kind, options, lengths):
+    model = model_of(kind, **options)
+    batch = batch_for(model, lengths)
+    expected = replicated(model, *batch)
+    found = temporal_components(model, *batch)
+    norms = [torch.stack([g.abs().square().sum() for g in each.values()]).sum().sqrt() for each in expected]
+    torch.testing.assert_close(found.norms, torch.stack(norms), **SAME)
+    coefficients = torch.randn(STEPS, dtype=torch.float64)
+    mixed = {name: sum(c * each[name] for c, each in zip(coefficients, expected, strict=True)) for name in expected[0]}
+    for g, e in zip(found.combine(coefficients), by_parameters(model, mixed), strict=True):
+        torch.testing.assert_close(g, e, **SAME)
+    for g, e in zip(found.component(2), by_parameters(model, expected[2]), strict=True):
+        torch.testing.assert_close(g, e, **SAME)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_components_add_up_to_the_gradient(kind):
+    model = model_of(kind)
+    inputs, targets, loss, _ = batch_for(model)
+    found = temporal_components(model, inputs, targets, loss)
+    value = loss(model(inputs)[0], targets)
+    value.backward()
+    assert torch.equal(found.loss, value.detach())
+    for p, g, e in zip(model.parameters(), found.gradient, found.combine(torch.ones_like(found.norms)), strict=True):
+        torch.testing.assert_close(g, p.grad, **SAME)
+        torch.testing.assert_close(e, p.grad, **SAME)
+
+
+def test_many_steps_are_measured_in_pieces(monkeypatch):
+    model = model_of("plain")
+    batch = batch_for(model)
+    whole = temporal_components(model, *batch).norms
+    monkeypatch.setattr("evenflow.probes.temporal_components.HELD", 1)
+    torch.testing.assert_close(temporal_components(model, *batch).norms, whole, **SAME)
+
+
+def test_small_spectral_radius_vanishes():
+    """Figure 3.1 of Galvan: with radius 0.8 the early components are far smaller, with 1.2 they are not."""
+    shares = []
+    for radius in (0.8, 1.2):
+        source = torch.Generator().manual_seed(0)
+        layer = RNN(INPUT, 50, init="spectral_radius", radius=radius, generator=source)
+        model = SequenceModel(layer, OUTPUT, generator=source)
+        x = 0.1 * torch.randn(60, BATCH, INPUT, generator=source)
+        norms = temporal_components(model, x, torch.zeros(BATCH, OUTPUT), squared).norms
+        shares.append(float(norms[0] / norms[-2]))
+    assert shares[0] < 1e-3 < 1e-2 < shares[1]
+
+
+def test_alignment_is_the_condition():
+    d, g = [torch.tensor([3.0, 1.0])], [torch.tensor([1.0, 2.0])]
+    found = alignment(d, g)
+    assert found.gap == pytest.approx(float((d[0] - g[0]).norm() / g[0].norm()))
+    assert found.ratio == pytest.approx((10 / 5) ** 0.5)
+    assert found.cosine == pytest.approx(5 / 50**0.5)
+
+
+def test_leaves_no_trace():
+    model = model_of("stacked")
+    temporal_components(model, *batch_for(model))
+    assert all(p.grad is None for p in model.parameters())
+    assert "_run" not in vars(model.layer)
+    assert model.layer._taps is None
+    assert not model._forward_hooks
+
+
+def test_listening_may_be_nested():
+    layer = RNN(INPUT, HIDDEN, 2)
+    with listen(layer) as outer:
+        with listen(layer, taps=True) as inner:
+            layer(torch.randn(STEPS, BATCH, INPUT))
+        layer(torch.randn(STEPS, BATCH, INPUT))
+    assert (len(outer), len(inner)) == (4, 2)
+    assert inner[0].tap is not None
+    assert outer[-1].tap is None
+    assert "_run" not in vars(layer)
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (nn.Linear(2, 2), "temporal components need a SequenceModel, got Linear"),
+        (
+            SequenceModel(LSTM(INPUT, HIDDEN), OUTPUT),
+            "temporal_components needs a cell whose state is one vector, got LSTM with two",
+        ),
+        (
+            SequenceModel(RNN(INPUT, HIDDEN, bidirectional=True), OUTPUT),
+            "temporal_components needs layers that run one way, got a bidirectional one",
+        ),
+        (
+            SequenceModel(nn.RNN(INPUT, HIDDEN), OUTPUT),
+            "temporal_components needs a recurrent layer of evenflow other than gated feedback, got none that ran",
+        ),
+        (
+            SequenceModel(GatedFeedbackRNN(INPUT, HIDDEN), OUTPUT),
+            "temporal_components needs a recurrent layer of evenflow other than gated feedback, got none that ran",
+        ),
+    ],
+    ids=["no-sequence-model", "lstm", "bidirectional", "torch", "gated-feedback"],
+)
+def test_refused(model, sentence):
+    with pytest.raises(ValueError) as error:
+        temporal_components(model, torch.randn(STEPS, BATCH, INPUT), torch.zeros(BATCH, OUTPUT), squared)
+    assert str(error.value) == sentence
