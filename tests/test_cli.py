@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import socket
 import subprocess
 import sys
 
@@ -39,6 +41,56 @@ def test_systems_and_tasks_list_everything(capsys):
     shown = capsys.readouterr().out
     assert all(name in shown for name in [*SYSTEMS, *TASKS])
     assert "1,282" in shown  # sgornn: 14 x 64 angles, 128 x 2 inputs, 128 biases, 2 gates
+
+
+@pytest.mark.parametrize("command", ["list", "get"])
+def test_every_data_command_explains_itself_with_an_example(command, capsys):
+    assert run("data", command, "--help") == 0
+    assert f"Example:  evenflow data {command}" in capsys.readouterr().out
+
+
+def test_data_list_shows_every_set_and_the_folder(tmp_path, capsys, monkeypatch):
+    from evenflow.data import CATALOG
+
+    (tmp_path / "ptb").mkdir()
+    (tmp_path / "ptb" / "ptb.train.txt").write_text("no treebank\n")
+    (tmp_path / "UCI HAR Dataset").mkdir()
+    monkeypatch.setenv("EVENFLOW_DATA", str(tmp_path))
+    assert run("data", "list") == 0
+    shown = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.split()}
+    assert set(CATALOG) < set(lines)
+    assert "missing" in lines["mnist"]
+    assert "11.59 MB" in lines["mnist"]
+    assert "damaged" in lines["ptb"]
+    assert "Marcus et al. 1993" in lines["ptb"]
+    assert "no commercial use" in lines["har"]
+    assert "Damaged: ptb, ptb/ptb.train.txt: it has 12 bytes, not 5,101,618." in shown
+    assert f"The data folder: {tmp_path}" in shown
+
+
+def test_data_get_checks_what_is_there(data, capsys):
+    assert run("data", "get", "jsb", "--data", data) == 0
+    shown = capsys.readouterr().out
+    assert str(data / "music") in shown
+    assert "Terms: research use" in shown
+
+
+def test_data_get_without_a_network_is_exit_code_one(tmp_path, capsys, monkeypatch):
+    from evenflow.data import CATALOG
+
+    with socket.socket() as closed:  # bound and not listening: connections are refused
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        file = dataclasses.replace(CATALOG["jsb"].files[0], url=f"http://127.0.0.1:{closed.getsockname()[1]}/jsb.mat")
+        monkeypatch.setitem(CATALOG, "jsb", dataclasses.replace(CATALOG["jsb"], files=(file,)))
+        assert run("data", "get", "jsb", "--data", tmp_path / "new") == 1
+    captured = capsys.readouterr()
+    assert (
+        f"put the file from {file.url} at '{tmp_path / 'new' / 'music' / 'JSB_Chorales.mat'}' by hand" in captured.err
+    )
+    assert captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_train_resume_report(tmp_path, capsys):
@@ -109,6 +161,9 @@ BAD = [
     (["train", "adding", "rnn", "--device", "cuda:99"], "cuda:99"),
     (["compare", "adding", "rnn", "--rates", "1e-3,x"], "--rates must be numbers"),
     (["compare", "adding", "rnn", "rnn"], "must differ"),
+    (["data", "get", "mnits"], "unknown data set 'mnits', did you mean mnist?"),
+    (["data", "get", "har", "--data", "sets"], "and the 19 other files in place by hand"),
+    (["data", "lst"], "No such command 'lst'"),
     (["resume", "nowhere"], "nowhere"),
     (["report", "nowhere"], "nowhere"),
 ]

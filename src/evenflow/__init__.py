@@ -13,7 +13,8 @@ from evenflow.reservoir import EchoState
 from evenflow.systems import create, systems
 
 if TYPE_CHECKING:
-    from evenflow import probes, tasks
+    from evenflow import bounds, optim, penalties, probes, tasks
+    from evenflow.diagnosis import doctor
     from evenflow.training import fit
 
 __version__ = "0.1.0"
@@ -35,12 +36,16 @@ __all__ = [
     "SpectralResNet",
     "activations",
     "attach",
+    "bounds",
     "create",
     "detach",
+    "doctor",
     "fit",
     "generate",
     "init",
     "maps",
+    "optim",
+    "penalties",
     "probes",
     "stream",
     "systems",
@@ -52,8 +57,10 @@ def __getattr__(name: str) -> Any:
     """Rooms that need more than torch are loaded when they are first asked for."""
     import importlib
 
-    if name in ("probes", "tasks", "training", "report"):
+    if name in ("bounds", "data", "optim", "penalties", "probes", "recipes", "report", "tasks", "training"):
         return importlib.import_module(f"evenflow.{name}")
     if name == "fit":
         return importlib.import_module("evenflow.training").fit
+    if name == "doctor":
+        return importlib.import_module("evenflow.diagnosis").doctor
     raise AttributeError(f"module 'evenflow' has no attribute {name!r}")

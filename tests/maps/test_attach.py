@@ -214,3 +214,14 @@ def test_attach_twice_and_detach_twice() -> None:
     detach(layer, "weight")
     with pytest.raises(ValueError, match=r"Linear\.weight has no map attached"):
         detach(layer, "weight")
+
+
+def test_a_copy_loses_its_map_and_the_original_keeps_it():
+    layer = attach(nn.Linear(4, 4), "weight", Exponential(4))
+    twin = copy.deepcopy(layer)
+    detach(twin, "weight")
+    assert isinstance(twin.weight, nn.Parameter)
+    assert type(twin) is nn.Linear
+    torch.testing.assert_close(layer.weight, twin.weight)
+    detach(layer, "weight")
+    assert type(layer) is nn.Linear

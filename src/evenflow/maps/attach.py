@@ -72,12 +72,19 @@ def detach(module: nn.Module, name: str) -> nn.Module:
     if not parametrize.is_parametrized(module, name):
         raise ValueError(f"{type(module).__name__}.{name} has no map attached")
     weight = getattr(module, name).detach()
+    _with_a_class_of_its_own(module)
     # torch would put the matrix where the numbers were, which fails for a complex matrix of real numbers.
     complex_of_real = weight.is_complex() and module.parametrizations[name].is_tensor  # type: ignore[index,union-attr]
     parametrize.remove_parametrizations(module, name, leave_parametrized=not complex_of_real)
     if complex_of_real:
         setattr(module, name, nn.Parameter(weight))
     return module
+
+
+def _with_a_class_of_its_own(module: nn.Module) -> None:
+    """A copy of a module shares its class, and torch takes the map's property from the class: from both of them."""
+    shared = type(module)
+    module.__class__ = type(shared.__name__, shared.__bases__, dict(shared.__dict__))
 
 
 def parameter_groups(module: nn.Module, lr: float) -> list[dict[str, object]]:

@@ -71,7 +71,9 @@ class TemporalComponents:
         loss: the loss.
     """
 
-    def __init__(self, parameters: list[nn.Parameter], gradient: list[Tensor], loss: Tensor, parts: list[_Part]):
+    def __init__(
+        self, parameters: list[nn.Parameter], gradient: list[Tensor], loss: Tensor, parts: list[_Part]
+    ) -> None:
         self.parameters, self.gradient, self.loss, self._parts = parameters, gradient, loss, parts
         squares = [part.squares() for part in parts]
         steps = max(len(square) for square in squares)  # a readout may go on where every sequence has ended

@@ -1,0 +1,151 @@
+"""The band that ‖∂h_t/∂h_k‖ cannot leave, from singular values and the slopes of the activation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenflow import activations
+from evenflow.cells import Cell, ComplexElman, Elman, ScalarGated
+from evenflow.checks import one_of, whole_number
+from evenflow.probes.recurrence import find_layer, prepared
+
+NORMS = ("frobenius", "spectral")
+EVEN = 1e-4  # how near to one a rate counts as one: float32 maps are orthogonal to 1e-6
+
+# The uRNN document's Table 1: by the lower rate, then by the upper rate; "may" is its star.
+REGIMES = {
+    ("below", "below"): "vanishes",
+    ("below", "one"): "may vanish",
+    ("below", "above"): "may vanish or explode",
+    ("one", "one"): "constant",
+    ("one", "above"): "may explode",
+    ("above", "above"): "explodes",
+}
+
+
+@dataclass(frozen=True)
+class Band:
+    """``lower <= ‖∂h_t/∂h_k‖ <= upper`` for t - k = lag, whatever the input.
+
+    Attributes:
+        lower_rate, upper_rate: what one step multiplies the norm by, at least and at most.
+        lower, upper: the rates to the power of the lag, times ‖I‖ (√h for the Frobenius norm, 1 for the spectral one).
+    """
+
+    lag: int
+    lower_rate: float
+    upper_rate: float
+    lower: float
+    upper: float
+
+    @property
+    def regime(self) -> str:
+        """What becomes of the gradient as the lag grows: a word of Table 1."""
+        return regime(self.lower_rate, self.upper_rate)
+
+
+def gradient_band(model: nn.Module, lag: int, *, norm: str = "frobenius", member: int | None = None) -> Band:
+    """``(β σ_min)^lag ‖I‖ <= ‖∂h_t/∂h_k‖ <= (γ σ_max)^lag ‖I‖`` of a plain or scalar-gated layer.
+
+    σ are the singular values of the recurrent matrix, [β, γ] the sizes of the activation's slopes. A scalar-gated
+    step, α f(...) + β' h, has at most ``α γ σ_max + β'`` and at least what the larger of its two parts leaves over.
+
+    Args:
+        model: a layer of evenflow, torch's RNN, or a module that holds one. Cells with gates of their own (GRU, LSTM,
+            SCRN) have no such band.
+        norm: ``"frobenius"`` or ``"spectral"``.
+        member: see `probes.jacobian_norms`. The band is for the states of one layer.
+
+    Note on the theorem: the document takes eigenvalues of a diagonalisable matrix, and its proof a unitary basis, which
+    normal matrices alone have. With singular values it holds for any matrix, and is the same for normal ones.
+    `test_eigenvalues_would_not_do` has a matrix of radius 1/2 whose powers grow at first.
+
+    >>> gradient_band(RNN(2, 100, map="exponential", activation="abs"), lag=30)
+    Band(lag=30, lower_rate=1.0, upper_rate=1.0, lower=10.0, upper=10.0)
+
+    Reference: Lin and Wang, Theorem 1.
+    """
+    cell, weights = prepared(find_layer(model), member)
+    if type(cell) not in (Elman, ScalarGated, ComplexElman):
+        raise ValueError(f"a gradient band needs a plain or scalar-gated layer, got a {type(cell).__name__} cell")
+    values = torch.linalg.svdvals(weights["weight_hh"])
+    alpha, beta = (float(g) for g in cell.scalars(weights)) if isinstance(cell, ScalarGated) else (1.0, 0.0)
+    return band(
+        (float(values[-1]), float(values[0])),
+        slopes(cell, weights),
+        lag,
+        weights["weight_hh"].shape[-1],
+        gates=(alpha, beta),
+        norm=norm,
+    )
+
+
+def band(
+    singular_values: tuple[float, float],
+    slope_bounds: tuple[float, float],
+    lag: int,
+    units: int,
+    *,
+    gates: tuple[float, float] = (1.0, 0.0),
+    norm: str = "frobenius",
+) -> Band:
+    """`gradient_band` from numbers: the smallest and largest singular value, the slopes [β, γ], and h.
+
+    Args:
+        gates: α and β' of a scalar-gated step; (1, 0) is the plain one.
+
+    >>> band((1, 1), (0.5, 1), lag=30, units=200).lower  # Table 6 of the document, with the √200 it leaves out
+    1.3170889...e-08
+    """
+    whole_number("lag", lag, 0)
+    whole_number("units", units, 1)
+    one_of("norm", norm, NORMS)
+    _ordered("singular_values", singular_values)
+    _ordered("slope_bounds", slope_bounds)
+    _ordered("gates", (0.0, min(gates)))
+    alpha, carried = gates
+    least, most = alpha * slope_bounds[0] * singular_values[0], alpha * slope_bounds[1] * singular_values[1]
+    lower_rate, upper_rate = max(least - carried, carried - most, 0.0), most + carried
+    size = math.sqrt(units) if norm == "frobenius" else 1.0
+    with np.errstate(over="ignore"):
+        lower, upper = (float(np.float64(rate) ** lag * size) for rate in (lower_rate, upper_rate))
+    return Band(lag, lower_rate, upper_rate, lower, upper)
+
+
+def regime(lower_rate: float, upper_rate: float) -> str:
+    """What becomes of ‖∂h_t/∂h_k‖ as t grows: a word of the uRNN document's Table 1.
+
+    >>> regime(0.5, 1)
+    'may vanish'
+    """
+    _ordered("rates", (lower_rate, upper_rate))
+    return REGIMES[_side(lower_rate), _side(upper_rate)]
+
+
+def slopes(cell: Cell, weights: dict[str, Tensor]) -> tuple[float, float]:
+    """β and γ with β <= |f'| <= γ, of the activation with the numbers it has trained (the document's Table 2).
+
+    The slopes of prelu are 1 and p. Complex modrelu leaves a direction its length's slope, 0 or 1, and stretches across
+    it by 1 + b/|a|, which has no bound where a bias b is above 0.
+    """
+    if isinstance(cell, ComplexElman):
+        return (0.0, 1.0) if bool((weights["activation"] <= 0).all()) else (0.0, math.inf)
+    assert isinstance(cell, Elman)
+    if isinstance(cell.activation, activations.PRelu):
+        p = abs(float(weights["activation"]))
+        return min(1.0, p), max(1.0, p)
+    return cell.activation.slope_bounds
+
+
+def _side(rate: float) -> str:
+    return "one" if abs(rate - 1) <= EVEN else "below" if rate < 1 else "above"
+
+
+def _ordered(name: str, pair: tuple[float, float]) -> None:
+    if not 0 <= pair[0] <= pair[1]:
+        raise ValueError(f"{name} must be two numbers of at least 0, the smaller first, got {pair}")

@@ -1,0 +1,96 @@
+"""When a direction that is not the gradient still leads down: Galvan's condition 3.33, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from evenflow.probes.temporal_components import alignment
+
+
+@dataclass(frozen=True)
+class DirectionCondition:
+    """``1 + α² - 2 α cos θ <= μ²``, the squared distance of a direction from the gradient, by the gradient's size.
+
+    Attributes:
+        cosine: cos θ, of the angle between the direction and the gradient.
+        ratio: α, the direction's length by the gradient's.
+        mu: μ.
+    """
+
+    cosine: float
+    ratio: float
+    mu: float
+
+    @property
+    def distance(self) -> float:
+        """``√(1 + α² - 2 α cos θ)``: the least μ that would do."""
+        return math.sqrt(max(0.0, 1 + self.ratio**2 - 2 * self.ratio * self.cosine))
+
+    @property
+    def holds(self) -> bool:
+        return self.distance <= self.mu
+
+    @property
+    def widest_angle(self) -> float:
+        """The largest θ, in degrees, that would do at this α; nan where none does."""
+        if self.ratio == 0:
+            return 180.0 if self.mu >= 1 else math.nan
+        cosine = (1 + self.ratio**2 - self.mu**2) / (2 * self.ratio)
+        return math.degrees(math.acos(max(-1.0, cosine))) if cosine <= 1 else math.nan
+
+
+def direction_condition(
+    direction: Sequence[Tensor] | Tensor, gradient: Sequence[Tensor] | Tensor, mu: float
+) -> DirectionCondition:
+    """The condition for a direction and a gradient, each a tensor or a list of them taken as one vector.
+
+    Args:
+        direction: what is stepped against, as the gradient is: ``x - γ direction``.
+        mu: μ, above 0. With ``μ < c / L`` the steps γ = β/j converge on a c-strongly convex loss whose gradient is
+            L-Lipschitz; see `convergence_constant`.
+
+    A direction rescaled to the gradient's length has α = 1, and the condition is an angle: ``cos θ >= 1 - μ²/2``.
+
+    >>> direction_condition(torch.tensor([1.0, 0.1]), torch.tensor([1.0, 0.0]), mu=0.5).holds
+    True
+
+    Reference: Galvan, 3.28 to 3.33.
+    """
+    if not mu > 0:
+        raise ValueError(f"mu must be a number above 0, got {mu}")
+    d, g = (_listed(v) for v in (direction, gradient))
+    if [v.shape for v in d] != [v.shape for v in g]:
+        raise ValueError("direction must have the shapes of gradient, got others")
+    if not any(bool(v.any()) for v in g):
+        raise ValueError("gradient must not be zero, there is no angle to it")
+    found = alignment([v.double() for v in d], [v.double() for v in g])
+    cosine = float(found.cosine) if float(found.ratio) else 0.0  # no step has no direction
+    return DirectionCondition(max(-1.0, min(1.0, cosine)), float(found.ratio), mu)
+
+
+def convergence_constant(strong: float, lipschitz: float, mu: float, moment: float, beta: float, start: float) -> float:
+    """Q with ``E ‖x_j - x*‖² <= Q / j`` for steps ``x - (β/j) D`` whose mean meets the condition with μ.
+
+    ``Q = max(β² M² / (2 c̄ β - 1), ‖x_1 - x*‖²)``, ``c̄ = c - μ L``.
+
+    Args:
+        strong, lipschitz: c and L of the loss. moment: M, with ``E ‖D‖² <= M²``. start: ``‖x_1 - x*‖²``.
+
+    Note on the constant: the document's 3.25 has ``2 c̄ - 1`` below the line; the induction needs ``2 c̄ β - 1``.
+
+    Reference: Galvan, 3.22 to 3.25.
+    """
+    curvature = strong - mu * lipschitz
+    if not curvature > 0:
+        raise ValueError(f"mu must be below strong / lipschitz = {strong / lipschitz:g}, got {mu}")
+    if not beta > 1 / (2 * curvature):
+        raise ValueError(f"beta must be above 1 / 2(c - mu L) = {1 / (2 * curvature):g}, got {beta}")
+    return max((beta * moment) ** 2 / (2 * curvature * beta - 1), start)
+
+
+def _listed(vector: Sequence[Tensor] | Tensor) -> list[Tensor]:
+    return [vector] if isinstance(vector, Tensor) else list(vector)

@@ -1,0 +1,99 @@
+"""Two upper bounds on how much of a change is left: by the largest weight, and by the largest singular value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from evenflow.bounds.band import slopes
+from evenflow.cells import Elman
+from evenflow.checks import whole_number
+from evenflow.probes.recurrence import find_layer, prepared
+
+
+@dataclass(frozen=True)
+class UpperBound:
+    """``norm <= value`` after `lag` steps, each of which multiplies it by at most `rate`."""
+
+    lag: int
+    rate: float
+    value: float
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether the bound says that nothing can be left in the end: sufficient, not necessary."""
+        return self.rate < 1
+
+
+def hochreiter_bound(model: nn.Module, lag: int, *, member: int | None = None) -> UpperBound:
+    """``max |∂h_t/∂h_k| <= τ^lag / h``, ``τ = h γ max |W_hh|``, of a plain layer: Hochreiter's weak bound.
+
+    Args:
+        model: a layer of evenflow, torch's RNN, or a module that holds one.
+        member: see `probes.jacobian_norms`.
+
+    Note on the exponent: the document has τ^(t-k-1), but its product has t - k factors. The first of them needs no h,
+    which gives τ^(t-k) / h; equal weights of one sign and slopes of γ reach it, as the document says of its own.
+    `test_the_printed_exponent_is_too_small` has a layer above τ^(t-k-1).
+
+    Note on a and h: the document follows pre-activations, which have the same factors in the other order.
+
+    Reference: Galvan, 1.64 to 1.68, after Hochreiter 1991.
+    """
+    W, slope = _plain(model, member)
+    return hochreiter_from(float(W.abs().max()), slope, W.shape[-1], lag)
+
+
+def hochreiter_from(largest_weight: float, slope: float, units: int, lag: int) -> UpperBound:
+    """`hochreiter_bound` from numbers: max |W_hh|, γ and h.
+
+    >>> hochreiter_from(0.9 / 64, 1, 64, lag=100).vanishes
+    True
+    """
+    whole_number("units", units, 1)
+    tau = units * _least("slope", slope) * _least("largest_weight", largest_weight)
+    # No step at all is the identity, whose largest entry is 1.
+    return UpperBound(lag, tau, _power(tau, lag) / (units if lag else 1))
+
+
+def singular_value_bound(model: nn.Module, lag: int, *, member: int | None = None) -> UpperBound:
+    """``‖∂h_t/∂h_k‖₂ <= (γ σ_max)^lag`` of a plain layer.
+
+    Args:
+        model, member: see `hochreiter_bound`.
+
+    Note on the exponent: again t - k, where the document prints t - k - 1. And λ_max = μ_max holds for normal matrices
+    alone, not for all diagonalisable ones: a singular value is never below the radius, and may be far above.
+
+    Reference: Galvan, 1.69 to 1.72.
+    """
+    W, slope = _plain(model, member)
+    return singular_value_from(float(torch.linalg.matrix_norm(W, 2)), slope, lag)
+
+
+def singular_value_from(largest: float, slope: float, lag: int) -> UpperBound:
+    """`singular_value_bound` from numbers: σ_max and γ."""
+    rate = _least("slope", slope) * _least("largest", largest)
+    return UpperBound(lag, rate, _power(rate, lag))
+
+
+def _plain(model: nn.Module, member: int | None) -> tuple[torch.Tensor, float]:
+    cell, weights = prepared(find_layer(model), member)
+    if type(cell) is not Elman:
+        raise ValueError(f"this bound needs a plain layer, got a {type(cell).__name__} cell")
+    return weights["weight_hh"], slopes(cell, weights)[1]
+
+
+def _power(rate: float, lag: int) -> float:
+    whole_number("lag", lag, 0)
+    with np.errstate(over="ignore"):
+        return float(np.float64(rate) ** lag)
+
+
+def _least(name: str, value: float) -> float:
+    if not value >= 0:
+        raise ValueError(f"{name} must be a number of at least 0, got {value}")
+    return value

@@ -1,0 +1,171 @@
+"""What scalar gates over an orthogonal matrix promise: a generalisation gap, and gradients that cannot explode."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from evenflow.bounds.reading import Sizes, read
+from evenflow.cells import ScalarGated
+from evenflow.checks import whole_number
+from evenflow.maps import Rotations
+from evenflow.model import SequenceModel
+from evenflow.probes.recurrence import find_layer
+
+ROUNDING = 1e-4  # what α + β and ‖U‖ may be above their limits: float32
+
+
+@dataclass(frozen=True)
+class ScalarGateGradients:
+    """Largest sizes of the gradient of a loss that changes no faster than the answer (1-Lipschitz).
+
+    Attributes:
+        weight_ih: of each entry of ∂L/∂W, bias included: ``C α T √h / R_W`` (8).
+        weight_hh: of ‖∂L/∂U‖, spectral and Frobenius: ``C (αT)²``, from the proof.
+        raw: of each entry of ∂L/∂Θ: ``C M_φ h (αT)²`` (7); for rotations ``M_φ = 4 √h log2 h`` (9).
+        raw_sharp: the same for rotations, by our own argument: ``√2 C (αT)²``. None for other maps.
+    """
+
+    weight_ih: float
+    weight_hh: float
+    raw: float | None
+    raw_sharp: float | None
+
+
+def scalar_gate_gradients(model: SequenceModel, inputs: Tensor) -> ScalarGateGradients:
+    """Theorem 2 and Corollary 1 for a model with a scalar-gated layer, read out after the last step.
+
+    Args:
+        inputs: a batch; T and the largest ‖x_t‖ are read from it.
+
+    Note on the proof: it bounds the sum of all |∂L/∂U| by ``√h ‖·‖_F`` and that by ``√h √h ‖·‖₂``; the first factor is
+    h. But ∂L/∂U is a sum of products of two vectors, whose Frobenius and spectral norms are the same, so the second
+    factor is not needed and (7) holds as printed.
+
+    Note on Corollary 1: an angle turns one plane and stands once in the product, so ∂φ/∂θ is an orthogonal matrix times
+    a plane's: its Frobenius norm is √2. That gives `raw_sharp`, smaller than (9) by ``√8 h^{3/2} log2 h``.
+
+    >>> limits = scalar_gate_gradients(SequenceModel(create("sgornn", 2, 128), 1), torch.randn(100, 8, 2))
+
+    Reference: the SGORNN document, Theorem 2 and Corollary 1.
+    """
+    sizes = _sizes(model, inputs, "Theorem 2 of SGORNN")
+    cell = sizes.cell
+    assert isinstance(cell, ScalarGated)
+    alpha, beta = (float(g) for g in cell.scalars(sizes.weights))
+    map_slope = rotation_slope(sizes.units) if _rotates(model) else None
+    return scalar_gate_gradients_from(
+        alpha=alpha,
+        beta=beta,
+        steps=sizes.steps,
+        units=sizes.units,
+        R_x=sizes.x,
+        R_W=float(sizes.W.norm()),
+        R_v=float(torch.linalg.matrix_norm(sizes.V, 2)),
+        map_slope=map_slope,
+        rotations=_rotates(model),
+    )
+
+
+def scalar_gate_gradients_from(
+    *,
+    alpha: float,
+    beta: float,
+    steps: int,
+    units: int,
+    R_x: float,
+    R_W: float,
+    R_v: float,
+    map_slope: float | None = None,
+    rotations: bool = False,
+) -> ScalarGateGradients:
+    """`scalar_gate_gradients` from numbers.
+
+    Args:
+        R_x, R_W, R_v: ‖x_t‖ at most, ‖W‖_F, and the readout's length (spectral norm, with several outputs).
+        map_slope: M_φ, the largest entry of ∂U/∂Θ_ij over all i, j.
+        rotations: whether the map is made of plane rotations, for `raw_sharp`.
+    """
+    whole_number("steps", steps, 1)
+    whole_number("units", units, 1)
+    if alpha + beta > 1 + ROUNDING:
+        raise ValueError(f"Theorem 2 of SGORNN needs beta at most 1 - alpha = {1 - alpha:g}, got {beta:g}")
+    recurrent = R_x * R_W * R_v * (alpha * steps) ** 2
+    return ScalarGateGradients(
+        weight_ih=R_x * R_v * alpha * steps * math.sqrt(units),
+        weight_hh=recurrent,
+        raw=None if map_slope is None else recurrent * map_slope * units,
+        raw_sharp=math.sqrt(2) * recurrent if rotations else None,
+    )
+
+
+def rotation_slope(units: int) -> float:
+    """M_φ of the rotations, ``4 √h log2 h`` (Corollary 1). With our own argument it is 1."""
+    return 4 * math.sqrt(units) * math.log2(units)
+
+
+def scalar_gate_gap(
+    model: SequenceModel, inputs: Tensor, samples: int, *, loss_bound: float = 1.0, delta: float = 0.05
+) -> float:
+    """Theorem 1: what the expected loss is above the training loss at most, with probability 1 - δ.
+
+    ``4 C α T / √m + 3 B_L √(ln(2/δ) / 2m)``, ``C = R_x R_W R_v``.
+
+    Args:
+        inputs: a batch; T and the largest ‖x_t‖ are read from it, and the theorem asks that no input be larger.
+        samples: m, the number of training sequences. loss_bound: B_L; the loss is 1-Lipschitz with values in [0, B_L].
+        delta: δ.
+
+    Note on the last term: the statement has m below the root's line, the proof 2m. The proof's is right, and tighter.
+    Note on R_W, R_v: the theorem fixes them before training; here they are the trained model's own.
+
+    Reference: the SGORNN document, Theorem 1.
+    """
+    sizes = _sizes(model, inputs, "Theorem 1 of SGORNN")
+    cell = sizes.cell
+    assert isinstance(cell, ScalarGated)
+    alpha, beta = (float(g) for g in cell.scalars(sizes.weights))
+    R_v = float(torch.linalg.matrix_norm(sizes.V, 2))
+    return scalar_gate_gap_from(
+        alpha=alpha,
+        beta=beta,
+        steps=sizes.steps,
+        C=sizes.x * float(sizes.W.norm()) * R_v,
+        samples=samples,
+        loss_bound=loss_bound,
+        delta=delta,
+    )
+
+
+def scalar_gate_gap_from(
+    *, alpha: float, beta: float, steps: int, C: float, samples: int, loss_bound: float = 1.0, delta: float = 0.05
+) -> float:
+    """`scalar_gate_gap` from numbers."""
+    whole_number("steps", steps, 1)
+    whole_number("samples", samples, 1)
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie between 0 and 1, got {delta}")
+    if beta > 1 - 2 * alpha + ROUNDING:
+        raise ValueError(f"Theorem 1 of SGORNN needs beta at most 1 - 2 alpha = {1 - 2 * alpha:g}, got {beta:g}")
+    chance = 3 * loss_bound * math.sqrt(math.log(2 / delta) / (2 * samples))
+    return 4 * C * alpha * steps / math.sqrt(samples) + chance
+
+
+def _sizes(model: SequenceModel, inputs: Tensor, theorem: str) -> Sizes:
+    sizes = read(model, inputs, theorem)
+    if not isinstance(sizes.cell, ScalarGated):
+        raise ValueError(f"{theorem} needs a scalar-gated layer, got a {type(sizes.cell).__name__} cell")
+    if model.readout != "last":
+        raise ValueError(f"{theorem} needs readout 'last', got {model.readout!r}")
+    largest = float(torch.linalg.matrix_norm(sizes.U, 2))
+    if largest > 1 + ROUNDING:
+        raise ValueError(f"{theorem} needs an orthogonal recurrent matrix, got one with singular value {largest:g}")
+    return sizes
+
+
+def _rotates(model: SequenceModel) -> bool:
+    layer = find_layer(model)
+    return any(isinstance(part, Rotations) for part in layer.modules())

@@ -1,0 +1,135 @@
+"""What bounded singular values promise: how far an answer moves with the weights, and a generalisation gap."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from evenflow.bounds.reading import read
+from evenflow.cells import Elman
+from evenflow.checks import whole_number
+from evenflow.model import SequenceModel
+
+
+@dataclass(frozen=True)
+class SpectralGap:
+    """Theorem 5's gap for a classifier, up to a factor that is the same for all models.
+
+    Attributes:
+        complexity: B(w).
+        gap: ``√((B(w) + ln(tm/δ)) / m)``, without the constant that the O hides: to compare models with.
+        corollary: the same from Corollary 1's simpler complexity, which knows of W only how far from 1 its singular
+            values are.
+    """
+
+    complexity: float
+    gap: float
+    corollary: float
+
+
+def spectral_gap(
+    model: SequenceModel, inputs: Tensor, samples: int, *, margin: float = 1.0, delta: float = 0.05
+) -> SpectralGap:
+    """Theorem 5 and Corollary 1 for a model with a plain layer.
+
+    ``B(w) = B² t² n ln n max(‖W‖^{2t-2}, 1) ‖M‖² ‖Y‖² (t² ‖W‖_F² + ‖M‖_F²/‖M‖² + ‖Y‖_F²/‖Y‖²) / γ²`` with the recurrent
+    matrix W, the input matrix M and the readout Y; norms without a letter are spectral.
+
+    Args:
+        inputs: a batch; t and B, the largest ‖x_t‖, are read from it.
+        samples: m, the number of training sequences. margin: γ. delta: δ.
+
+    Note on n: the document has square matrices; here n is the largest of input, hidden and output size.
+
+    Note on the proof: it draws the perturbations of the three matrices with one variance, which would put t² before
+    all three terms of the bracket. The bracket as printed needs one variance for each. And "without loss of generality
+    ‖Y‖, ‖M‖ >= 1" is not: scaling one of them up scales the other down. The statement does not need it then.
+
+    Reference: Zhang, Lei and Dhillon, Theorem 5 and Corollary 1.
+    """
+    sizes = read(model, inputs, "Theorem 5 of Spectral-RNN")
+    if type(sizes.cell) is not Elman:
+        raise ValueError(f"Theorem 5 of Spectral-RNN needs a plain layer, got a {type(sizes.cell).__name__} cell")
+    values = torch.linalg.svdvals(sizes.U)
+    return spectral_gap_from(
+        B=sizes.x,
+        steps=sizes.steps,
+        n=sizes.width,
+        W=(float(values[0]), float(sizes.U.norm())),
+        M=(_spectral(sizes.W), float(sizes.W.norm())),
+        Y=(_spectral(sizes.V), float(sizes.V.norm())),
+        radius=float((values - 1).abs().max()),
+        samples=samples,
+        margin=margin,
+        delta=delta,
+    )
+
+
+def spectral_gap_from(
+    *,
+    B: float,
+    steps: int,
+    n: int,
+    W: tuple[float, float],
+    M: tuple[float, float],
+    Y: tuple[float, float],
+    radius: float,
+    samples: int,
+    margin: float = 1.0,
+    delta: float = 0.05,
+) -> SpectralGap:
+    """`spectral_gap` from numbers: W, M and Y as pairs of spectral and Frobenius norm.
+
+    Args:
+        radius: r of Corollary 1, the largest |σ - 1| of W.
+    """
+    whole_number("steps", steps, 1)
+    whole_number("n", n, 2)
+    whole_number("samples", samples, 1)
+    if not margin > 0:
+        raise ValueError(f"margin must be a number above 0, got {margin}")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must lie between 0 and 1, got {delta}")
+    common = (B * steps * M[0] * Y[0] / margin) ** 2 * n * math.log(n)
+    ranks = sum((pair[1] / pair[0]) ** 2 if pair[0] else 0.0 for pair in (M, Y))
+    complexity = common * _power(max(W[0], 1.0), 2 * steps - 2) * ((steps * W[1]) ** 2 + ranks)
+    simple = common * steps**2 * n * _power(1 + radius, 2 * steps)
+    chance = math.log(steps * samples / delta)
+    return SpectralGap(complexity, math.sqrt((complexity + chance) / samples), math.sqrt((simple + chance) / samples))
+
+
+def output_change(model: SequenceModel, inputs: Tensor, dW: float, dM: float, dY: float) -> float:
+    """Lemma 2: how far the answer after the last step moves at most when the three matrices do.
+
+    ``t B max(‖W‖^{t-1}, 1) (e t ‖Y‖ ‖M‖ ‖δW‖ + e ‖Y‖ ‖δM‖ + ‖M‖ ‖δY‖)``.
+
+    Args:
+        dW, dM, dY: ‖δW‖, ‖δM‖, ‖δY‖, spectral, each at most a t-th of its matrix's norm.
+
+    Note on the lemma: its first line, on the states, prints a smaller bound than its proof gives; the second, this one,
+    is what the proof gives.
+
+    Reference: Zhang, Lei and Dhillon, Lemma 2.
+    """
+    sizes = read(model, inputs, "Lemma 2 of Spectral-RNN")
+    if type(sizes.cell) is not Elman:
+        raise ValueError(f"Lemma 2 of Spectral-RNN needs a plain layer, got a {type(sizes.cell).__name__} cell")
+    W, M, Y, t = _spectral(sizes.U), _spectral(sizes.W), _spectral(sizes.V), sizes.steps
+    for name, change, norm in (("dW", dW, W), ("dM", dM, M), ("dY", dY, Y)):
+        if not 0 <= change <= norm / t:
+            raise ValueError(f"{name} must be from 0 to a {t}-th of its matrix's norm, {norm / t:g}, got {change:g}")
+    return t * sizes.x * _power(max(W, 1.0), t - 1) * (math.e * Y * (t * M * dW + dM) + M * dY)
+
+
+def _spectral(matrix: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(matrix, 2))
+
+
+def _power(base: float, exponent: int) -> float:
+    try:
+        return float(base) ** exponent
+    except OverflowError:
+        return math.inf
