@@ -1,0 +1,155 @@
+"""Many models of one shape as one: their batches run side by side, in as many launches as one model needs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.utils import parametrize
+
+from evenflow.maps import Map, detach
+from evenflow.model import SequenceModel
+
+
+class Mapped(NamedTuple):
+    """A weight that a map makes: the path of its module, and its name there."""
+
+    path: str
+    name: str
+
+    @property
+    def full(self) -> str:
+        return f"{self.path}.{self.name}" if self.path else self.name
+
+
+class Population(nn.Module):
+    """M models, each with its own weights and its own batch, answered together.
+
+    The models stay what they are: their parameters are stacked for a pass, and gradients reach each model's own, so
+    that any optimiser, checkpoint or probe works on them one by one. Maps that are alike make all M matrices at once;
+    the recurrence is one call of its operator, which knows a dimension of models.
+
+    Shapes:
+        inputs ``(M, T, B, I)``, or ``(M, T, B)`` with a vocabulary; outputs ``(M, B, O)`` or ``(M, T, B, O)``; lengths
+        ``(M, B)``; states ``(M, num_layers, B, H)``, or a tuple of them.
+
+    Args:
+        models: `SequenceModel` s alike in all but their numbers; layers run one way. Dropout masks differ between the
+            models.
+
+        >>> models = [SequenceModel(create("sgornn", 2, 128), 1) for _ in range(16)]
+        >>> outputs, _ = Population(models)(torch.randn(16, 784, 50, 2))
+        >>> outputs.shape
+        torch.Size([16, 50, 1])
+    """
+
+    def __init__(self, models: Sequence[SequenceModel]) -> None:
+        super().__init__()
+        _check(models)
+        self.models = nn.ModuleList(models)
+        self._mapped = [
+            Mapped(path, name)
+            for path, part in models[0].named_modules()
+            if parametrize.is_parametrized(part)
+            for name in part.parametrizations
+        ]
+        skeleton = copy.deepcopy(models[0])
+        for weight in self._mapped:
+            detach(skeleton.get_submodule(weight.path), weight.name)
+        # Not a submodule: its own numbers are never used.
+        self._skeleton = (_Padded(skeleton),)
+
+    def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Outputs and final states of all models; with lengths, states beyond the end of a sequence are not its own."""
+        skeleton = self._skeleton[0].train(self.training)
+        weights = self._weights()
+
+        def answer(weights: dict[str, Tensor], x: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+            return functional_call(skeleton, weights, (x, state, lengths))
+
+        dims = (0, 0, None if state is None else 0, None if lengths is None else 0)
+        return vmap(answer, in_dims=dims, randomness="different")(weights, inputs, state, lengths)
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Every tensor of the skeleton, stacked."""
+        made = {f"model.{weight.full}": self._matrices(weight) for weight in self._mapped}
+        tensors = [dict(_tensors(model)) for model in self.models]
+        plain = [name for name, _ in _tensors(self._skeleton[0].model) if f"model.{name}" not in made]
+        return made | {f"model.{name}": torch.stack([each[name] for each in tensors]) for name in plain}
+
+    def _matrices(self, weight: Mapped) -> Tensor:
+        parts = [model.get_submodule(weight.path) for model in self.models]
+        chains: list[Any] = [part.parametrizations[weight.name] for part in parts]  # type: ignore[index]
+        first = chains[0]
+        if len(first) == 1 and isinstance(first[0], Map) and all(_alike(chain[0], first[0]) for chain in chains[1:]):
+            numbers = zip(*(chain.parameters(recurse=False) for chain in chains), strict=True)
+            return first[0](*(torch.stack(each) for each in numbers))
+        return torch.stack([getattr(part, weight.name) for part in parts])
+
+
+class _Padded(nn.Module):
+    """A `SequenceModel` that runs to the end of the batch and then looks up where each sequence ended.
+
+    With a layer that runs one way, what comes after the end changes nothing before it.
+    """
+
+    def __init__(self, model: SequenceModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        model = self.model
+        x = inputs if model.embedding is None else model.embedding(inputs)
+        h, state = model.layer(x, state)
+        if model.readout == "every":
+            return model.output(h), state
+        if lengths is None:
+            return model.output(h[-1]), state
+        place = (lengths - 1).view(1, -1, 1).expand(1, -1, h.shape[-1])
+        return model.output(h.gather(0, place)[0]), state
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _check(models: Sequence[SequenceModel]) -> None:
+    if not models:
+        raise ValueError("models must be at least one model, got none")
+    first = models[0]
+    for place, model in enumerate(models):
+        if not isinstance(model, SequenceModel):
+            raise ValueError(f"models must be SequenceModels, got {type(model).__name__} at place {place}")
+        if getattr(model.layer, "bidirectional", False):
+            raise ValueError(f"models must have layers that run one way, got a bidirectional one at place {place}")
+        shapes = [[(name, tuple(t.shape)) for name, t in _tensors(each)] for each in (first, model)]
+        if shapes[0] != shapes[1] or not _alike(model, first, maps=False):
+            raise ValueError(f"models must be alike in all but their numbers, got another kind at place {place}")
+
+
+def _alike(one: Any, other: Any, maps: bool = True) -> bool:
+    """Whether two modules, maps or cells compute the same from the same numbers: type, settings, constant tensors."""
+    if type(one) is not type(other) and repr(type(one)) != repr(type(other)):
+        return False
+    if isinstance(one, nn.Module):
+        pairs = zip(one.named_children(), other.named_children(), strict=False)
+        if not all((isinstance(a, Map) and not maps) or _alike(a, b, maps) for (_, a), (_, b) in pairs):
+            return False
+        if maps and not all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True)):
+            return False
+    return _settings(one) == _settings(other)
+
+
+def _settings(part: Any) -> dict[str, Any]:
+    """The plain values a part was made with; objects such as cells by theirs."""
+    found = {}
+    for name, value in vars(part).items():
+        if name.startswith("_") or isinstance(value, nn.Module | Tensor) or name == "training":
+            continue
+        plain = isinstance(value, str | int | float | bool | tuple | torch.dtype | None)
+        found[name] = value if plain or not hasattr(value, "__dict__") else (type(value).__name__, _settings(value))
+    return found

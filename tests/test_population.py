@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from evenflow import RNN, SequenceModel, create
+from evenflow.maps import MAPS
+from evenflow.population import Population
+from evenflow.systems import SYSTEMS
+
+# The same sums in another order, float64, a few dozen steps.
+ROUNDING = 1e-10
+M, T, B, I, H, O = 3, 17, 4, 2, 6, 3
+
+
+def models_of(make, **options):
+    draws = [torch.Generator().manual_seed(seed) for seed in range(M)]
+    return [SequenceModel(make(draw), O, generator=draw, **options).double() for draw in draws]
+
+
+def random(*shape):
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def gradients(models):
+    found = [None if p.grad is None else p.grad.clone() for model in models for p in model.parameters()]
+    for model in models:
+        model.zero_grad()
+    return found
+
+
+def compare(models, inputs, state=None, lengths=None):
+    """Outputs, states and all gradients, together and one by one."""
+    together, end = Population(models)(inputs, state, lengths)
+    weights = torch.randn_like(together)
+    if lengths is not None and models[0].readout == "every":  # what comes after the end is not asked for
+        weights = weights * (torch.arange(T)[None, :, None] < lengths[:, None])[..., None]
+    (together * weights).sum().backward()
+    joint = gradients(models)
+    apart, ends = [], []
+    for place, model in enumerate(models):
+        given = (
+            None
+            if state is None
+            else (state[place] if isinstance(state, torch.Tensor) else tuple(s[place] for s in state))
+        )
+        outputs, last = model(inputs[place], given, None if lengths is None else lengths[place])
+        apart.append(outputs)
+        ends.append(last)
+    (torch.stack(apart) * weights).sum().backward()
+    if lengths is not None and models[0].readout == "every":
+        inside = torch.arange(T)[None, :, None] < lengths[:, None]
+        together, apart = together[inside], torch.stack(apart)[inside]
+    else:
+        apart = torch.stack(apart)
+    torch.testing.assert_close(together, apart, atol=ROUNDING, rtol=ROUNDING)
+    if lengths is None:
+        torch.testing.assert_close(end, _stacked(ends), atol=ROUNDING, rtol=ROUNDING)
+    for a, b in zip(joint, gradients(models), strict=True):
+        if a is None or b is None:
+            assert a is b
+            continue
+        torch.testing.assert_close(a, b, atol=10 * ROUNDING, rtol=10 * ROUNDING)
+
+
+def _stacked(states):
+    if isinstance(states[0], torch.Tensor):
+        return torch.stack(states)
+    return tuple(torch.stack(member) for member in zip(*states, strict=True))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_every_system_answers_as_its_members_do(name, engine):
+    compare(models_of(lambda g: create(name, I, H, engine=engine, generator=g)), random(M, T, B, I))
+
+
+@pytest.mark.parametrize("name", [name for name, map in MAPS.items() if "unitary" not in name])
+def test_every_map_makes_all_matrices_at_once(name):
+    compare(models_of(lambda g: RNN(I, H, map=name, generator=g)), random(M, T, B, I))
+
+
+def test_maps_with_other_settings_are_made_one_by_one():
+    margins = iter([0.0, 0.1, 0.5])
+    models = models_of(lambda g: RNN(I, H, map="svd", margin=next(margins), generator=g))
+    compare(models, random(M, T, B, I))
+
+
+@pytest.mark.parametrize("readout", ["last", "every"])
+def test_sequences_of_different_lengths(readout):
+    lengths = torch.randint(1, T + 1, (M, B))
+    inputs = random(M, T, B, I)
+    compare(models_of(lambda g: create("sgornn", I, H, generator=g), readout=readout), inputs, lengths=lengths)
+
+
+def test_stacked_layers_symbols_and_a_given_state():
+    models = models_of(lambda g: create("lstm", I, H, num_layers=2, generator=g), readout="every", vocabulary=5)
+    state = tuple(random(M, 2, B, H) for _ in range(2))
+    compare(models, torch.randint(5, (M, T, B)), state)
+
+
+def test_dropout_masks_differ_between_the_models():
+    model = SequenceModel(RNN(I, H, num_layers=2, dropout=0.5), O)
+    population = Population([model, model])
+    inputs = torch.randn(1, T, B, I).expand(2, -1, -1, -1)
+    first, second = population(inputs)[0]
+    assert not torch.equal(first, second)
+    first, second = population.eval()(inputs)[0]
+    torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize(
+    ("models", "sentence"),
+    [
+        (lambda: [], "models must be at least one model, got none"),
+        (lambda: [RNN(2, 3)], "models must be SequenceModels, got RNN at place 0"),
+        (lambda: [RNN(2, 3, bidirectional=True)], "models must have layers that run one way"),
+        (lambda: [RNN(2, 3), RNN(2, 4)], "models must be alike in all but their numbers, got another kind at place 1"),
+        (
+            lambda: [RNN(2, 3), RNN(2, 3, activation="relu")],
+            "models must be alike in all but their numbers, got another kind at place 1",
+        ),
+    ],
+)
+def test_what_is_no_population(models, sentence):
+    made = models()
+    if "SequenceModels" not in sentence:
+        made = [SequenceModel(layer, 1) for layer in made]
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        Population(made)
