@@ -208,3 +208,40 @@ def test_installed_command_runs():
     result = subprocess.run([sys.executable, "-m", "evenflow.cli", "systems"], capture_output=True, text=True)
     assert result.returncode == 0
     assert "sgornn" in result.stdout
+
+
+def test_seeds_are_trained_side_by_side(tmp_path, capsys):
+    options = ["--hidden", "4", "--steps", "4", "--batch-size", "4", "-t", "length=5", "--device", "cpu", "-q"]
+    assert run("train", "adding", "rnn", "--seeds", "3", "--seed", "5", "--folder", str(tmp_path), *options) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-5", "seed-6", "seed-7"]
+    assert "Mean best validation mse of 3:" in capsys.readouterr().out
+
+
+def test_all_seeds_may_diverge(tmp_path, capsys):
+    options = ["--hidden", "4", "--steps", "30", "-t", "length=5", "--rate", "1e30", "--optimizer", "sgd", "-q"]
+    assert run("train", "adding", "irnn", "--seeds", "2", "--folder", str(tmp_path), "--device", "cpu", *options) == 1
+    assert capsys.readouterr().err == "evenflow: all seeds diverged: try a smaller rate or a clip_norm\n"
+
+
+def test_penalties_are_listed(capsys):
+    from evenflow.penalties import PENALTIES
+
+    assert run("penalties") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in PENALTIES)
+
+
+def test_a_file_of_ones_own_names_the_run(tmp_path, capsys, monkeypatch, small_data):
+    monkeypatch.chdir(tmp_path)
+    options = ["--hidden", "4", "--epochs", "1", "--batch-size", "6", "--device", "cpu", "-q"]
+    assert run("train", f"csv:{small_data / 'own.csv'}", "rnn", *options) == 0
+    assert (tmp_path / "runs" / "own-rnn" / "config.toml").is_file()
+
+
+def test_a_test_part_and_its_note_are_told(tmp_path, capsys, small_data):
+    options = ["--hidden", "4", "--steps", "2", "--batch-size", "4", "--device", "cpu", "-q"]
+    folder = tmp_path / "run"
+    assert run("train", "har-rebuilt", "rnn", "--data", str(small_data), "--folder", str(folder), *options) == 0
+    shown = capsys.readouterr().out
+    assert "On the test part: accuracy" in shown
+    assert "The data: rebuilt from raw recordings." in shown

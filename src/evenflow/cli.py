@@ -193,6 +193,7 @@ def train(
     folder: Annotated[Path | None, typer.Option(help="The run's folder; runs/TASK-SYSTEM if not given.")] = None,
     hidden: Hidden = 128,
     data: Data = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Train this many seeds side by side, from --seed on.")] = 1,
     task_option: TaskOptions = None,
     system_option: SystemOptions = None,
     quiet: Quiet = False,
@@ -215,7 +216,38 @@ def train(
         "system": {"name": system, "hidden_size": hidden, **pairs("--system-option", system_option)},
         "training": {key: value for key, value in settings.items() if value is not None},
     }
-    finish(run(config, folder, progress=not quiet), folder)
+    if seeds > 1:
+        train_seeds(config, seeds, folder, quiet)
+    else:
+        finish(run(config, folder, progress=not quiet), folder)
+
+
+def train_seeds(config: dict[str, Any], seeds: int, folder: Path, quiet: bool) -> None:
+    """Train the config with several seeds as one population, and print each and their mean."""
+    import numpy as np
+
+    from evenflow.training import NonFiniteLoss, train_population
+
+    first = config["training"]["seed"]
+    numbers = range(first, first + seeds)
+    configs = [config | {"training": config["training"] | {"seed": seed}} for seed in numbers]
+    results = train_population(configs, [folder / f"seed-{seed}" for seed in numbers], progress=not quiet)
+    table = new_table("seed", "validation", "test", "verdict")
+    measured = []
+    for seed, result in zip(numbers, results, strict=True):
+        if isinstance(result, NonFiniteLoss):
+            table.add_row(str(seed), "", "", "diverged")
+            continue
+        tested = result.test_metric == result.test_metric
+        measured.append(result.test_metric if tested else result.best_metric)
+        test = f"{result.test_metric:.4g}" if tested else ""
+        table.add_row(str(seed), f"{result.best_metric:.4g}", test, "solved" if result.solved else "not solved")
+        name = f"{'test' if tested else 'best validation'} {result.task.metric_name}"
+    show(table)
+    if not measured:
+        raise NonFiniteLoss("all seeds diverged: try a smaller rate or a clip_norm")
+    say(f"Mean {name} of {len(measured)}: {np.mean(measured):.4g} ± {np.std(measured, ddof=len(measured) > 1):.2g}.")
+    say(f"The runs: {folder}   Their page:  evenflow report {folder}/seed-* --out {folder}/report.html")
 
 
 @app.command()
@@ -323,6 +355,34 @@ def task_table(name: str, options: Sequence[str] | None, data: Path | None) -> d
 def short(task: str) -> str:
     """A name for a folder: of csv:some/where/motion.csv it is motion."""
     return Path(task.partition(":")[2]).stem or task.rstrip(":")
+
+
+@app.command()
+def bench(
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto for a GPU where there is one.")] = "auto",
+    hidden: Hidden = 128,
+    batch: Annotated[int, typer.Option(help="Sequences.")] = 50,
+    length: Annotated[int, typer.Option(help="Time steps.")] = 784,
+    repeats: Annotated[int, typer.Option(help="Rounds; medians are shown.")] = 10,
+    out: Annotated[Path | None, typer.Option(help="Also write the results to this file, as JSON.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Time a training pass of the layers beside torch's own, a plain loop, and flashrnn where it is installed.
+
+    Example:  evenflow bench --hidden 64 --batch 16 --length 200 --repeats 5
+    """
+    from evenflow.bench import bench as run
+
+    if out is not None and out.is_dir():
+        raise ValueError(f"--out must be a file, got the folder {out}")
+    result = run(device, hidden, batch, length, repeats, progress=not quiet)
+    say(f"H={hidden} B={batch} T={length} float32, {result.hardware['name']}, {result.hardware['threads']} threads")
+    show(result.table())
+    for note in result.notes:
+        say(note)
+    if out is not None:
+        result.write(out)
+        say(f"Written to {out}")
 
 
 def pairs(option: str, texts: Sequence[str] | None) -> dict[str, Any]:

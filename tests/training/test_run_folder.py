@@ -25,7 +25,7 @@ def row(step: int, **values: float) -> str:
 def test_what_is_written_can_be_read(writer):
     writer.append(row(1))
     writer.append(row(2, valid_loss=0.25, valid_metric=1.0))
-    writer.probes([0, 2], [np.ones(4), np.zeros(4)])
+    writer.probes({"step": np.array([0, 2]), "gradient_norm": np.stack([np.ones(4), np.zeros(4)])})
     writer.status("finished", step=2, message="all steps done", best_step=None)
     run = Run(writer.folder)
     assert (run.name, run.config) == ("one", CONFIG)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 def operator(
@@ -15,6 +16,7 @@ def operator(
     fake: Callable[..., Any],
     setup: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
+    vmap: Callable[..., Any] | None = None,
 ) -> Any:
     """The operator ``evenflow::name``.
 
@@ -23,6 +25,8 @@ def operator(
         run: does the work, on any device.
         fake: gives empty results of the right shapes.
         setup, backward: keep what is needed and give the gradients, as in `torch.library.register_autograd`.
+        vmap: the rule for `torch.vmap`, as in `torch.library.register_vmap`; by default that of an operator whose
+            tensors all have a leading dimension of models.
 
     This is `torch.library.custom_op` without its one drawback: that loads the compiler, some two seconds, at the first
     call.
@@ -33,4 +37,26 @@ def operator(
     torch.library.register_fake(full, fake)
     if backward is not None:
         torch.library.register_autograd(full, backward, setup_context=setup)
-    return getattr(torch.ops.evenflow, name).default
+    found = getattr(torch.ops.evenflow, name).default
+    torch.library.register_vmap(full, vmap or _over_models(found))
+    return found
+
+
+def _over_models(op: Any) -> Callable[..., Any]:
+    """`torch.vmap` over an operator with a leading dimension of models: as many models more, in one call."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        def merged(value: Any, dim: int | None) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            outer = value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+            return outer.flatten(0, 1)
+
+        results = op(*map(merged, arguments, in_dims))
+        several = results if isinstance(results, tuple) else (results,)
+        # What has nothing in it (numbers that were not kept) has no models to part.
+        parted = [r.unflatten(0, (info.batch_size, -1)) if r.numel() else r for r in several]
+        dims = [0 if r.numel() else None for r in several]
+        return (tuple(parted), tuple(dims)) if isinstance(results, tuple) else (parted[0], dims[0])
+
+    return rule

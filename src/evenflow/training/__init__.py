@@ -5,6 +5,7 @@ from __future__ import annotations
 from .fit import fit
 from .loop import NonFiniteLoss
 from .optimizers import OPTIMIZERS
+from .population import train_population
 from .result import Result
 from .run_folder import Run
 from .schedules import SCHEDULES
@@ -23,4 +24,5 @@ __all__ = [
     "read_config",
     "resume",
     "train",
+    "train_population",
 ]

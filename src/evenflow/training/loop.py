@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from evenflow.tasks import Batch, Position, Task
 
 from . import checkpoint, evaluation, metrics
-from .methods import make_method
+from .best import Best
+from .event_log import open_events
+from .methods import Outcome, make_method
+from .probing import Probing
 from .progress import ProgressBar
 from .run_folder import RunWriter
 from .schedules import factor
@@ -23,8 +25,6 @@ from .settings import VALIDATION_BATCHES, Settings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-    from evenflow.model import SequenceModel
 
 
 class NonFiniteLoss(RuntimeError):
@@ -54,21 +54,17 @@ class Loop:
         self._generator = torch.Generator(fabric.device)
         self._loss_sum = torch.zeros((), device=fabric.device)
         self._norm_sum = torch.zeros((), device=fabric.device)
-        self._since, self._note = 0, ""
+        self._since, self.note = 0, ""
         self._began = time.monotonic()
         self.step, self.seconds = 0, 0.0
         self.lines: list[str] = []
-        self.probe_steps: list[int] = []
-        self.probe_norms: list[np.ndarray] = []
-        self.best_step: int | None = None
-        self.best_metric = self.best_loss = math.nan
-        self.best_weights: dict[str, Tensor] | None = None
-        self.stale = 0
-        self.stopped = False
+        self.probing = Probing(derive(settings.seed, "directions"))
+        self._events = open_events(settings, writer)
+        self.best = Best(task, settings, writer)
         self.restored = False
         self.test_loss = self.test_metric = math.nan
         # Where the sequences of the last batch ended, for tasks whose batches go on from there.
-        self._state: Any = None
+        self.state: Any = None
 
     def run(self, shown: bool) -> None:
         """Train from the present step to the end."""
@@ -78,41 +74,72 @@ class Loop:
         # The caller's global generator is left as it was found.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             try:
-                self.module.train()
-                if not self.restored:
-                    self._probe()
-                    self._save()
-                while self.step < settings.steps and not self.stopped:
+                self.start()
+                while self.running:
                     self._update()
-                    self._look()
-                    bar.update(self.step, self._note)
-                self._test()
+                    self.look()
+                    bar.update(self.step, self.note)
+                self.test()
             finally:
                 bar.close()
 
+    @property
+    def running(self) -> bool:
+        """Whether there is an update left to make."""
+        return self.step < self.settings.steps and not self.best.stopped
+
+    def start(self) -> None:
+        """Look at and save what the run begins with."""
+        self.module.train()
+        if not self.restored:
+            self._probe()
+            self._save()
+
     def _update(self) -> None:
-        settings = self.settings
-        batch = self._draw("train", self.step)
-        seed_global(derive(settings.seed, "noise", self.step, self.fabric.global_rank), self.fabric.device)
-        loss, norm, state = self.method.update(batch, self._state, self._share(self.step))
+        batch = self.draw()
+        self.absorb(self.method.update(batch, self.state, self.share))
+
+    def draw(self) -> Batch:
+        """The batch of the next update; dropout draws from its own seed."""
+        seed_global(derive(self.settings.seed, "noise", self.step, self.fabric.global_rank), self.fabric.device)
+        return self._draw("train", self.step)
+
+    @property
+    def share(self) -> float:
+        """What the schedule leaves of the learning rate at the next update."""
+        return self._share(self.step)
+
+    def absorb(self, outcome: Outcome) -> None:
+        """Count an update that was made."""
+        loss, norm, state = outcome
         if self.task.carries:
-            self._state = evaluation.cut(state)
+            self.state = evaluation.cut(state)
         self._loss_sum += loss
         self._norm_sum += norm
         self._since += 1
         self.step += 1
 
-    def _look(self) -> None:
+    @property
+    def validating(self) -> bool:
+        """Whether the present step is one that is validated."""
+        return self.step == self.settings.steps or self.step % self.settings.validate_every == 0
+
+    def look(self, found: tuple[float, float] | None = None) -> None:
+        """Write a row, validate, probe and save where the present step is one for it.
+
+        Args:
+            found: loss and metric of the validation, where they are known already.
+        """
         settings, last = self.settings, self.step == self.settings.steps
-        validating = last or self.step % settings.validate_every == 0
         saving = last or self.step % settings.checkpoint_every == 0
-        if validating or saving or self.step % settings.log_every == 0:
-            self._row(validating)
+        if self.validating or saving or self.step % settings.log_every == 0:
+            self._row(found)
         self._probe()
-        if saving or self.stopped:
+        if saving or self.best.stopped:
             self._save()
 
-    def _row(self, validating: bool) -> None:
+    def _row(self, found: tuple[float, float] | None) -> None:
+        validating = self.validating
         loss, norm = self._read(torch.stack((self._loss_sum, self._norm_sum)) / self._since)
         first = self.step - self._since + 1
         self._loss_sum.zero_()
@@ -122,35 +149,43 @@ class Loop:
         row["rate"] = self.settings.rate * self._share(self.step - 1)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if validating and finite:
-            row["valid_loss"], row["valid_metric"] = self._validate()
+            row["valid_loss"], row["valid_metric"] = found or self._validate()
         row["seconds"] = round(time.monotonic() - self._began, 3)
         self.lines.append(metrics.to_line(row))
         if self.writer is not None:
             self.writer.append(self.lines[-1])
-        self._note = f"loss {loss:.4g}"
+        if self._events is not None:
+            self._events(row)
+        self.note = f"loss {loss:.4g}"
         if not finite:
             self._refuse("loss" if not math.isfinite(loss) else "gradient", f"between steps {first} and {self.step}")
         if validating:
             assert row["valid_loss"] is not None
             assert row["valid_metric"] is not None
-            self._judge(row["valid_loss"], row["valid_metric"])
+            if not (math.isfinite(row["valid_loss"]) and math.isfinite(row["valid_metric"])):
+                self._refuse("validation loss", f"at step {self.step}")
+            self.best.judge(self.step, row["valid_loss"], row["valid_metric"], self.model)
 
     def _validate(self) -> tuple[float, float]:
         """Mean loss and metric over what is held out: all of a data set, or batches that are the same every time."""
-        task, batches = self.task.held_out(), self.settings.validation_batches
-        every = None if batches is not None else self._every(task)
-        if every is None:
-            every = (self._draw("validation", index) for index in range(batches or VALIDATION_BATCHES))
-        return self._mean(task, every)
+        return self._mean(self.task.held_out(), self.held_out())
 
-    def _test(self) -> None:
+    def held_out(self) -> Iterable[Batch]:
+        """The batches of a validation."""
+        batches = self.settings.validation_batches
+        every = None if batches is not None else self._every(self.task.held_out())
+        if every is not None:
+            return every
+        return (self._draw("validation", index) for index in range(batches or VALIDATION_BATCHES))
+
+    def test(self) -> None:
         """Mean loss and metric of the best weights over the test part, where the task has one."""
         task = self.task.test()
         every = None if task is None else self._every(task)
-        if task is None or every is None or self.best_weights is None:
+        if task is None or every is None or self.best.weights is None:
             return
         last = checkpoint.weights_of(self.model)
-        checkpoint.load_weights(self.model, self.best_weights, "the best checkpoint")
+        checkpoint.load_weights(self.model, self.best.weights, "the best checkpoint")
         try:
             self.test_loss, self.test_metric = self._mean(task, every)
         finally:
@@ -166,35 +201,12 @@ class Loop:
         loss, metric, weight = self._read(evaluation.sums(self.module, task, batches, self.fabric.device))
         return loss / weight, task.summary(metric / weight)
 
-    def _judge(self, loss: float, metric: float) -> None:
-        """Keep the best weights, by the metric and, where that is equal, by the loss; stop when patience runs out."""
-        if not (math.isfinite(loss) and math.isfinite(metric)):
-            self._refuse("validation loss", f"at step {self.step}")
-        sign = 1 if self.task.higher_is_better else -1
-        if self.best_step is None or (sign * metric, -loss) > (sign * self.best_metric, -self.best_loss):
-            self.best_step, self.best_metric, self.best_loss, self.stale = self.step, metric, loss, 0
-            self.best_weights = checkpoint.weights_of(self.model)
-            if self.writer is not None:
-                checkpoint.save_best(self.writer.checkpoints, self.best_weights)
-        else:
-            self.stale += 1
-        out_of_patience = self.settings.patience is not None and self.stale >= self.settings.patience
-        solved = self.settings.stop_when_solved and self.task.solved(metric)
-        self.stopped = out_of_patience or solved
-
     def _probe(self) -> None:
-        """The norm of ∂L/∂h_t over time, on one batch that stays the same."""
+        """Record gradients over time and matrices, on one batch that stays the same."""
         every = self.settings.probe_every
         if every is None or self.step % every or not self.fabric.is_global_zero:
             return
-        from evenflow.probes.gradient_flow import gradient_flow
-
-        batch = self._draw("probe", 0, rank=0)
-        dtype = self._trained[0].dtype
-        inputs, targets = (t.to(dtype) if t.is_floating_point() else t for t in batch[:2])
-        norms = gradient_flow(cast("SequenceModel", self.model), inputs, targets, self.task.loss, batch.lengths)
-        self.probe_steps.append(self.step)
-        self.probe_norms.append(norms)
+        self.probing.look(self.step, self.model, self._draw("probe", 0, rank=0), self.task.loss)
 
     def _save(self) -> None:
         # Also on the other ranks, so that all of them stop together.
@@ -202,17 +214,18 @@ class Loop:
             self._refuse("model's weights", f"by step {self.step}")
         if self.writer is None:
             return
-        if self.probe_steps:
-            self.writer.probes(self.probe_steps, self.probe_norms)
+        probes = self.probing.arrays()
+        if probes is not None:
+            self.writer.probes(probes)
         self.writer.flush()
         state = {
             "optimizer": self.optimizer.state_dict(),
             "processes": self.fabric.world_size,
             "seconds": time.monotonic() - self._began,
-            **{name: getattr(self, name) for name in ("best_step", "best_metric", "best_loss", "stale", "stopped")},
+            "best": self.best.state(),
         }
         if self.task.carries:
-            state["carried"] = self._state
+            state["carried"] = self.state
         saved = checkpoint.Checkpoint(self.step, checkpoint.weights_of(self.model), state)
         checkpoint.save(self.writer.checkpoints, saved)
 
@@ -226,12 +239,10 @@ class Loop:
             )
         checkpoint.load_weights(self.model, saved.weights, origin)
         self.optimizer.load_state_dict(state["optimizer"])
-        for name in ("best_step", "best_metric", "best_loss", "stale", "stopped", "seconds"):
-            setattr(self, name, state[name])
-        self._state = evaluation.move(state.get("carried"), self.fabric.device)
+        self.seconds = state["seconds"]
+        self.best.restore(state["best"], best)
+        self.state = evaluation.move(state.get("carried"), self.fabric.device)
         self.step, self.restored = saved.step, True
-        # Weights of a later best are found again at the same step, so the file may run ahead of the checkpoint.
-        self.best_weights = best if self.best_step is not None else None
 
     def _draw(self, purpose: str, step: int, rank: int | None = None) -> Batch:
         rank = self.fabric.global_rank if rank is None else rank

@@ -66,11 +66,15 @@ class GradientMethod(Method):
         self._penalty = None if settings.penalty is None else penalties.make(settings.penalty)
 
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
-        settings = self.settings
         with nullcontext() if self._penalty is None else self._penalty.watch(self.model) as extra:
             outputs, state = evaluation.answer(self.module, batch, state)
             loss = self.task.loss(outputs, batch.targets)
             self.fabric.backward(loss if extra is None else loss + extra(loss))
+        return self.apply(loss.detach(), state, share)
+
+    def apply(self, loss: Tensor, state: Any, share: float) -> Outcome:
+        """Clip the gradients that a backward pass has left, step along them, and clear them."""
+        settings = self.settings
         norm = gradient_norm(self._trained)
         if settings.clip_norm is not None or settings.clip_value is not None:
             for part in self._clipped:
@@ -79,7 +83,7 @@ class GradientMethod(Method):
         self._schedule(share)
         self._apply.step()
         self._apply.zero_grad()
-        return Outcome(loss.detach(), norm, state)
+        return Outcome(loss, norm, state)
 
 
 class SimplexMethod(Method):

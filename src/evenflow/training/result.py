@@ -30,7 +30,7 @@ class Result:
         stopped_early: whether patience ran out, or the task was solved, before the last step.
         seconds: time spent training, over all sittings.
         history: the columns of metrics.csv as arrays.
-        probes: `step` (K,) and `gradient_norm` (K, T), or None.
+        probes: `step` (K,), `gradient_norm` (K, T) and the other arrays of probes.npz, or None.
         folder: the run folder, or None.
     """
 

@@ -3,7 +3,7 @@
 config.toml     what was asked for
 status.toml     how it went: running, finished, failed or interrupted, and why
 metrics.csv     a row every few updates
-probes.npz      step (K,), gradient_norm (K, T): the gradient over time, as training went on
+probes.npz      step (K,), gradient_norm (K, T) and more: gradients and matrices as training went on, see `Probing`
 checkpoint/     weights, the rest of the state, the best weights
 """
 
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def probes(self) -> dict[str, np.ndarray] | None:
-        """`step` (K,) and `gradient_norm` (K, T), or None if the run was not probed."""
+        """`step` (K,), `gradient_norm` (K, T) and the other arrays of `Probing`, or None if the run was not probed."""
         if not (self.folder / PROBES).is_file():
             return None
         return self._parse(PROBES, lambda: dict(np.load(self.folder / PROBES)))
@@ -147,10 +147,10 @@ class RunWriter:
         assert self._metrics is not None
         os.fsync(self._metrics.fileno())
 
-    def probes(self, steps: Sequence[int], norms: Sequence[np.ndarray]) -> None:
+    def probes(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace the probes."""
         buffer = io.BytesIO()
-        np.savez(buffer, step=np.array(steps, dtype=np.int64), gradient_norm=np.stack(norms))
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
         atomic.write(self.folder / PROBES, buffer.getvalue())
 
     def status(self, state: str, **details: Any) -> None:

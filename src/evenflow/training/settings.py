@@ -67,6 +67,7 @@ class Settings:
     patience: int | None = option(None, "stop after this many validations without improvement")
     stop_when_solved: bool = option(False, "stop at the first validation that solves the task")
     probe_every: int | None = option(None, "updates between two looks at the gradient over time")
+    tensorboard: bool = option(False, "also write TensorBoard logs into the run folder")
     checkpoint_every: int = option(1000, "updates between two checkpoints")
     seed: int = option(0, "the number all random draws derive from")
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps")
@@ -88,7 +89,7 @@ class Settings:
             _number(name, getattr(self, name), "of at least 0", lambda v: v >= 0)
         for name in ("momentum", "smoothing"):
             _number(name, getattr(self, name), "in [0, 1)", lambda v: 0 <= v < 1)
-        for name in ("nesterov", "stop_when_solved"):
+        for name in ("nesterov", "stop_when_solved", "tensorboard"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
         one_of("optimizer", self.optimizer, (*OPTIMIZERS, *OWN_METHODS))
@@ -161,9 +162,9 @@ class Settings:
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None and k != without}
 
     def difference(self, other: Settings) -> str | None:
-        """The first setting in which two runs differ in what they compute; the device is free to change."""
+        """The first setting in which two runs differ in what they compute; device and logs are free to change."""
         for field in dataclasses.fields(self):
-            if field.name != "device" and getattr(self, field.name) != getattr(other, field.name):
+            if field.name not in ("device", "tensorboard") and getattr(self, field.name) != getattr(other, field.name):
                 return field.name
         return None
 

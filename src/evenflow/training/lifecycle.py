@@ -1,0 +1,158 @@
+"""The beginning and the end of a run: its folder opened or gone on with, how it went noted, what it hands back."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from evenflow.tasks import Task
+
+from . import checkpoint, metrics
+from .loop import Loop
+from .result import Result
+from .run_folder import Run, RunWriter
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+Folder = str | os.PathLike[str] | None
+
+
+@contextmanager
+def begun(
+    fabric: Fabric,
+    model: nn.Module,
+    task: Task,
+    settings: Settings,
+    folder: Folder,
+    table: Mapping[str, Any],
+    resume: bool,
+) -> Iterator[Loop]:
+    """A loop ready to run, in its folder if it has one, which is closed at the end."""
+    writer = _open(fabric, folder, table, resume)
+    try:
+        loop = Loop(fabric, model, task, settings.for_task(task, fabric.world_size), writer)
+        if folder is not None and resume:
+            _restore(loop, Path(folder))
+        yield loop
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+@contextmanager
+def noted(loop: Loop) -> Iterator[None]:
+    """Leave in the run folder that the run is under way, was interrupted or failed."""
+    note(loop, "running")
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(loop, "interrupted", message=f"interrupted at step {loop.step}")
+        raise
+    except Exception as error:
+        note(loop, "failed", message=str(error).split("\n")[0])
+        raise
+
+
+def note(loop: Loop, state: str, **details: Any) -> None:
+    """Write the run's status, if it has a folder."""
+    if loop.writer is not None:
+        parameters = sum(p.numel() for p in loop.model.parameters() if p.requires_grad)
+        loop.writer.status(state, step=loop.step, parameters=parameters, **details)
+
+
+def conclude(loop: Loop, folder: Folder) -> Result:
+    """Leave in the run folder that the run has finished, and how, and hand back what it found."""
+    note(
+        loop,
+        "finished",
+        message=f"stopped early at step {loop.step}" if loop.best.stopped else "all steps done",
+        stopped_early=loop.best.stopped,
+        solved=loop.task.solved(loop.best.metric),
+        best_step=loop.best.step,
+        best_loss=loop.best.loss,
+        best_metric=loop.best.metric,
+        **({} if math.isnan(loop.test_loss) else {"test_loss": loop.test_loss, "test_metric": loop.test_metric}),
+        **({"data_note": loop.task.note} if loop.task.note else {}),
+    )
+    return _result(loop, None if folder is None else Path(folder))
+
+
+def check_same(run: Run, table: Mapping[str, Any], settings: Settings) -> None:
+    differs = Settings.from_dict(run.config.get("training", {})).difference(settings)
+    if differs is not None:
+        before = run.config["training"].get(differs, "its default")
+        raise ValueError(
+            f"{differs} must stay as the run {str(run.folder)!r} began, {before}, got {getattr(settings, differs)!r}"
+        )
+    if run.config.get("task") != table["task"]:
+        raise ValueError(
+            f"task must stay as the run {str(run.folder)!r} began, {run.config.get('task')}, got {table['task']}"
+        )
+
+
+def _open(fabric: Fabric, folder: Folder, table: Mapping[str, Any], resume: bool) -> RunWriter | None:
+    """The first process opens the folder; what stops it stops the others too."""
+    writer, problem = None, None
+    if folder is not None and fabric.is_global_zero:
+        try:
+            writer = RunWriter.reopen(folder) if resume else RunWriter.create(folder, table)
+        except ValueError as error:
+            problem = str(error)
+    problem = fabric.broadcast(problem)
+    if problem is not None:
+        raise ValueError(problem)
+    return writer
+
+
+def _restore(loop: Loop, folder: Path) -> None:
+    """Back to the last checkpoint: rows and probes after it are dropped and will be computed again."""
+    run, writer = Run(folder), loop.writer
+    version = loop.fabric.broadcast(checkpoint.find(folder / "checkpoint") if loop.fabric.is_global_zero else None)
+    if version is not None:
+        saved = checkpoint.load(folder / "checkpoint", version)
+        loop.restore(saved, checkpoint.load_best(folder / "checkpoint"), repr(str(folder)))
+    last = loop.step if version is not None else -1
+    if writer is not None:
+        loop.lines = writer.keep_until(last, run.metric_lines())
+        probes = run.probes
+        if probes is not None:
+            loop.probing.restore(probes, last)
+
+
+def _result(loop: Loop, folder: Path | None) -> Result:
+    history = metrics.to_arrays(loop.lines)
+
+    def last(column: str) -> float:
+        measured = history[column][~np.isnan(history[column])]
+        return float(measured[-1]) if len(measured) else float("nan")
+
+    assert loop.best.step is not None
+    return Result(
+        model=loop.model,
+        task=loop.task,
+        steps=loop.step,
+        loss=last("loss"),
+        valid_loss=last("valid_loss"),
+        valid_metric=last("valid_metric"),
+        best_step=loop.best.step,
+        best_loss=loop.best.loss,
+        best_metric=loop.best.metric,
+        test_loss=loop.test_loss,
+        test_metric=loop.test_metric,
+        solved=loop.task.solved(loop.best.metric),
+        stopped_early=loop.best.stopped,
+        seconds=last("seconds"),
+        folder=folder,
+        history=history,
+        probes=loop.probing.arrays(),
+        best_weights=loop.best.weights,
+    )

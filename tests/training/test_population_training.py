@@ -1,0 +1,134 @@
+"""Runs side by side end as they would alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from made_data import small_options
+
+from evenflow.tasks import TASKS
+from evenflow.training import NonFiniteLoss, Result, Run, resume, train
+from evenflow.training.loop import Loop
+from evenflow.training.population import train_population
+
+# The same float32 sums in another order, over a few updates.
+SAME = 1e-4
+QUICK = {"steps": 6, "batch_size": 4, "validate_every": 3, "validation_batches": 2, "log_every": 1, "device": "cpu"}
+
+
+def config(task=None, system=None, **training):
+    system = {"name": "rnn", "hidden_size": 5} | (system or {})
+    return {"task": task or {"name": "adding", "length": 9}, "system": system, "training": QUICK | training}
+
+
+def assert_as_alone(configs, results):
+    for one, result in zip(configs, results, strict=True):
+        alone = train(one, progress=False)
+        for column in ("step", "loss", "gradient_norm", "rate", "valid_loss", "valid_metric"):
+            np.testing.assert_allclose(result.history[column], alone.history[column], rtol=SAME, atol=SAME)
+        for name, tensor in alone.model.state_dict().items():
+            torch.testing.assert_close(result.model.state_dict()[name], tensor, rtol=10 * SAME, atol=SAME)
+        np.testing.assert_allclose(result.test_metric, alone.test_metric, rtol=SAME)
+        assert result.best_step == alone.best_step
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"optimizer": "adam"},
+        {"optimizer": "rmsprop", "momentum": 0.5},
+        {"optimizer": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+        {"optimizer": "sgd", "clip_norm": 0.1, "clip_scope": "recurrent", "schedule": "linear"},
+    ],
+    ids=["adam", "rmsprop", "nesterov", "clipped"],
+)
+def test_seeds_and_rates_side_by_side(training):
+    configs = [config(seed=seed, rate=rate, **training) for seed, rate in ((0, 0.01), (1, 0.003), (2, 0.02))]
+    assert_as_alone(configs, train_population(configs, progress=False))
+
+
+def test_bases_move_along_geodesics():
+    options = {"optimizer": "rmsprop", "bases_rate": 0.01, "rate": 0.01}
+    configs = [config(system={"name": "factorized"}, seed=seed, **options) for seed in range(2)]
+    assert_as_alone(configs, train_population(configs, progress=False))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task(name, small_data):
+    if name == "digits":
+        pytest.importorskip("sklearn")
+    task = {"name": name, **small_options(name, small_data)}
+    configs = [config(task, seed=seed, steps=3, optimizer="sgd", rate=0.01) for seed in range(2)]
+    for one in configs:
+        del one["training"]["validation_batches"]
+    assert_as_alone(configs, train_population(configs, progress=False))
+
+
+def test_each_run_has_a_folder_and_could_go_on_alone(tmp_path, monkeypatch):
+    configs = [config(seed=seed, checkpoint_every=2) for seed in range(3)]
+    folders = [tmp_path / str(seed) for seed in range(3)]
+    look = Loop.look
+
+    def interrupted(loop, found=None):
+        if loop.step == 5 and loop.settings.seed == 1:
+            raise KeyboardInterrupt
+        look(loop, found)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "look", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train_population(configs, folders, progress=False)
+    assert [Run(folder).status["state"] for folder in folders] == ["interrupted"] * 3
+    alone = resume(folders[0], progress=False)
+    results = train_population(configs, folders, resume=True, progress=False)
+    assert [Run(folder).status["state"] for folder in folders] == ["finished"] * 3
+    assert results[0].loss == alone.loss
+    assert_as_alone(configs, results)
+
+
+def test_one_that_diverges_leaves_the_others_alone(tmp_path):
+    configs = [
+        config(system={"name": "irnn"}, seed=seed, optimizer="sgd", rate=rate)
+        for seed, rate in ((0, 0.01), (1, 1e30), (2, 0.02))
+    ]
+    folders = [tmp_path / str(seed) for seed in range(3)]
+    first, second, third = train_population(configs, folders, progress=False)
+    assert isinstance(second, NonFiniteLoss)
+    assert Run(folders[1]).status["state"] == "failed"
+    assert_as_alone([configs[0], configs[2]], [first, third])
+
+
+def test_one_that_stops_early_leaves_the_others_to_go_on():
+    configs = [
+        config(
+            {"name": "recall-first", "length": 1, "symbols": 2},
+            seed=seed,
+            rate=rate,
+            steps=40,
+            stop_when_solved=True,
+            validate_every=5,
+        )
+        for seed, rate in ((0, 0.1), (1, 1e-6))
+    ]
+    quick, slow = train_population(configs, progress=False)
+    assert isinstance(quick, Result)
+    assert quick.stopped_early
+    assert quick.steps < slow.steps == 40
+
+
+@pytest.mark.parametrize(
+    ("configs", "sentence"),
+    [
+        (lambda: [], "configs must be at least one run, got none"),
+        (lambda: [config(steps=3), config(steps=4)], "steps must be the same in all runs of a population, got 3 and 4"),
+        (lambda: [config(optimizer="hessian-free")], "optimizer must be one of adam, rmsprop, sgd in a population"),
+        (lambda: [config(penalty="stabilizer")], "penalty must be left out in a population, got 'stabilizer'"),
+        (lambda: [config(), config(system={"hidden_size": 6})], "models must be alike in all but their numbers"),
+    ],
+)
+def test_what_cannot_walk_in_step(configs, sentence, tmp_path):
+    made = configs()
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        train_population(made, [tmp_path / str(i) for i in range(len(made))], progress=False)
+    assert not list(tmp_path.iterdir())
