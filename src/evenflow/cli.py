@@ -140,11 +140,7 @@ def tasks() -> None:
             shown = "" if field.default is None else str(field.default)
             table.add_row(name, field.name, shown, field.metadata["help"])
             name = ""
-        try:
-            guess = f"without memory: loss {task.baseline:.4f}"
-        except ValueError:  # its files are not there
-            guess = "see `evenflow data list`"
-        table.add_row("", "", "", f"{guess}; judged by {task.metric_name}{f'; {task.note}' if task.note else ''}")
+        table.add_row("", "", "", facts(task))
         table.add_section()
     show(table)
     say("Use one:  evenflow train adding sgornn --task-option length=400")
@@ -183,6 +179,23 @@ def get_data(
         raise typer.Exit(complain(str(error), 1)) from None
     say(f"{CATALOG[name].title}: in {files[0].parent.absolute()}")
     say(f"Terms: {CATALOG[name].terms}. Origin: {CATALOG[name].origin}.")
+
+
+def facts(task: Any) -> str:
+    """What a network without memory scores at a task, as far as its data is there to tell, and what it is judged by."""
+    found = []
+    for words, read in (
+        ("without memory: loss {:.4f}", lambda: task.baseline),
+        ("judged by {}", lambda: task.metric_name),
+        ("{}", lambda: task.note or None),
+    ):
+        try:
+            value = read()
+        except ValueError:  # its files are not here
+            continue
+        if value is not None:
+            found.append(words.format(value))
+    return "; ".join(found) or "what it is follows from the file"
 
 
 @app.command()
