@@ -51,7 +51,7 @@ class GaussNewton:
             self.pulled = _gradients(self.heads, self.parameters, self.seeds, create_graph=True)
             self.leaf = outputs.detach().requires_grad_()
             (self.slope,) = _gradients([loss(self.leaf)], [self.leaf], None, create_graph=True)
-        self.batch = [head.shape[-2] for head in self.heads]
+        self.batch = [head.shape[-2] for head in self.heads[1:]]
 
     def product(self, v: Tensor, structural: float = 0.0) -> Tensor:
         """``(JᵀHJ + structural JₛᵀJₛ) v`` for v ``(N)``, the parameters in one row."""
@@ -59,7 +59,7 @@ class GaussNewton:
         curved = torch.zeros_like(self.leaf)
         if self.slope.requires_grad:  # a loss that is linear in the outputs has no curvature
             (curved,) = _gradients([self.slope], [self.leaf], [pushed[0]])
-        damped = [structural / batch * push for push, batch in zip(pushed[1:], self.batch[1:], strict=True)]
+        damped = [structural / batch * push for push, batch in zip(pushed[1:], self.batch, strict=True)]
         return self.join(_gradients(self.heads, self.parameters, [curved, *damped]))
 
     def split(self, v: Tensor) -> list[Tensor]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from evenflow.maps import residual
+from evenflow.maps.differentiated import ieee_products
 from evenflow.optim import stiefel
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -64,9 +65,10 @@ class Geodesic(torch.optim.Optimizer):
         for state in states:
             state["step"] = state.get("step", 0) + 1
         M, G = (_stacked(members) for members in (parameters, [p.grad for p in parameters]))
-        M = self._moved(M, G, states, group, parameters[0].shape)
-        if any(state["step"] % POLISH_EVERY == 0 for state in states):
-            M = stiefel.polish(M)
+        with ieee_products(M):  # TF32, where the user has allowed it, cannot hold an orthonormal column
+            M = self._moved(M, G, states, group, parameters[0].shape)
+            if any(state["step"] % POLISH_EVERY == 0 for state in states):
+                M = stiefel.polish(M)
         for p, new in zip(parameters, M.view(len(parameters), *parameters[0].shape), strict=True):
             p.copy_(new)
 
@@ -75,12 +77,12 @@ class Geodesic(torch.optim.Optimizer):
     ) -> Tensor:
         """M after a step; M and G are ``(B, n, p)``, `shape` is one parameter's own.
 
-        A tangent at M is kept as itself and carried along by projection. At a square M it is kept as the skew W with
-        V = W M, which needs no carrying and half the products.
+        A tangent at M is kept as itself and carried along by projection. At a square M it is kept as the skew S with
+        V = M S, which needs no carrying and half the products.
         """
         if M.shape[-2] == M.shape[-1]:
-            W = self._velocity(stiefel.skew(G, M), lambda W: W, states, group, shape)
-            return stiefel.turned(W / 2, M)
+            S = self._velocity(stiefel.skew(M, G), lambda S: S, states, group, shape)
+            return stiefel.turned(M, S / 2)
         V = self._velocity(stiefel.canonical_gradient(M, G), lambda V: stiefel.tangent(M, V), states, group, shape)
         return stiefel.cayley_step(M, stiefel.along(M, V) / 2)
 
@@ -111,7 +113,7 @@ class GeodesicSGD(Geodesic):
             ``stiefel``.
         lr: η.
         momentum: μ. The velocity is a tangent, ``V ← μ V + A M``, carried from step to step by projection on the
-            tangents at the new M, or at a square M with it, ``V = W M`` and W stays; 0 for none.
+            tangents at the new M, or at a square M with M, ``V = M S`` and S stays; 0 for none.
 
     >>> M = nn.Parameter(init.orthogonal(8))
     >>> optimizer = GeodesicSGD([M], lr=0.1)

@@ -34,7 +34,9 @@ class GeodesicAdam(Geodesic):
     References: Bécigneul and Ganea 2019 (one number for each manifold); Li et al. 2020 (with Cayley's step).
     """
 
-    def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8):
+    def __init__(
+        self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> None:
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas must be at least 0 and below 1, got {betas!r}")
         if not eps > 0:
@@ -51,7 +53,7 @@ class GeodesicAdam(Geodesic):
     ) -> Tensor:
         (beta1, beta2), one = group["betas"], (*shape[:-2], 1, 1)
         first = torch.lerp(gradient, carry(kept(states, "first", gradient, shape)), beta1)
-        # The same for a tangent T = A M and for A itself at a square M, which only turns it.
+        # The same for a tangent T = M S and for S itself at a square M, which only turns it.
         square = torch.linalg.vector_norm(gradient, dim=(-2, -1), keepdim=True) ** 2 / shape[-2:].numel()
         second = torch.lerp(square, kept(states, "second", square, one), beta2)
         keep(states, "first", first, shape)

@@ -14,63 +14,61 @@ def cayley_step(M: Tensor, Z: Tensor) -> Tensor:
     """``(I + X)⁻¹ (I - X) M`` with the skew ``X = Z Mᴴ - M Zᴴ``: columns that are orthonormal stay so.
 
     With Z = η/2 G this is the step of geodesic descent. X is n x n but of rank 2p at most, so a narrow M never forms
-    it: with U = [Z, M] and V = [M, -Z], X = U Vᴴ and the step is ``M - 2 U (I + Vᴴ U)⁻¹ Vᴴ M``, in O(n p²).
+    it: with U = [Z, M] and V = [M, -Z], X = U Vᴴ and the step is ``M - 2 U (I + Vᴴ U)⁻¹ Vᴴ M``, in O(n p²). At a square
+    M, X = M S Mᴴ with ``S = Mᴴ Z - Zᴴ M``, and the step is ``M (I + S)⁻¹ (I - S)``.
 
     Shapes:
         M, Z, result: ``(B, n, p)``, p <= n.
     """
     n, p = M.shape[-2:]
+    if n == p:
+        return turned(M, skew(M, Z))
     if 2 * p < n:
         U, V = torch.cat([Z, M], -1), torch.cat([M, -Z], -1)
         inside = V.mH @ U
         inside.diagonal(dim1=-2, dim2=-1).add_(1)
         return torch.baddbmm(M, U, torch.linalg.solve(inside, V.mH @ M), alpha=-2)
-    return turned(skew(Z, M), M)
+    P = M @ Z.mH
+    return turned(M.mH, P - P.mH).mH  # the transpose of the step, and of X
 
 
-def skew(Z: Tensor, M: Tensor) -> Tensor:
-    """``Z Mᴴ - M Zᴴ``, ``(B, n, n)``."""
-    P = Z @ M.mH
+def skew(M: Tensor, Z: Tensor) -> Tensor:
+    """``Mᴴ Z - Zᴴ M``, ``(B, p, p)``."""
+    P = M.mH @ Z
     return P - P.mH
 
 
-def turned(X: Tensor, M: Tensor) -> Tensor:
-    """``(I + X)⁻¹ (I - X) M = 2 (I + X)⁻¹ M - M`` for a skew X.
+def turned(M: Tensor, S: Tensor) -> Tensor:
+    """``M (I + S)⁻¹ (I - S) = 2 M (I + S)⁻¹ - M`` for a skew S, which may be overwritten, and orthonormal rows of M.
 
-    A short series where X is small, else one LU factorisation; no inverse. The series ``(I + X)⁻¹ = Σ (-X)ʲ`` cut
-    after degree d is off by at most |X|ᵈ⁺¹, and |X| by the largest sum of a row's absolute values or by the root of the
-    sum of squares, whichever is less.
+    A short series where S is small, else one LU factorisation; no inverse. The series ``(I + S)⁻¹ = Σ (-S)ʲ`` cut after
+    degree d leaves ``M (I + S)⁻¹ Sᵈ⁺¹``, no entry of which is above c |S|ᵈ: c is the length of the longest column of S,
+    and |S| is at most the largest sum of a column's absolute values and the root of the sum of all squares.
     """
-    most = LONGEST.get(X.device.type, LONGEST_ELSEWHERE)
-    rows, squares = X.abs().sum(-1).amax(-1), torch.linalg.matrix_norm(X)
-    bound = float(torch.minimum(rows, squares).max())  # the one number that is read from the device
-    allowed = torch.finfo(X.dtype).eps / 4
-    for degree in (1, 2, 3):
-        if 2 * bound ** (degree + 1) <= allowed:
-            Y = M
-            for _ in range(degree):
-                Y = torch.baddbmm(M, X, Y, alpha=-1)
-            return 2 * Y - M
-    degree = 7
-    while degree <= most:
-        if 2 * bound ** (degree + 1) <= allowed:
-            return 2 * _doubled(X, M, degree) - M
-        degree = 2 * degree + 1
-    # (I + X)⁻¹ M from the right: Mᴴ (I - X)⁻¹ is its transpose, and torch solves from that side in half the time.
-    X = -X
-    X.diagonal(dim1=-2, dim2=-1).add_(1)
-    factors, pivots, _ = torch.linalg.lu_factor_ex(X)
-    return 2 * torch.linalg.lu_solve(factors, pivots, M.mH, left=False).mH - M
-
-
-def _doubled(X: Tensor, M: Tensor, degree: int) -> Tensor:
-    """``Σ (-X)ʲ M`` up to degree 2ᵏ - 1 as ``(I - X)(I + X²)(I + X⁴)... M``: 2k - 1 products."""
-    Y, square = torch.baddbmm(M, X, M, alpha=-1), X
+    most = LONGEST.get(S.device.type, LONGEST_ELSEWHERE)
+    columns = torch.linalg.vector_norm(S, dim=-2)
+    bounds = torch.stack([columns.amax(), S.abs().sum(-2).amax(), torch.linalg.vector_norm(columns, dim=-1).amax()])
+    longest, *bound = bounds.tolist()  # the one time that numbers are read from the device
+    allowed = torch.finfo(S.dtype).eps / 4
+    degrees = (1, 2, 3, 7, 15, 31)
+    degree = next((d for d in degrees if d <= most and 2 * longest * min(bound) ** d <= allowed), None)
+    if degree is None:
+        S.diagonal(dim1=-2, dim2=-1).add_(1)
+        factors, pivots, _ = torch.linalg.lu_factor_ex(S)
+        return torch.linalg.lu_solve(factors, pivots, M, left=False).mul_(2).sub_(M)
+    if degree <= 3:
+        total, term = M.clone(), M
+        for j in range(degree):
+            term = term @ S
+            total.add_(term, alpha=2 if j % 2 else -2)
+        return total
+    # Up to degree 2ᵏ - 1 as (I - S)(I + S²)(I + S⁴)...: 2k - 1 products.
+    Y = torch.baddbmm(M, M, S, alpha=-1)
     while degree > 1:
-        square = square @ square
-        Y = torch.baddbmm(Y, square, Y)
+        S = S @ S
+        Y = torch.baddbmm(Y, Y, S)
         degree //= 2
-    return Y
+    return Y.mul_(2).sub_(M)
 
 
 def tangent(M: Tensor, V: Tensor) -> Tensor:
