@@ -14,7 +14,7 @@ from evenflow import maps
 from evenflow.cells import Cell, Matrix
 from evenflow.checks import one_of, whole_number
 from evenflow.maps.pickling import Pickled
-from evenflow.scan import ENGINES, project, scan
+from evenflow.scan import ENGINES, checkpointed, project, scan
 from evenflow.sequences import Sequences
 
 INITIAL_STATES = ("zero", "learned")
@@ -36,6 +36,8 @@ class Recurrent(Pickled):
         initial_state: ``"zero"``, or ``"learned"`` for one trained vector per layer and direction.
         engine: ``"auto"`` takes the fastest scan there is, ``"torch"`` one without compiled code, ``"reference"`` the
             plain loop.
+        checkpoint_every: keep the state of every so many steps alone, and run the steps between them again in the
+            backward pass: less memory for a second forward pass. About √T is the least; None keeps what is faster.
         generator: where starting values are drawn from, instead of torch's global one.
 
     Weights carry torch's names: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_l0``, with ``_reverse`` for the way back.
@@ -56,6 +58,7 @@ class Recurrent(Pickled):
         bidirectional: bool = False,
         initial_state: str = "zero",
         engine: str = "auto",
+        checkpoint_every: int | None = None,
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -68,10 +71,17 @@ class Recurrent(Pickled):
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         one_of("initial_state", initial_state, INITIAL_STATES)
         one_of("engine", engine, ENGINES)
+        if checkpoint_every is not None:
+            whole_number("checkpoint_every", checkpoint_every, 1)
+            if type(self).forward is not Recurrent.forward:
+                kind = type(self).__name__
+                raise ValueError(
+                    f"checkpoint_every must be None for {kind}, which runs its own way, got {checkpoint_every}"
+                )
         if map != "free" and not any(matrix.mapped for matrix in cell.matrices(hidden_size)):
             kind = type(cell).__name__
             raise ValueError(f"{kind} has no map on its gates, so map must be 'free', got {map!r}")
-        self.cell, self.engine = cell, engine
+        self.cell, self.engine, self.checkpoint_every = cell, engine, checkpoint_every
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
         self.initial_state = initial_state
@@ -133,24 +143,25 @@ class Recurrent(Pickled):
             outputs = []
             for direction in range(directions):
                 index = layer * directions + direction
-                states = self._run(x, index, sequences, None if given is None else [s[index] for s in given])
-                finals.append([sequences.last(s) for s in states])
-                outputs.append(sequences.reverse(states[0]) if direction else states[0])
+                output, *ends = self._run(x, index, sequences, None if given is None else [s[index] for s in given])
+                finals.append(ends)
+                outputs.append(sequences.reverse(output) if direction else output)
             x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
         final = tuple(sequences.write_state(torch.stack(member)) for member in zip(*finals, strict=True))
         return sequences.write(x), final[0] if self.cell.state_size == 1 else final
 
     def _run(self, x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None) -> tuple[Tensor, ...]:
+        """The output ``(T, B, H)`` of one layer and direction, then each sequence's last state, ``(B, H)`` each."""
         suffix = self._suffixes[index]
         weights = self.cell.prepare({name: getattr(self, name + suffix) for name in self._names})
         backwards = suffix.endswith("reverse")
-        a = project(self.cell, sequences.reverse(x) if backwards else x, weights, self.engine)
+        x = sequences.reverse(x) if backwards else x
         if state is None:
             shape = (x.shape[1], self.hidden_size)
             if self.initial_state == "learned":
                 state = [weights[f"{letter}0"].expand(shape) for letter in "hc"[: self.cell.state_size]]
             else:
-                state = [a.new_zeros(shape)] * self.cell.state_size
+                state = [x.new_zeros(shape)] * self.cell.state_size
         tap = None
         if self._taps is not None:
             zeros = torch.zeros(
@@ -158,7 +169,12 @@ class Recurrent(Pickled):
             )
             self._taps.append(zeros)
             tap = sequences.reverse(zeros) if backwards else zeros
-        return scan(self.cell, a, tuple(state), weights, sequences.batch_sizes, tap, self.engine)
+        every, sizes = self.checkpoint_every, sequences.batch_sizes
+        if every is not None and every < len(x):
+            return checkpointed(self.cell, x, tuple(state), weights, every, sizes, tap, self.engine)
+        a = project(self.cell, x, weights, self.engine)
+        states = scan(self.cell, a, tuple(state), weights, sizes, tap, self.engine)
+        return states[0], *(sequences.last(s) for s in states)
 
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
         if hx is None:
@@ -199,4 +215,6 @@ class Recurrent(Pickled):
         shown += [f"{k}={getattr(self, k)}" for k, default in defaults.items() if getattr(self, k) != default]
         if self.initial_state != "zero":
             shown.append(f"initial_state={self.initial_state!r}")
+        if self.checkpoint_every is not None:
+            shown.append(f"checkpoint_every={self.checkpoint_every}")
         return ", ".join(shown)

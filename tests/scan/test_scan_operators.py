@@ -6,13 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from evenflow import LSTM, RNN, ScalarGatedRNN
+from evenflow import GRU, LSTM, RNN, ScalarGatedRNN
 from evenflow.activations import ACTIVATIONS, make
 from evenflow.scan.elman import elman
+from evenflow.scan.gru import gru
 from evenflow.scan.linear import linear
 from evenflow.scan.lstm import lstm
 
 ENGINES = ["auto", "torch"]
+LAYERS = [RNN(2, 5), ScalarGatedRNN(2, 5), GRU(2, 5), LSTM(2, 5), LSTM(2, 5, form="peephole"), LSTM(2, 5, form="1997")]
 # gradcheck moves each input by 1e-6: pre-activations and their differences must lie further than that from a kink.
 KINK = 1e-3
 
@@ -54,12 +56,27 @@ def test_gradcheck(activation: str, gated: bool, engine: str) -> None:
     assert torch.autograd.gradcheck(states, tuple(inputs))
 
 
+def of_lstm(blocks: int = 4, peephole: bool = False, models: int = 1) -> tuple[Tensor | None, ...]:
+    a, weight = normal(models, 3, 2, 3 * blocks), normal(models, 3 * blocks, 3)
+    return a, weight, normal(models, 2, 3), normal(models, 2, 3, seed=1), normal(models, 9) if peephole else None
+
+
+def of_gru(bias: bool = True, models: int = 1) -> tuple[Tensor | None, ...]:
+    return normal(models, 3, 2, 9), normal(models, 9, 3), normal(models, 3) if bias else None, normal(models, 2, 3)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_gradcheck_lstm(engine: str) -> None:
-    inputs = [
-        v.requires_grad_() for v in (normal(1, 3, 2, 12), normal(1, 12, 3), normal(1, 2, 3), normal(1, 2, 3, seed=1))
-    ]
-    assert torch.autograd.gradcheck(lambda *v: lstm(*v, None, [2, 2, 1], engine)[:2], tuple(inputs))
+@pytest.mark.parametrize(("blocks", "peephole"), [(4, False), (4, True), (3, False)], ids=["plain", "peephole", "1997"])
+def test_gradcheck_lstm(blocks: int, peephole: bool, engine: str) -> None:
+    inputs = tuple(None if v is None else v.requires_grad_() for v in of_lstm(blocks, peephole))
+    assert torch.autograd.gradcheck(lambda *v: lstm(*v, None, False, [2, 2, 1], engine)[:2], inputs)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_gradcheck_gru(bias: bool, engine: str) -> None:
+    inputs = tuple(None if v is None else v.requires_grad_() for v in of_gru(bias))
+    assert torch.autograd.gradcheck(lambda *v: gru(*v, None, [2, 2, 1], engine)[0], inputs)
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 70])
@@ -82,7 +99,11 @@ def test_linear_is_torchs(rows: int, width: int) -> None:
 OPERATORS = {
     "elman": (elman, lambda e: (*away_from_kinks("tanh", False), "tanh", None, e)),
     "gated": (elman, lambda e: (*away_from_kinks("prelu", True), "prelu", [2, 2, 1], e)),
-    "lstm": (lstm, lambda e: (normal(2, 3, 2, 12), normal(2, 12, 3), normal(2, 2, 3), normal(2, 2, 3), None, None, e)),
+    "gru": (gru, lambda e: (*of_gru(models=2), None, None, e)),
+    "gru, tapped": (gru, lambda e: (*of_gru(False), normal(1, 3, 2, 3), [2, 2, 1], e)),
+    "lstm": (lstm, lambda e: (*of_lstm(models=2), None, False, None, e)),
+    "lstm, peephole": (lstm, lambda e: (*of_lstm(peephole=True), normal(1, 3, 2, 3), False, [2, 2, 1], e)),
+    "lstm, 1997": (lstm, lambda e: (*of_lstm(3, models=2), None, True, None, e)),
     "linear": (linear, lambda e: (normal(3, 2, 4), normal(5, 4), normal(5))),
 }
 
@@ -96,7 +117,7 @@ def test_opcheck(name: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("layer", [RNN(2, 5), ScalarGatedRNN(2, 5), LSTM(2, 5)], ids=lambda l: type(l).__name__)
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda l: type(l).__name__)
 def test_compiles_as_one_graph(layer: torch.nn.Module, backend: str) -> None:
     torch._dynamo.reset()
     x = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))
@@ -110,7 +131,7 @@ def test_compiles_as_one_graph(layer: torch.nn.Module, backend: str) -> None:
         torch.testing.assert_close(parameter.grad, gradient)
 
 
-@pytest.mark.parametrize("layer", [RNN(2, 5), ScalarGatedRNN(2, 5), LSTM(2, 5)], ids=lambda l: type(l).__name__)
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda l: type(l).__name__)
 def test_autocast_leaves_the_recurrence_in_single_precision(layer: torch.nn.Module) -> None:
     x = torch.randn(4, 3, 2, generator=torch.Generator().manual_seed(0))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -120,7 +141,7 @@ def test_autocast_leaves_the_recurrence_in_single_precision(layer: torch.nn.Modu
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
 
 
-@pytest.mark.parametrize("kind", [RNN, LSTM])
+@pytest.mark.parametrize("kind", [RNN, GRU, LSTM])
 def test_half_precision_runs_on_torch_operations(kind: type[RNN]) -> None:
     layer = kind(2, 6).to(torch.bfloat16)
     output, _ = layer(torch.randn(4, 3, 2).to(torch.bfloat16))
@@ -141,5 +162,5 @@ def test_curves_are_those_of_libm(name: str) -> None:
         else:
             rows = a.mT.reshape(1, 1, -1, 1).expand(1, 1, -1, 4).contiguous()
             weight = torch.zeros(1, 4, 1, dtype=dtype)
-            found = lstm(rows, weight, zeros.mT, zeros.mT, None, None, "auto")[2][..., :1]
+            found = lstm(rows, weight, zeros.mT, zeros.mT, None, None, False, None, "auto")[2][..., :1]
         assert (found.flatten() - getattr(torch, name)(v.double()).to(dtype)).abs().max() <= bound

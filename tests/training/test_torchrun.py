@@ -97,6 +97,11 @@ def test_both_processes_stop_with_the_same_sentence(folder):
     assert "cannot be written" in first
 
 
+def test_no_thread_of_the_group_outlives_it(folder):
+    for rank in range(2):
+        assert "gloo" not in (folder / f"threads-{rank}.txt").read_text()
+
+
 def test_another_number_of_processes_is_refused(folder):
     with pytest.raises(
         ValueError, match=r"^run '.*alone' was made by 2 processes and must be resumed by as many, got 1$"

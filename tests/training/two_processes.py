@@ -13,6 +13,7 @@ import torch
 
 from evenflow.tasks import Adding
 from evenflow.training import build, fit, read_config, resume, train
+from evenflow.training.launch import leave
 from evenflow.training.seeds import derive
 
 CONFIG = {
@@ -77,6 +78,11 @@ def main(folder: Path) -> None:
         train(CONFIG, folder / "taken" / "run")
     except ValueError as error:
         (folder / f"error-{rank}.txt").write_text(str(error))
+    # As at exit. A thread that outlives it may abort the process when the interpreter goes down.
+    leave()
+    tasks = Path("/proc/self/task")
+    names = [(task / "comm").read_text().strip() for task in tasks.iterdir()] if tasks.is_dir() else []
+    (folder / f"threads-{rank}.txt").write_text("\n".join(names))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ class GRU(Cell):
     Note on the gates: Cho et al. and Galvan have U_n (r h), torch and we r (U_n h); the uRNN document prints an r and
     then leaves it out of the candidate. The documents' update gate is our 1 - z.
 
-    It has no fused scan: the reference loop runs it. References: Cho et al. 2014; the uRNN document (uGRU).
+    References: Cho et al. 2014; the uRNN document (uGRU).
     """
 
     blocks = 3

@@ -26,7 +26,7 @@ class LSTM1997(Cell):
     Note on the squashing: the 1997 paper has sigmoids scaled to [-2, 2] and [-1, 1], Galvan any g and h; here both are
     tanh, as in `LSTM`.
 
-    It has no fused scan: the reference loop runs it. References: Hochreiter and Schmidhuber 1997; Galvan, 2.1.1.
+    References: Hochreiter and Schmidhuber 1997; Galvan, 2.1.1.
     """
 
     blocks = 3

@@ -18,7 +18,7 @@ class PeepholeLSTM(LSTM):
     Weights: those of `LSTM`, and ``peephole`` ``(3H)``: p_i, p_f, p_o, one number per unit, zero at the start, where
     the cell is the plain one.
 
-    It has no fused scan: the reference loop runs it. Reference: Gers and Schmidhuber 2000.
+    Reference: Gers and Schmidhuber 2000.
     """
 
     equation = "c = σ(f + p c) c + σ(i + p c) tanh(g); h = σ(o + p c) tanh(c)"

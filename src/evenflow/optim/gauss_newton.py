@@ -83,12 +83,12 @@ def _gradients(of: Sequence[Tensor], by: Sequence[Tensor], seeds: Sequence[Tenso
 def twice_differentiable(model: nn.Module) -> Iterator[None]:
     """Run the layers in ways that have a gradient of the gradient: ours as the loop, torch's without cuDNN."""
     layers = [part for part in model.modules() if isinstance(part, Recurrent)]
-    engines = [layer.engine for layer in layers]
+    chosen = [(layer.engine, layer.checkpoint_every) for layer in layers]
     try:
         for layer in layers:
-            layer.engine = "reference"
+            layer.engine, layer.checkpoint_every = "reference", None
         with torch.backends.cudnn.flags(enabled=False):
             yield
     finally:
-        for layer, engine in zip(layers, engines, strict=True):
-            layer.engine = engine
+        for layer, before in zip(layers, chosen, strict=True):
+            layer.engine, layer.checkpoint_every = before

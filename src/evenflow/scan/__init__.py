@@ -1,5 +1,6 @@
 """The loop over time: a readable reference, and fused ways that agree with it."""
 
+from evenflow.scan.checkpoint import checkpointed
 from evenflow.scan.dispatch import ENGINES, project, scan
 
-__all__ = ["ENGINES", "project", "scan"]
+__all__ = ["ENGINES", "checkpointed", "project", "scan"]

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
-from evenflow.cells import LSTM, Cell, Elman, ScalarGated, State, Weights
+from evenflow.cells import GRU, LSTM, LSTM1997, Cell, Elman, PeepholeLSTM, ScalarGated, State, Weights
 from evenflow.scan import reference
 from evenflow.scan.elman import elman
+from evenflow.scan.gru import gru
 from evenflow.scan.linear import linear
 from evenflow.scan.lstm import lstm
 
@@ -55,7 +56,7 @@ def fused(cell: Cell):  # type: ignore[no-untyped-def]
     """The fused scan of exactly this cell, or None. A subclass may mean another equation, so it gets none."""
     if type(cell) in (Elman, ScalarGated) and type(cell.activation) in ACTIVATIONS.values():  # type: ignore[attr-defined]
         return _elman
-    return _lstm if type(cell) is LSTM else None
+    return FUSED.get(type(cell))
 
 
 def _elman(
@@ -73,8 +74,8 @@ def _elman(
     return (states[0],)
 
 
-def _lstm(
-    cell: LSTM,
+def _gru(
+    cell: GRU,
     a: Tensor,
     state: State,
     weights: Weights,
@@ -82,10 +83,29 @@ def _lstm(
     tap: Tensor | None,
     engine: str,
 ) -> tuple[Tensor, ...]:
-    members = (a, weights["weight_hh"], *state, tap)
-    h, c, _ = lstm(*map(_one_model, members), batch_sizes, engine)
+    weight = torch.cat([weights["weight_hh"], weights["weight_hh_n"]])
+    members = (a, weight, weights.get("bias_hh_n"), state[0], tap)
+    states, _ = gru(*map(_one_model, members), batch_sizes, engine)
+    return (states[0],)
+
+
+def _lstm(
+    cell: Cell,
+    a: Tensor,
+    state: State,
+    weights: Weights,
+    batch_sizes: Sequence[int] | None,
+    tap: Tensor | None,
+    engine: str,
+) -> tuple[Tensor, ...]:
+    truncated = isinstance(cell, LSTM1997) and cell.gradient == "truncated"
+    members = (a, weights["weight_hh"], *state, weights.get("peephole"), tap)
+    h, c, _ = lstm(*map(_one_model, members), truncated, batch_sizes, engine)
     return h[0], c[0]
 
 
 def _one_model(value: Tensor | None) -> Tensor | None:
     return None if value is None else value.unsqueeze(0)
+
+
+FUSED = {GRU: _gru, LSTM: _lstm, PeepholeLSTM: _lstm, LSTM1997: _lstm}

@@ -88,15 +88,9 @@ def _given(
     batch_sizes: Sequence[int] | None,
 ) -> dict[str, Tensor | float | None]:
     f = activations.make(activation)
-    models, steps, batch, hidden = like.shape
-    return {
-        "models": models,
-        "steps": steps,
-        "batch": batch,
-        "hidden": hidden,
+    return native.sizes(like, batch_sizes) | {
         "activation": KINDS.index(f.name),
         "slope": getattr(f, "slope", 0.0),
-        "batch_sizes": None if batch_sizes is None else torch.tensor(batch_sizes),
         "weight": weight,
         "h0": h0,
         "alpha": alpha,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from evenflow import activations
+from evenflow.scan import chunked
 
 
 def forward(
@@ -26,6 +27,9 @@ def forward(
 ) -> tuple[Tensor, Tensor]:
     f = activations.make(activation)
     gated = alpha is not None
+    linear = f.name == "identity" and not gated and batch_sizes is None
+    if linear and chunked.pays(a) and (side_by_side := chunked.scan(a, weight, h0)) is not None:
+        return side_by_side, a.new_empty(0)
     states = torch.empty_like(a) if batch_sizes is None else torch.zeros_like(a)
     # The pre-activation is kept apart from the state where the slope, or the gate's own gradient, cannot do without it.
     kept = torch.empty_like(states) if gated or not f.reads_output else None
@@ -66,6 +70,10 @@ def backward(
     f = activations.make(activation)
     gated = alpha is not None
     models, steps, _, _ = states.shape
+    if f.name == "identity" and not gated and batch_sizes is None and chunked.pays(grad):
+        back = chunked.scan(grad.flip(1), weight.mT.contiguous(), torch.zeros_like(h0))
+        if back is not None:
+            return _linear_backward(back.flip(1), states, weight, h0, want_state_gradient)
     if batch_sizes is not None:
         grad = grad * running_mask(batch_sizes, grad)  # what follows is then zero beyond each sequence's end
     d_a = torch.empty_like(states)
@@ -116,6 +124,16 @@ def backward(
             d_parameter[m] = share * f.parameter_gradient(known, d_h[m])
     d_states = d_h if want_state_gradient else states.new_empty(0)
     return d_a, d_weight, d_h0, d_alpha, d_beta, d_parameter, d_states
+
+
+def _linear_backward(
+    d: Tensor, states: Tensor, weight: Tensor, h0: Tensor, want_state_gradient: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of a linear recurrence from D_t = G_t, which the loop found going back."""
+    before = torch.cat([h0.unsqueeze(1), states[:, :-1]], 1)
+    d_weight = torch.bmm(d.flatten(1, 2).mT, before.flatten(1, 2))
+    none = states.new_empty(0)
+    return d, d_weight, torch.bmm(d[:, 0], weight), none, none, none, d.clone() if want_state_gradient else none
 
 
 def running_mask(batch_sizes: Sequence[int], like: Tensor) -> Tensor:

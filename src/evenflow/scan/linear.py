@@ -15,19 +15,19 @@ from evenflow.scan import native
 from evenflow.scan.operator import operator
 
 Product = native.structure("Linear", int64="rows in out down across threads", pointer="x weight bias y")
-Gradient = native.structure("Gradient", int64="models steps batch left right threads", pointer="d x0 x d_weight")
+Gradient = native.structure("Gradient", int64="models steps batch left right down threads", pointer="d x0 x d_weight")
 
 
-def weight_gradient(d: Tensor, x: Tensor, x0: Tensor) -> Tensor:
-    """``Σ_t d_t' x_{t-1}`` with x_{-1} = x0, by the compiled library.
+def weight_gradient(d: Tensor, x: Tensor, x0: Tensor, columns: int | None = None) -> Tensor:
+    """``Σ_t d_t' x_{t-1}`` with x_{-1} = x0, by the compiled library; of the first `columns` of d alone, if given.
 
     Shapes:
-        d: ``(M, T, B, L)``; x: ``(M, T, B, R)``; x0: ``(M, B, R)``; result ``(M, L, R)``.
+        d: ``(M, T, B, L)``; x: ``(M, T, B, R)``; x0: ``(M, B, R)``; result ``(M, L or columns, R)``.
     """
-    models, steps, batch, left = d.shape
-    right = x.shape[-1]
+    models, steps, batch, down = d.shape
+    left, right = down if columns is None else columns, x.shape[-1]
     out = d.new_empty(models, left, right)
-    sizes = {"models": models, "steps": steps, "batch": batch, "left": left, "right": right}
+    sizes = {"models": models, "steps": steps, "batch": batch, "left": left, "right": right, "down": down}
     native.call("gradient", Gradient, d.dtype, **sizes, d=d, x=x, x0=x0, d_weight=out)
     return out
 
@@ -62,7 +62,8 @@ def _backward(d: Tensor, x: Tensor, weight: Tensor, want_x: bool) -> tuple[Tenso
         return d_x, d_rows.mT @ rows, d_bias
     if want_x:
         d_x = _product(d_rows, weight.contiguous(), None, False).view_as(x)
-    sizes = {"models": 1, "steps": 1, "batch": len(rows), "left": d_rows.shape[1], "right": rows.shape[1]}
+    left = d_rows.shape[1]
+    sizes = {"models": 1, "steps": 1, "batch": len(rows), "left": left, "right": rows.shape[1], "down": left}
     d_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
     native.call("gradient", Gradient, d.dtype, **sizes, d=d_rows, x=rows, d_weight=d_weight)
     return d_x, d_weight, d_bias
@@ -98,4 +99,20 @@ def _autograd(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
     return d_x if want_x else None, d_weight, d_bias if ctx.biased else None
 
 
-linear = operator("linear", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _forward, _fake, _setup, _autograd)
+def _vmap(
+    info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, int]:
+    """With a weight for each model it is one batched product."""
+    x, weight = (
+        value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+        for value, dim in zip((x, weight), in_dims, strict=False)
+    )
+    y = x.flatten(1, -2) @ weight.mT
+    if bias is not None:
+        y = y + (bias if in_dims[2] is None else bias.movedim(in_dims[2], 0)[:, None])
+    return y.view(*x.shape[:-1], weight.shape[1]), 0
+
+
+linear = operator(
+    "linear", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _forward, _fake, _setup, _autograd, _vmap
+)

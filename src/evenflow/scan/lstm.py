@@ -1,4 +1,7 @@
-"""The LSTM recurrence as one operator with a hand-written backward pass; see `elman` for the idea."""
+"""The LSTM recurrence as one operator with a hand-written backward pass; see `elman` for the idea.
+
+It runs the plain cell, the one with peepholes, and the one of 1997: three blocks (i, g, o) and no forget gate.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,19 @@ def _forward(
     weight: Tensor,
     h0: Tensor,
     c0: Tensor,
+    peephole: Tensor | None,
     tap: Tensor | None,
+    truncated: bool,
     batch_sizes: Sequence[int] | None,
     engine: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All h and c ``(M, T, B, H)`` and the gates after their activations ``(M, T, B, 4H)``. The tap is zeros."""
-    members = (a, weight, h0, c0)
+    """All h and c ``(M, T, B, H)`` and the gates after their activations ``(M, T, B, 4H or 3H)``. The tap is zeros.
+
+    The peephole ``(M, 3H)`` is p_i, p_f, p_o. A truncated gradient does not pass from the gates to the state before.
+    """
+    members = (a, weight, h0, c0, peephole)
     run = lstm_native if engine == "auto" and native.runs(*members) else lstm_torch
-    return run.forward(*(v.contiguous() for v in members), batch_sizes)
+    return run.forward(*(None if v is None else v.contiguous() for v in members), batch_sizes)
 
 
 def _backward(
@@ -36,60 +44,76 @@ def _backward(
     weight: Tensor,
     h0: Tensor,
     c0: Tensor,
+    peephole: Tensor | None,
+    truncated: bool,
     batch_sizes: Sequence[int] | None,
     want_state_gradient: bool,
     engine: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients by a, weight, h0, c0 and (where wanted, else empty) every h. A missing gradient counts as zeros.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients by a, weight, h0, c0, peephole and (where wanted) every h, empty where there is no such thing.
 
-    With G = ∂L/∂h_t and C = ∂L/∂c_t:  ``G_t = grad_t + D_{t+1} W``,
-    ``C_t = grad_t + o (1 - tanh² c) G_t + f_{t+1} C_{t+1}``.
+    A missing gradient counts as zeros. With G = ∂L/∂h_t and C = ∂L/∂c_t:  ``G_t = grad_t + D_{t+1} W``,
+    ``C_t = grad_t + o (1 - tanh² c) G_t + f_{t+1} C_{t+1}``, and with peepholes
+    ``+ p_o D^o_t + p_i D^i_{t+1} + p_f D^f_{t+1}``.
     """
-    members = (grad_h, grad_c, h, c, gates, weight, h0, c0)
+    members = (grad_h, grad_c, h, c, gates, weight, h0, c0, peephole)
     run = lstm_native if engine == "auto" and native.runs(*members) else lstm_torch
     ready = (None if v is None else v.contiguous() for v in members)
-    return run.backward(*ready, batch_sizes, want_state_gradient)
+    return run.backward(*ready, truncated, batch_sizes, want_state_gradient)
 
 
-def _fake(a: Tensor, weight, h0: Tensor, c0, tap, batch_sizes, engine):  # type: ignore[no-untyped-def]
+def _fake(a: Tensor, weight, h0: Tensor, c0, peephole, tap, truncated, batch_sizes, engine):  # type: ignore[no-untyped-def]
     h = a.new_empty(*a.shape[:-1], h0.shape[-1])
     return h, torch.empty_like(h), torch.empty_like(a)
 
 
 def _fake_backward(  # type: ignore[no-untyped-def]
-    grad_h, grad_c, h: Tensor, c, gates: Tensor, weight, h0, c0, batch_sizes, want_state_gradient: bool, engine
+    grad_h, grad_c, h: Tensor, c, gates, weight, h0, c0, peephole, truncated, batch_sizes, want_state_gradient, engine
 ):
-    d_h = torch.empty_like(h) if want_state_gradient else h.new_empty(0)
-    return torch.empty_like(gates), torch.empty_like(weight), torch.empty_like(h0), torch.empty_like(c0), d_h
+    def like(value: Tensor | None) -> Tensor:
+        return h.new_empty(0) if value is None else torch.empty_like(value)
+
+    return like(gates), like(weight), like(h0), like(c0), like(peephole), like(h if want_state_gradient else None)
 
 
 lstm_backward = operator(
     "lstm_backward",
     "(Tensor? grad_h, Tensor? grad_c, Tensor h, Tensor c, Tensor gates, Tensor weight, Tensor h0, Tensor c0, "
-    "int[]? batch_sizes, bool want_state_gradient, str engine) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "Tensor? peephole, bool truncated, int[]? batch_sizes, bool want_state_gradient, str engine) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _backward,
     _fake_backward,
 )
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    _, weight, h0, c0, tap, *ctx.settings = inputs
-    ctx.save_for_backward(*output, weight, h0, c0)
+    _, weight, h0, c0, peephole, tap, *ctx.settings = inputs
+    ctx.save_for_backward(*output, weight, h0, c0, peephole)
     ctx.set_materialize_grads(False)  # the gates' gradient would be four states of zeros
     ctx.tapped = tap is not None
 
 
 def _autograd(ctx: Any, grad_h: Tensor | None, grad_c: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
-    batch_sizes, engine = ctx.settings
-    grads = lstm_backward(grad_h, grad_c, *ctx.saved_tensors, batch_sizes, ctx.tapped, engine)
-    d_a, d_weight, d_h0, d_c0, d_h = grads
-    return d_a, d_weight, d_h0, d_c0, d_h if ctx.tapped else None, None, None
+    truncated, batch_sizes, engine = ctx.settings
+    grads = lstm_backward(grad_h, grad_c, *ctx.saved_tensors, truncated, batch_sizes, ctx.tapped, engine)
+    d_a, d_weight, d_h0, d_c0, d_peephole, d_h = grads
+    return (
+        d_a,
+        d_weight,
+        None if truncated else d_h0,  # None, not zeros, as autograd says of what was detached
+        d_c0,
+        None if ctx.saved_tensors[-1] is None else d_peephole,
+        d_h if ctx.tapped else None,
+        None,
+        None,
+        None,
+    )
 
 
 lstm = operator(
     "lstm",
-    "(Tensor a, Tensor weight, Tensor h0, Tensor c0, Tensor? tap, int[]? batch_sizes, str engine) "
-    "-> (Tensor, Tensor, Tensor)",
+    "(Tensor a, Tensor weight, Tensor h0, Tensor c0, Tensor? peephole, Tensor? tap, bool truncated, "
+    "int[]? batch_sizes, str engine) -> (Tensor, Tensor, Tensor)",
     _forward,
     _fake,
     _setup,

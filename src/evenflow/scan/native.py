@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import threading
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -186,3 +187,10 @@ def call(function: str, job: type[ctypes.Structure], dtype: torch.dtype, **value
             setattr(filled, field, value)
     if getattr(loaded, f"{function}_{SUFFIXES[dtype]}")(ctypes.byref(filled)):
         raise MemoryError(f"{function} found no memory for its threads")
+
+
+def sizes(states: Tensor, batch_sizes: Sequence[int] | None) -> dict[str, Tensor | float | None]:
+    """The fields every recurrence has, from its states ``(M, T, B, H)``."""
+    models, steps, batch, hidden = states.shape
+    ragged = None if batch_sizes is None else torch.tensor(batch_sizes)
+    return {"models": models, "steps": steps, "batch": batch, "hidden": hidden, "batch_sizes": ragged}

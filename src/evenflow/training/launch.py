@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import gc
+import inspect
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -32,24 +34,36 @@ def launch(settings: Settings) -> Fabric:
         if index:
             raise ValueError(f"device must not name one GPU under torchrun, got {settings.device!r}")
         local = int(os.environ["LOCAL_WORLD_SIZE"])
-        # Buffers never change here; a broadcast per forward pass would also make every process take as many of them.
-        strategy = DDPStrategy(broadcast_buffers=False)
+        strategy = DDPStrategy(**_without_broadcasts())  # type: ignore[arg-type]
         options |= {"strategy": strategy, "devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
     else:
         options["devices"] = [int(index)] if index else 1
     fabric = Fabric(**options)
     fabric.launch()
-    # Fabric sees nccl off at exit, not gloo, whose threads then abort a process that has finished its work.
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        atexit.unregister(_leave)
-        atexit.register(_leave)
+        atexit.unregister(leave)
+        atexit.register(leave)
     return fabric
 
 
-def _leave() -> None:
-    """Leave the group of processes, if it is still there."""
+def _without_broadcasts() -> dict[str, bool]:
+    """Buffers never change here; a broadcast per forward pass would also make every process take as many of them."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    known = inspect.signature(DistributedDataParallel).parameters
+    return {next(name for name in ("forward_sync_buffers", "broadcast_buffers") if name in known): False}
+
+
+def leave() -> None:
+    """Leave the group of processes at exit, before the interpreter goes down.
+
+    A thread of gloo that lets go of its last tensor while the interpreter goes down aborts the process, its work done.
+    The group's end waits for its threads, and comes when nothing refers to the group any more, old models included.
+    """
+    gc.collect()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    gc.collect()
 
 
 def check_device(device: str) -> None:

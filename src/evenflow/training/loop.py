@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -15,13 +14,14 @@ from evenflow.tasks import Batch, Position, Task
 from . import checkpoint, evaluation, metrics
 from .best import Best
 from .event_log import open_events
+from .judging import Judging
 from .methods import Outcome, make_method
 from .probing import Probing
 from .progress import ProgressBar
 from .run_folder import RunWriter
 from .schedules import factor
 from .seeds import derive, seed_global
-from .settings import VALIDATION_BATCHES, Settings
+from .settings import Settings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -61,6 +61,7 @@ class Loop:
         self.probing = Probing(derive(settings.seed, "directions"))
         self._events = open_events(settings, writer)
         self.best = Best(task, settings, writer)
+        self.judging = Judging(self)
         self.restored = False
         self.test_loss = self.test_metric = math.nan
         # Where the sequences of the last batch ended, for tasks whose batches go on from there.
@@ -102,7 +103,7 @@ class Loop:
     def draw(self) -> Batch:
         """The batch of the next update; dropout draws from its own seed."""
         seed_global(derive(self.settings.seed, "noise", self.step, self.fabric.global_rank), self.fabric.device)
-        return self._draw("train", self.step)
+        return self.drawn("train", self.step)
 
     @property
     def share(self) -> float:
@@ -140,7 +141,7 @@ class Loop:
 
     def _row(self, found: tuple[float, float] | None) -> None:
         validating = self.validating
-        loss, norm = self._read(torch.stack((self._loss_sum, self._norm_sum)) / self._since)
+        loss, norm = self.read(torch.stack((self._loss_sum, self._norm_sum)) / self._since)
         first = self.step - self._since + 1
         self._loss_sum.zero_()
         self._norm_sum.zero_()
@@ -149,7 +150,7 @@ class Loop:
         row["rate"] = self.settings.rate * self._share(self.step - 1)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if validating and finite:
-            row["valid_loss"], row["valid_metric"] = found or self._validate()
+            row["valid_loss"], row["valid_metric"] = found or self.judging.validate()
         row["seconds"] = round(time.monotonic() - self._began, 3)
         self.lines.append(metrics.to_line(row))
         if self.writer is not None:
@@ -166,47 +167,18 @@ class Loop:
                 self._refuse("validation loss", f"at step {self.step}")
             self.best.judge(self.step, row["valid_loss"], row["valid_metric"], self.model)
 
-    def _validate(self) -> tuple[float, float]:
-        """Mean loss and metric over what is held out: all of a data set, or batches that are the same every time."""
-        return self._mean(self.task.held_out(), self.held_out())
-
-    def held_out(self) -> Iterable[Batch]:
-        """The batches of a validation."""
-        batches = self.settings.validation_batches
-        every = None if batches is not None else self._every(self.task.held_out())
-        if every is not None:
-            return every
-        return (self._draw("validation", index) for index in range(batches or VALIDATION_BATCHES))
-
     def test(self) -> None:
-        """Mean loss and metric of the best weights over the test part, where the task has one."""
-        task = self.task.test()
-        every = None if task is None else self._every(task)
-        if task is None or every is None or self.best.weights is None:
-            return
-        last = checkpoint.weights_of(self.model)
-        checkpoint.load_weights(self.model, self.best.weights, "the best checkpoint")
-        try:
-            self.test_loss, self.test_metric = self._mean(task, every)
-        finally:
-            checkpoint.load_weights(self.model, last, "the last step")
-
-    def _every(self, task: Task) -> Iterator[Batch] | None:
-        size = self.settings.batch_size
-        if not task.carries:
-            size = max(size, evaluation.AT_LEAST)
-        return task.every_batch(size, self._position(), self.fabric.device)
-
-    def _mean(self, task: Task, batches: Iterable[Batch]) -> tuple[float, float]:
-        loss, metric, weight = self._read(evaluation.sums(self.module, task, batches, self.fabric.device))
-        return loss / weight, task.summary(metric / weight)
+        """Look at the test part with the best weights, where the task has one."""
+        found = self.judging.test(self.best.weights)
+        if found is not None:
+            self.test_loss, self.test_metric = found
 
     def _probe(self) -> None:
         """Record gradients over time and matrices, on one batch that stays the same."""
         every = self.settings.probe_every
         if every is None or self.step % every or not self.fabric.is_global_zero:
             return
-        self.probing.look(self.step, self.model, self._draw("probe", 0, rank=0), self.task.loss)
+        self.probing.look(self.step, self.model, self.drawn("probe", 0, rank=0), self.task.loss)
 
     def _save(self) -> None:
         # Also on the other ranks, so that all of them stop together.
@@ -244,15 +216,15 @@ class Loop:
         self.state = evaluation.move(state.get("carried"), self.fabric.device)
         self.step, self.restored = saved.step, True
 
-    def _draw(self, purpose: str, step: int, rank: int | None = None) -> Batch:
+    def drawn(self, purpose: str, step: int, rank: int | None = None) -> Batch:
         rank = self.fabric.global_rank if rank is None else rank
         self._generator.manual_seed(derive(self.settings.seed, purpose, step, rank))
         if purpose == "train":
-            return self.task.training_batch(self.settings.batch_size, self._position(), self._generator)
+            return self.task.training_batch(self.settings.batch_size, self.position(), self._generator)
         # What the run is judged by is never trained on, and is the task at its full difficulty.
         return self.task.held_out().batch(self.settings.batch_size, self._generator)
 
-    def _position(self) -> Position:
+    def position(self) -> Position:
         order = derive(self.settings.seed, "order")
         return Position(self.step, self.settings.steps, order, self.fabric.global_rank, self.fabric.world_size)
 
@@ -261,7 +233,7 @@ class Loop:
         s = self.settings
         return factor(s.schedule, step, s.steps, s.decay, s.decay_every)
 
-    def _read(self, values: Tensor) -> list[float]:
+    def read(self, values: Tensor) -> list[float]:
         """Numbers from the device, averaged over the processes: the one place where the loop waits."""
         if self.fabric.world_size > 1:
             values = cast(Tensor, self.fabric.all_reduce(values, reduce_op="mean"))

@@ -181,7 +181,7 @@ def _validate(population: Population, loops: Sequence[Loop]) -> list[tuple[float
     population.eval()
     tasks = [loop.task.held_out() for loop in loops]
     total, state = torch.zeros(len(loops), 3, device=loops[0].fabric.device), None
-    for batches in zip(*(loop.held_out() for loop in loops), strict=True):
+    for batches in zip(*(loop.judging.held_out() for loop in loops), strict=True):
         with loops[0].fabric.autocast():
             outputs, state = _answer(population, batches, state if batches[0].carried else None, tasks)
             rows = []

@@ -3,4 +3,5 @@
 #include "activation.h"
 #include "elman.h"
 #include "lstm.h"
+#include "gru.h"
 #include "linear.h"

@@ -33,26 +33,26 @@ int NAME(linear)(const struct linear *job) {
  * thin, d fills the vectors instead and the result is turned at the end. */
 static void NAME(gradient_rows)(const void *argument, int64_t first, int64_t last, char *scratch) {
     const struct gradient *job = argument;
-    const int64_t L = job->left, R = job->right, all = job->steps * job->batch, before = job->x0 ? job->batch : 0;
+    const int64_t L = job->left, R = job->right, down = job->down, all = job->steps * job->batch, before = job->x0 ? job->batch : 0;
     const int64_t thin = R < PANEL, most = last - first, wide = NAME(padded)(thin ? most : R);
     REAL *copies = NAME(take)(&scratch, NAME(outer_scratch)(most, R));
     REAL *sums = NAME(take)(&scratch, (thin ? R : most) * wide);
     for (int64_t m = first / L; m * L < last; m++) {
         const int64_t low = first > m * L ? first - m * L : 0, high = last < (m + 1) * L ? last - m * L : L;
         const int64_t count = high - low;
-        const REAL *d = (const REAL *)job->d + m * all * L + low, *x = (const REAL *)job->x + m * all * R;
+        const REAL *d = (const REAL *)job->d + m * all * down + low, *x = (const REAL *)job->x + m * all * R;
         const REAL *x0 = (const REAL *)job->x0 + (job->x0 ? m * before * R : 0);
         REAL *out = (REAL *)job->d_weight + (m * L + low) * R;
         memset(sums, 0, (thin ? R : most) * wide * sizeof(REAL));
         if (thin) {
             const int64_t stride = NAME(padded)(count);
-            NAME(outer)(x0, R, R, d, count, L, before, copies, sums);
-            NAME(outer)(x, R, R, d + before * L, count, L, all - before, copies, sums);
+            NAME(outer)(x0, R, R, d, count, down, before, copies, sums);
+            NAME(outer)(x, R, R, d + before * down, count, down, all - before, copies, sums);
             for (int64_t i = 0; i < count; i++)
                 for (int64_t r = 0; r < R; r++) out[i * R + r] = sums[r * stride + i];
         } else {
-            NAME(outer)(d, count, L, x0, R, R, before, copies, sums);
-            NAME(outer)(d + before * L, count, L, x, R, R, all - before, copies, sums);
+            NAME(outer)(d, count, down, x0, R, R, before, copies, sums);
+            NAME(outer)(d + before * down, count, down, x, R, R, all - before, copies, sums);
             for (int64_t i = 0; i < count; i++) memcpy(out + i * R, sums + i * wide, R * sizeof(REAL));
         }
     }

@@ -57,16 +57,36 @@ struct elman {
 
 struct lstm {
     int64_t models, steps, batch, hidden, threads;
+    int64_t blocks;              /* K = 4, or 3 without a forget gate */
+    int64_t truncated;           /* whether no gradient passes from the gates to the state before */
     const int64_t *batch_sizes;
-    const void *a;               /* (M, T, B, 4H) */
-    const void *weight;          /* (M, 4H, H) */
+    const void *a;               /* (M, T, B, KH) */
+    const void *weight;          /* (M, KH, H) */
     const void *h0, *c0;         /* (M, B, H) */
+    const void *peephole;        /* (M, 3H), or NULL; K = 4 then */
     void *h, *c;                 /* (M, T, B, H) */
-    void *gates;                 /* (M, T, B, 4H), after their activations */
+    void *gates;                 /* (M, T, B, KH), after their activations */
     const void *grad_h, *grad_c; /* (M, T, B, H), either may be NULL */
-    void *d_a;                   /* (M, T, B, 4H) */
+    void *d_a;                   /* (M, T, B, KH) */
     void *d_states;              /* (M, T, B, H) */
     void *d_h0, *d_c0;           /* (M, B, H) */
+    double *sums;                /* (M, B, 3H) zeros: the peephole's gradient, before it is added up */
+};
+
+struct gru {
+    int64_t models, steps, batch, hidden, threads;
+    const int64_t *batch_sizes;
+    const void *a;      /* (M, T, B, 3H) */
+    const void *weight; /* (M, 3H, H): the gates' U, then the candidate's U_n */
+    const void *bias;   /* (M, H), or NULL */
+    const void *h0;     /* (M, B, H) */
+    void *states;       /* (M, T, B, H) */
+    void *kept;         /* (M, T, B, 4H): r, z, n and q */
+    const void *grad;   /* (M, T, B, H) */
+    void *d_a;          /* (M, T, B, 3H) */
+    void *d_q;          /* (M, T, B, H) */
+    void *d_states;     /* (M, T, B, H) */
+    void *d_h0;         /* (M, B, H) */
 };
 
 struct linear {
@@ -77,8 +97,8 @@ struct linear {
 };
 
 struct gradient {
-    int64_t models, steps, batch, left, right, threads;
-    const void *d;  /* (M, T, B, left) */
+    int64_t models, steps, batch, left, right, down, threads;
+    const void *d;  /* (M, T, B, down), of which the first `left` columns */
     const void *x0; /* (M, B, right) */
     const void *x;  /* (M, T, B, right) */
     void *d_weight; /* (M, left, right) */

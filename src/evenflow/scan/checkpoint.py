@@ -1,0 +1,145 @@
+"""Runs a long sequence in pieces and keeps the states between them alone; the backward pass runs each piece again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenflow.cells import Cell, State, Weights
+from evenflow.scan.dispatch import project, scan
+
+
+def checkpointed(
+    cell: Cell,
+    x: Tensor,
+    state: State,
+    weights: Weights,
+    every: int,
+    batch_sizes: Sequence[int] | None = None,
+    tap: Tensor | None = None,
+    engine: str = "auto",
+) -> tuple[Tensor, ...]:
+    """What `project` and `scan` give, from memory for one piece of `every` steps and one state per piece.
+
+    The projected input, the gates and the gradients by them exist for one piece at a time. What is as long as the
+    sequence: the input, the output, and their gradients. The price is a second forward pass.
+
+    Shapes:
+        x: ``(T, B, I)``; state: each ``(B, H)``; result: the output ``(T, B, H)``, then the state after the last step
+        of each sequence, each ``(B, H)``.
+
+    Its own gradient cannot be differentiated again. Reference: Griewank 1992.
+    """
+    device = x.device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    plan = _Plan(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state))
+    dtype = weights["weight_hh"].dtype
+    return _Pieces.apply(plan, x, tap, *(s.to(dtype) for s in state), *weights.values())
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Everything that is no tensor."""
+
+    cell: Cell
+    names: tuple[str, ...]
+    every: int
+    batch_sizes: Sequence[int] | None
+    engine: str
+    autocast: torch.dtype | None  # what the forward pass ran under, for the one in the backward pass
+    members: int
+
+    def pieces(self, steps: int) -> list[slice]:
+        return [slice(t, min(t + self.every, steps)) for t in range(0, steps, self.every)]
+
+    def run(self, piece: slice, x: Tensor, tap: Tensor | None, state: State, weights: Sequence[Tensor]) -> State:
+        """The output of one piece, and the state each sequence has after it: one that has ended keeps its last."""
+        named = dict(zip(self.names, weights, strict=True))
+        sizes = None if self.batch_sizes is None else list(self.batch_sizes[piece])
+        with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
+            a = project(self.cell, x, named, self.engine)
+        states = scan(self.cell, a, state, named, sizes, tap, self.engine)
+        if sizes is None:
+            return states[0], *(s[-1] for s in states)
+        rows = torch.arange(x.shape[1], device=x.device)
+        lengths = (torch.tensor(sizes, device=x.device).unsqueeze(1) > rows).sum(0)
+        runs = (lengths > 0).unsqueeze(1)
+        ends = (s[(lengths - 1).clamp(min=0), rows] for s in states)
+        return states[0], *(torch.where(runs, end, before) for end, before in zip(ends, state, strict=True))
+
+
+class _Pieces(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, x: Tensor, tap: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+        state, weights = tensors[: plan.members], tensors[plan.members :]
+        pieces = plan.pieces(len(x))
+        # What outlives a piece has its place from the start: small tensors left among the freed ones of a piece would
+        # split that memory, and the next piece would need more.
+        between = [s.new_empty(len(pieces) + 1, *s.shape) for s in state]
+        for kept, first in zip(between, state, strict=True):
+            kept[0] = first
+        output = state[0].new_empty(*x.shape[:2], state[0].shape[-1])
+        for index, piece in enumerate(pieces):
+            before = tuple(kept[index] for kept in between)
+            output[piece], *ends = plan.run(piece, x[piece], None, before, weights)
+            for kept, end in zip(between, ends, strict=True):
+                kept[index + 1] = end
+        ctx.plan = plan
+        ctx.save_for_backward(x, *weights, *between)
+        ctx.set_materialize_grads(False)
+        return output, *(kept[-1].clone() for kept in between)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *after: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True; without this a second derivative would lack a part, unsaid
+            raise RuntimeError(
+                "with checkpoint_every a gradient cannot be differentiated again; set it to None for that"
+            )
+        plan: _Plan = ctx.plan
+        x, *rest = ctx.saved_tensors
+        weights, between = rest[: len(plan.names)], rest[len(plan.names) :]
+        _, wants_x, wants_tap, *wants = ctx.needs_input_grad
+        d_x = torch.empty_like(x) if wants_x else None
+        d_tap = x.new_zeros(*x.shape[:2], between[0].shape[-1], dtype=between[0].dtype) if wants_tap else None
+        sums: list[Tensor | None] = [None] * len(weights)  # of the gradients by the weights, over the pieces
+        pieces = plan.pieces(len(x))
+        for index in reversed(range(len(pieces))):
+            piece = pieces[index]
+            piece_x = x[piece].detach().requires_grad_(wants_x)
+            piece_tap = None if d_tap is None else torch.zeros_like(d_tap[piece]).requires_grad_()
+            state = [s[index].detach().requires_grad_() for s in between]
+            leaves = [w.detach().requires_grad_(want) for w, want in zip(weights, wants[plan.members :], strict=True)]
+            with torch.enable_grad():
+                outputs = plan.run(piece, piece_x, piece_tap, tuple(state), leaves)
+            given = [None if grad is None else grad[piece], *after]
+            inputs = [v for v in (piece_x, piece_tap, *state, *leaves) if v is not None and v.requires_grad]
+            paths = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None and o.requires_grad]
+            found = iter(_gradients(paths, inputs))
+            if d_x is not None:
+                d_x[piece] = _or_zero(next(found), piece_x)
+            if d_tap is not None:
+                d_tap[piece] = _or_zero(next(found), d_tap[piece])
+            after = tuple(next(found) for _ in state)
+            for i, leaf in enumerate(leaves):
+                if leaf.requires_grad and (new := next(found)) is not None:
+                    if (known := sums[i]) is None:
+                        sums[i] = new.clone()
+                    else:
+                        known.add_(new)
+        d_state = (g if want else None for g, want in zip(after, wants, strict=False))
+        return None, d_x, d_tap, *d_state, *sums
+
+
+def _gradients(paths: Sequence[tuple[Tensor, Tensor]], inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    if not paths:
+        return [None] * len(inputs)
+    outputs, given = zip(*paths, strict=True)
+    return torch.autograd.grad(outputs, inputs, given, allow_unused=True)
+
+
+def _or_zero(value: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if value is None else value
