@@ -15,7 +15,7 @@ from evenflow.systems import create, systems
 if TYPE_CHECKING:
     from evenflow import bounds, optim, penalties, probes, tasks
     from evenflow.diagnosis import doctor
-    from evenflow.training import fit
+    from evenflow.training.fit import fit
 
 __version__ = "0.1.0"
 
