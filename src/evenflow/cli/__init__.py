@@ -1,0 +1,40 @@
+"""The command line: ``evenflow --help`` lists the commands, and each has a help with an example.
+
+Exit codes: 0 done, 1 failed, 2 bad usage. A user's slip is one line on stderr, never a stack trace.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from evenflow.cli import data, lists, look, reproduce, train  # each hangs its commands on the app
+from evenflow.cli.app import app, complain
+
+__all__ = ["app", "data", "lists", "look", "main", "reproduce", "train"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    import torch
+
+    from evenflow.training import NonFiniteLoss
+
+    torch.set_flush_denormal(True)  # a vanishing gradient is full of denormals, which slow a CPU down
+    try:
+        code = app(args=arguments, prog_name="evenflow", standalone_mode=False)
+    except (ValueError, OSError) as error:
+        code = complain(str(error), 2)
+    except KeyboardInterrupt:
+        code = complain("interrupted; a run goes on where it was with `evenflow resume FOLDER`", 1)
+    except NonFiniteLoss as error:
+        code = complain(str(error), 1)
+    except Exception as error:
+        # The parser's own errors carry a message and a code; anything else is a defect and shows itself.
+        if not hasattr(error, "format_message"):
+            raise
+        shown = type(error).__name__ == "NoArgsIsHelpError"  # its message is the help, printed already
+        code = 2 if shown else complain(error.format_message(), 2)
+    finally:
+        torch.set_flush_denormal(False)
+    sys.exit(code or 0)

@@ -1,0 +1,5 @@
+"""``python -m evenflow.cli``, for torchrun."""
+
+from evenflow.cli import main
+
+main()

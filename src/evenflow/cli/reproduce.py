@@ -1,0 +1,65 @@
+"""The documents' tables and figures: listed, and run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evenflow.cli.app import app
+from evenflow.cli.options import Data, Quiet
+from evenflow.terminal import say
+
+
+@app.command("recipes")
+def list_recipes() -> None:
+    """List the documents' tables and figures that can be run again, with the time each takes.
+
+    Example:  evenflow recipes
+    """
+    from evenflow.recipes.table import show_recipes
+
+    show_recipes()
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="A table or figure, as sgornn/table-1; see `evenflow recipes`.")],
+    scale: Annotated[str, typer.Option(help="quick (minutes on two cores) or full (the document's budget).")] = "quick",
+    seeds: Annotated[int | None, typer.Option(help="How many seeds; the recipe's own if not given.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Labels of the rows to run, with semicolons or commas.")] = None,
+    data: Data = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="For runs, page and record; runs/NAME/SCALE if not given.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train what a document trained, and set the numbers beside those it printed.
+
+    Stopped and started again, it goes on where it was. A row that diverges or whose data is missing is an outcome.
+
+    Example:  evenflow reproduce sgornn/table-1 --scale quick
+    """
+    from evenflow.recipes import load
+    from evenflow.recipes import reproduce as run
+    from evenflow.recipes.schema import choose
+    from evenflow.recipes.table import show_reproduction
+
+    recipe = load(name)
+    say(f"{recipe.title} ({recipe.address}, {scale}).")
+    where = None if data is None else str(data.absolute())
+    done = run(
+        recipe,
+        scale,
+        folder=folder,
+        seeds=seeds,
+        rows=None if rows is None else choose(recipe, rows),
+        data=where,
+        device=device,
+        progress=not quiet,
+        announce=say,
+    )
+    show_reproduction(done)
+    say(f"The record: {done.record}   The page: {done.page}")
