@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from evenflow import bench, cli
+from evenflow import bench, bench_cases, cli
 from evenflow.activations import ACTIVATIONS
 
 TINY = {"device": "cpu", "hidden": 4, "batch": 2, "length": 5, "repeats": 2}
@@ -49,7 +49,7 @@ def test_the_loop_is_torchs_layer(kind: str) -> None:
         kind
     ]
     gradients = []
-    for run in (bench._training_pass(module, x), bench._loop(kind, module, x)):
+    for run in (bench_cases._training_pass(module, x), bench_cases._loop(kind, module, x)):
         run()
         gradients.append([p.grad.clone() for p in module.parameters()])  # type: ignore[union-attr]
     for one, other in zip(*gradients, strict=True):
@@ -74,7 +74,7 @@ def test_what_flashrnn_is_given(kind: str, gates: int, biases: int, monkeypatch:
 
     monkeypatch.setitem(sys.modules, "flashrnn", types.SimpleNamespace(flashrnn=fused))
     module = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[kind](2, 4)
-    bench._flashrnn(kind, module, torch.randn(6, 3, 2))()
+    bench_cases._flashrnn(kind, module, torch.randn(6, 3, 2))()
     function = "elman" if kind == "rnn" else kind
     options = {"function": function, "backend": "cuda_fused"}
     assert seen == [((3, 6, gates, 1, 4), (gates, 1, 4, 4), (biases, 1, 4), options)]

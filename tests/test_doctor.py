@@ -12,9 +12,10 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import evenflow
 from evenflow import LSTM, RNN, SequenceModel, cli, create
-from evenflow.advice import advise
-from evenflow.checkup import checkup
-from evenflow.diagnosis import _afford, doctor
+from evenflow.diagnosis import doctor
+from evenflow.diagnosis.advice import advise
+from evenflow.diagnosis.checkup import checkup
+from evenflow.diagnosis.examination import _afford
 from evenflow.probes import jacobian_norms
 from evenflow.systems import SYSTEMS
 from evenflow.training import train

@@ -59,7 +59,7 @@ def doctor(
 
     Example:  evenflow doctor runs/adding-rnn
     """
-    from evenflow.checkup import checkup
+    from evenflow.diagnosis.checkup import checkup
 
     say(str(checkup(target, hidden=hidden, input=input, length=length, weights=weights, trusted=trusted)))
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.checks import one_of, unknown, whole_number
-from evenflow.diagnosis import Diagnosis, doctor
+from evenflow.diagnosis.examination import doctor
+from evenflow.diagnosis.finding import Diagnosis
 from evenflow.systems import SYSTEMS, create
 
 WEIGHTS = ("best", "last")
