@@ -26,8 +26,13 @@ def write_run(
     options: dict[str, Any] | None = None,
     length: int = LENGTH,
     seed: int = 0,
+    layers: int = 1,
+    status: dict[str, Any] | None = None,
 ) -> Path:
-    """A finished run: its loss falls to `end`, its gradient shrinks by `decay` with every step back."""
+    """A finished run: its loss falls to `end`, its gradient shrinks by `decay` with every step back.
+
+    Its Jacobian shrinks by 0.99 `decay`, in a band of `decay` ± 0.02; its singular values spread around 1.
+    """
     random = np.random.default_rng(seed)
     config = {
         "task": task or {"name": "adding", "length": length, "variant": "sgornn"},
@@ -51,8 +56,19 @@ def write_run(
     scale = 0.3 * np.exp(-probe / 800)[:, None]
     rate = decay + (1 - decay) * 0.15 * np.sin(probe / 200)[:, None]
     noise = np.exp(0.08 * random.standard_normal((PROBES, length)))
-    writer.probes(list(probe), list(scale * rate**back * noise))
-    writer.status("finished", step=STEPS, parameters=4417)
+    norm = scale * rate**back * noise
+    arrays = {"step": probe, "gradient_norm": norm}
+    if layers > 1:
+        arrays["layer_norm"] = np.stack([norm * 10.0**-below for below in range(layers)][::-1], 1)
+    spread = probe / STEPS
+    arrays |= {
+        "jacobian_norm": 8 * np.full((PROBES, 1), 0.99 * decay) ** np.arange(length),
+        "band": np.tile([decay - 0.02, decay + 0.02], (PROBES, 1)),
+        "singular_values": np.stack([1 + 0 * spread, 0.1 * spread, 1 - 0.3 * spread, 1 + 0.5 * spread], 1)[:, None],
+        "matrix": np.array(["weight_hh_l0"]),
+    }
+    writer.probes(arrays)
+    writer.status("finished", step=STEPS, parameters=4417, **(status or {}))
     writer.close()
     return folder
 

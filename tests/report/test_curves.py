@@ -11,28 +11,6 @@ from evenflow.report import curves
 from evenflow.report.reading import read
 
 
-def test_thinning_keeps_mean_and_last_value() -> None:
-    step, value = np.arange(1, 100_001), np.random.default_rng(0).random(100_000)
-    thin_step, thin_value = curves.thin(step, value)
-    assert len(thin_value) == len(thin_step) == curves.POINTS
-    assert (thin_step[-1], thin_value[-1]) == (100_000, value[-1])
-    assert (np.diff(thin_step) > 0).all()
-    assert thin_value.mean() == pytest.approx(value.mean(), abs=2e-3)  # unequal groups move the mean a little
-
-
-def test_running_mean_is_the_mean_around() -> None:
-    value = np.random.default_rng(0).random(50)
-    smooth = curves.running_mean(value, 5)
-    assert smooth[20] == pytest.approx(value[18:23].mean())
-    assert smooth[0] == pytest.approx(value[:3].mean())
-
-
-def test_running_mean_forgets_a_spike() -> None:
-    value = np.full(100, 0.1)
-    value[10] = 1e30
-    assert curves.running_mean(value, 5)[50:] == pytest.approx(0.1)
-
-
 def test_lines_end_where_the_loss_is_lost(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     write_rows(folder, {"step": 10, "loss": 0.3}, {"step": 20, "loss": 0.2}, {"step": 30, "loss": np.nan})

@@ -7,6 +7,7 @@ import pytest
 from synthetic_runs import LENGTH, PROBES, write_probes, write_run
 
 from evenflow.report import heatmap
+from evenflow.report.profiles import profiles
 from evenflow.report.reading import read
 
 STEP = np.arange(3) * 100
@@ -59,7 +60,7 @@ def test_nothing_to_draw_is_said(tmp_path: Path, norm: np.ndarray, note: str) ->
     (panel,) = heatmap.heat_maps(runs)
     assert panel.svg is None
     assert note in " ".join(panel.notes)
-    assert all(p.svg is None and p.notes for p in heatmap.profiles(runs))
+    assert all(p.svg is None and p.notes for p in profiles(runs))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_odd_probes_are_drawn(tmp_path: Path, norm: np.ndarray, note: str) -> No
     (panel,) = heatmap.heat_maps(runs)
     assert panel.svg is not None
     assert note in " ".join(panel.notes)
-    assert heatmap.profiles(runs)[0].svg is not None
+    assert profiles(runs)[0].svg is not None
 
 
 def test_the_mesh_is_an_image_and_small(tmp_path: Path) -> None:
@@ -99,4 +100,4 @@ def test_a_run_without_probes_keeps_its_place(tmp_path: Path) -> None:
     assert first.svg is None
     assert first.notes == ["No gradient probes were recorded in this run."]
     assert second.svg is not None
-    assert heatmap.profiles(runs)[0].notes == ["rnn has no probes."]
+    assert profiles(runs)[0].notes == ["rnn has no probes."]

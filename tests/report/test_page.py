@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import base64
+import dataclasses
+import hashlib
+import json
 import os
 import re
 from html.parser import HTMLParser
@@ -11,9 +15,13 @@ import pytest
 from synthetic_runs import write_probes, write_rows, write_run
 
 from evenflow.report import write_report
+from evenflow.report.page import render
+from evenflow.report.reading import read
 from evenflow.report.svg import SERIES
+from evenflow.training.metrics import HEADER
 
 LARGEST_PAGE = 2_000_000  # bytes for four runs, so that a page can be mailed
+RUNS, POINTS, LARGEST_WHOLE = 20, 100_000, 5_000_000  # runs, rows of each, bytes of their page
 TEXT_CONTRAST, GRAPHIC_CONTRAST = 4.5, 3.0  # WCAG 2.1 AA for text and for lines
 FIGURE = 'role="img" aria-label='
 VOID = {"meta", "br", "path", "use", "image", "rect", "circle"}
@@ -49,6 +57,11 @@ class Outline(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
+def scripts(page: str) -> list[str]:
+    """What the script elements of a page hold."""
+    return re.findall(r"<script[^>]*>(.*?)</script>", page, flags=re.DOTALL)
+
+
 def words(page: str) -> str:
     return " ".join(" ".join(Outline(page).text).split())
 
@@ -78,12 +91,95 @@ def test_four_runs_side_by_side(four: list[Path], tmp_path: Path) -> None:
     assert "<li>one rule</li><li>another</li>" in page
     outline = Outline(page)
     figures = [a for a in outline.of("svg") if a.get("role") == "img"]
-    assert len(figures) == 2 + 4 + 2  # two losses, four heat maps, two profiles
+    # Two losses and the gradient norm, four heat maps, two profiles, singular values and two bands for each run.
+    assert len(figures) == 3 + 4 + 2 + 4 + 8
+    assert json.loads(scripts(page)[0]).keys() == {a["id"] for a in outline.of("figure")}
     assert all(a["aria-label"] and len(a["aria-label"]) > 40 for a in figures)
     assert all(a.get("scope") for a in outline.of("th"))
     ids = [a["id"] for _, a in outline.tags if a.get("id")]
     assert len(ids) == len(set(ids))
     assert page.count('class="differs"') == 4  # name, map, alpha, seed
+
+
+def test_only_the_pages_own_script_may_run(tmp_path: Path) -> None:
+    page = write_report([write_run(tmp_path / "a")]).read_text()
+    allowed = re.search(r"script-src '(sha256-[^']*)'", page)
+    assert allowed is not None
+    digest = hashlib.sha256(scripts(page)[1].encode()).digest()
+    assert allowed[1] == "sha256-" + base64.b64encode(digest).decode()
+
+
+def test_every_tab_has_its_part_and_all_show_without_a_script(four: list[Path], tmp_path: Path) -> None:
+    outline = Outline(write_report(four[:1], tmp_path / "page.html").read_text())
+    tabs = [a["aria-controls"] for a in outline.of("button")]
+    assert tabs == ["learning", "gradients", "matrices", "bounds", "results", "settings"]
+    assert [a["id"] for a in outline.of("section")] == tabs
+    assert not any("hidden" in a for a in outline.of("section"))
+    assert next(a for a in outline.of("div") if a.get("role") == "tablist").keys() >= {"hidden"}
+
+
+def test_a_run_with_gradients_alone_has_no_empty_tabs(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a")
+    write_probes(folder, np.arange(3), np.ones((3, 7)))
+    outline = Outline(write_report([folder]).read_text())
+    assert [a["aria-controls"] for a in outline.of("button")] == ["learning", "gradients", "results", "settings"]
+
+
+def test_layers_have_maps_of_their_own(tmp_path: Path) -> None:
+    folders = [
+        write_run(tmp_path / "a", "lstm", layers=2),
+        write_run(tmp_path / "b", "rnn", layers=2, options={"bidirectional": True}),
+        write_run(tmp_path / "c", "urnn"),
+    ]
+    text = words(write_report(folders, tmp_path / "page.html").read_text())
+    for name in ("lstm, layer 1", "lstm, layer 2", "rnn, layer 1, forward", "rnn, layer 1, backward"):
+        assert name in text
+    assert "urnn, layer" not in text
+
+
+def test_the_test_result_and_what_to_know_about_the_data_stand_together(tmp_path: Path) -> None:
+    status = {"test_loss": 0.4321, "test_metric": 0.8765, "best_step": 900, "data_note": "rebuilt from raw recordings"}
+    har = {"name": "from-the-future"}
+    folders = [
+        write_run(tmp_path / "a", "urnn", task=har, metric=lambda loss: 1 - loss, status=status),
+        write_run(tmp_path / "b", "rnn", task=har, metric=lambda loss: 1 - loss),
+    ]
+    page = write_report(folders, tmp_path / "page.html").read_text()
+    text = words(page)
+    assert "Test metric 0.876, loss 0.432, with the weights of update 900. Data: rebuilt from raw recordings." in text
+    assert "Data of urnn: rebuilt from raw recordings." in text  # under the heading, where the verdicts are
+    table = page[page.index('id="results"') : page.index('id="settings"')]
+    assert table.count("Data: rebuilt from raw recordings.") == 1
+    assert re.findall(r'<td class="number">([^<]*)</td>', table)[5:7] == ["0.432", "0.876"]
+
+
+@pytest.mark.slow
+def test_a_long_run_of_every_kind_stays_small_and_keeps_its_spike(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    folder = write_run(tmp_path / "a", "lstm")
+    loss = np.exp(random.standard_normal(POINTS) / 4)
+    loss[61_803] = 77.0
+    columns = np.arange(1, POINTS + 1), loss, 3 * loss, random.random(POINTS)
+    lines = (f"{s},{a:.9g},{b:.9g},0.01,{c:.9g},{c:.9g},1" for s, a, b, c in zip(*columns, strict=True))
+    (folder / "metrics.csv").write_text("\n".join([HEADER, *lines, ""]))
+    K, T = 500, 1000
+    norm = np.exp(random.standard_normal((K, 2, T)))
+    np.savez(
+        folder / "probes.npz", step=np.arange(K) * 200, gradient_norm=norm[:, 1], layer_norm=norm,
+        jacobian_norm=norm[:, 0], band=np.tile([0.9, 1.1], (K, 1)), singular_values=random.random((K, 1, 4)),
+        matrix=np.array(["weight_hh_l0"]),
+    )  # fmt: skip
+    (run,) = read([folder])
+    one = {"layer_norm": None}  # for most of them, because drawing takes time
+    page = render([dataclasses.replace(run, label=f"run {i}", **(one if i > 1 else {})) for i in range(RUNS)])
+    assert len(page.encode()) < LARGEST_WHOLE
+    series = json.loads(scripts(page)[0])["train-loss"]["series"]
+    step = np.frombuffer(base64.b64decode(series[7]["x"]), "<u4")
+    value = np.frombuffer(base64.b64decode(series[7]["y"]), "<f4")
+    assert 10 ** value[step == 61_804] == pytest.approx(77)
+    assert (step[0], step[-1]) == (1, POINTS)
+    np.testing.assert_allclose(10.0**value, loss[step - 1], rtol=1e-5)  # every point shown was logged
+    assert f"{K} probes by {T:,} steps are drawn as" in page
 
 
 def test_a_metric_other_than_the_loss_gets_its_own_plot_and_columns(tmp_path: Path) -> None:
@@ -94,18 +190,21 @@ def test_a_metric_other_than_the_loss_gets_its_own_plot_and_columns(tmp_path: Pa
 
 
 def test_nothing_outside_is_named(four: list[Path], tmp_path: Path) -> None:
-    page = write_report(four, tmp_path / "page.html").read_text()
-    assert "//" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", page)
+    page = write_report(four[:2], tmp_path / "page.html").read_text()
+    plots, code = scripts(page)
+    assert "//" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", page.replace(plots, ""))
     assert "@import" not in page
     outline = Outline(page)
-    assert not outline.of("script")
     assert not outline.of("link")
+    assert all("src" not in attributes for attributes in outline.of("script"))
+    for word in ("fetch", "XMLHttpRequest", "import", "eval", "innerHTML"):
+        assert word not in code
     addresses = [v for _, a in outline.tags for k, v in a.items() if k in ("href", "src", "xlink:href")]
     assert all(v and v.startswith(("#", "data:image/png;base64,")) for v in addresses)
 
 
 def test_the_same_runs_give_the_same_page(four: list[Path], tmp_path: Path) -> None:
-    first, second = (write_report(four, tmp_path / name).read_bytes() for name in ("a.html", "b.html"))
+    first, second = (write_report(four[:2], tmp_path / name).read_bytes() for name in ("a.html", "b.html"))
     assert first == second
 
 
@@ -117,7 +216,8 @@ def test_everything_given_is_escaped(tmp_path: Path) -> None:
     out = write_report([folder], title=evil, intro=f"{evil}\n\n- {evil}", notes=[evil])
     page = out.read_text()
     outline = Outline(page)
-    assert not outline.of("script")
+    assert len(outline.of("script")) == 2
+    assert json.loads(scripts(page)[0])["train-loss"]["series"][0]["name"] == evil
     assert not outline.of("img")
     assert evil in "".join(outline.text)
     assert any(evil in (a.get("aria-label") or "") for a in outline.of("svg"))
@@ -156,12 +256,14 @@ def test_an_empty_run_alone_gives_sentences_in_place_of_figures(tmp_path: Path) 
     (folder / "status.toml").unlink()
     page = write_report([folder]).read_text()
     assert FIGURE not in page
-    assert page.count('class="gap"') == 3  # two losses and the heat map
+    assert page.count('class="gap"') == 4  # two losses, the gradient norm and the heat map
     assert "The run is not finished yet." in page
 
 
 def test_ten_runs_of_different_lengths(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / f"{i}", seed=i, length=20 + 30 * i) for i in range(10)]
+    for folder in folders[3:]:
+        (folder / "probes.npz").unlink()  # drawing takes time
     page = write_report(folders, tmp_path / "page.html").read_text()
     assert page.count('class="card"') == 10
     assert "sgornn, length 290, seed 9" in page
@@ -184,7 +286,7 @@ def test_bad_input_is_refused_in_one_sentence(four: list[Path], tmp_path: Path) 
         write_report(four, tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"^out must be a file that can be written, got '.*file/page.html' \(.*\)$"):
-        write_report(four, tmp_path / "file" / "page.html")
+        write_report(four[:1], tmp_path / "file" / "page.html")
     with pytest.raises(ValueError, match=r"^folders must be a sequence of run folders, got the single path '.*'$"):
         write_report(four[0])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^folders must name at least one run folder, got none$"):
@@ -192,6 +294,7 @@ def test_bad_input_is_refused_in_one_sentence(four: list[Path], tmp_path: Path) 
 
 
 def test_a_run_that_was_trained(tmp_path: Path) -> None:
+    from evenflow.probes import spectrum
     from evenflow.training import train
 
     config = {
@@ -200,8 +303,14 @@ def test_a_run_that_was_trained(tmp_path: Path) -> None:
         "training": {"steps": 20, "batch_size": 4, "validate_every": 10, "log_every": 5, "probe_every": 5},
     }
     result = train(config, tmp_path / "run", progress=False)
-    text = words(write_report([tmp_path / "run"]).read_text())
+    page = write_report([tmp_path / "run"]).read_text()
+    text = words(page)
     assert "urnn on adding" in text
+    plots = json.loads(scripts(page)[0])
+    assert {"heat-0", "singular-0-0", "band-0", "lags-0"} <= plots.keys()
+    (found,) = spectrum(result.model)
+    mean = next(line for line in plots["singular-0-0"]["series"] if line["name"] == "mean")
+    assert np.frombuffer(base64.b64decode(mean["y"]), "<f4")[-1] == pytest.approx(found.mean, rel=1e-5)
     parameters = sum(p.numel() for p in result.model.parameters() if p.requires_grad)
     assert f"{parameters:,}" in text
     assert "update 20" in text
@@ -210,7 +319,7 @@ def test_a_run_that_was_trained(tmp_path: Path) -> None:
 
 def schemes() -> dict[str, dict[str, str]]:
     """The CSS variables of the page in its light and its dark scheme."""
-    style = files("evenflow.report").joinpath("page.html").read_text()
+    style = files("evenflow.report").joinpath("colours.css").read_text()
     blocks = re.findall(r":root \{([^}]*)\}", style)
     light, dark = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in blocks[:2])
     return {"light": light, "dark": dark}
@@ -231,7 +340,7 @@ def contrast(first: str, second: str) -> float:
 def test_contrast(scheme: str) -> None:
     colours = schemes()[scheme]
     pairs = [("ink", "page"), ("ink", "card"), ("muted", "page"), ("muted", "card"), ("ink", "mark"), ("muted", "mark")]
-    pairs += [("good", "good-back"), ("bad", "bad-back"), ("ink", "calm-back")]
+    pairs += [("good", "good-back"), ("bad", "bad-back"), ("bad", "card"), ("ink", "calm-back")]
     for front, back in pairs:
         assert contrast(colours[front], colours[back]) >= TEXT_CONTRAST, (front, back)
     for index in range(SERIES):

@@ -7,11 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from evenflow.report import hover
 from evenflow.report.numbers import number
 from evenflow.report.record import Record
-from evenflow.report.svg import MUTED, Panel, count_axis, drawing, inline, log_axis, series_colour, series_marker
+from evenflow.report.svg import (
+    MUTED,
+    Panel,
+    count_axis,
+    drawing,
+    inline,
+    log_axis,
+    series_colour,
+    series_marker,
+    series_name,
+)
+from evenflow.report.thinning import extremes, means, points, running_mean
 
-POINTS = 400  # per line: finer than the screen shows, small on the page
+POINTS, FIGURE_POINTS = 400, 5_000  # of a line, finer than a screen shows, and of all lines of a figure
 LARGEST = 1e30  # beyond it a loss tells nothing more, and axes run out of floating point
 OVERSHOOT = 3.0  # how far the first twentieth of a run may rise over the rest and still be shown in full
 WIDE_RANGE = 20.0  # largest over smallest value from which a log axis reads better
@@ -33,6 +45,14 @@ def valid_metric(runs: Sequence[Record]) -> Panel:
     return _panel(
         "valid-metric", f"Validation {' / '.join(names)}", f"validation {' / '.join(names)}", runs,
         [r.curve("valid_metric") for r in runs], baseline=False,
+    )  # fmt: skip
+
+
+def gradient_norm(runs: Sequence[Record]) -> Panel:
+    """Norm of the gradient by all weights, before clipping, as logged and as a running mean."""
+    return _panel(
+        "gradient-norm", "Gradient norm", "gradient norm", runs, [r.curve("gradient_norm") for r in runs], noisy=True,
+        baseline=False,
     )  # fmt: skip
 
 
@@ -67,8 +87,11 @@ def _panel(
     panel.alt = _alt(title, kept, levels)
     with drawing() as figure:
         axes = figure.add_subplot()
-        for index, _, step, value in kept:
-            _line(axes, index, step, value, noisy)
+        series, most = [], points(len(kept), POINTS, FIGURE_POINTS)
+        for index, run, step, value in kept:
+            shown = extremes(value, most)
+            _line(axes, index, step, value, shown, most // 2, noisy)
+            series.append(hover.Series(run.label, series_name(index), step[shown], value[shown]))
         for level in levels:
             axes.axhline(level, color=MUTED, linestyle=(0, (5, 4)), linewidth=1.4, zorder=1.5)
         values = np.concatenate([value for *_, value in kept] + [np.array(levels)])
@@ -87,37 +110,23 @@ def _panel(
         last = max(run.updates for run in runs)
         axes.set_xlim(-0.02 * last, 1.02 * last)
         panel.svg = inline(figure, key, panel.alt)
+        panel.hover = hover.lines(axes, "update", series)
     return panel
 
 
-def _line(axes: Axes, index: int, step: np.ndarray, value: np.ndarray, noisy: bool) -> None:
+def _line(
+    axes: Axes, index: int, step: np.ndarray, value: np.ndarray, shown: np.ndarray, groups: int, noisy: bool
+) -> None:
     colour = series_colour(index)
-    step, value = thin(step, value)
     few = len(value) <= 40
     if noisy and not few:
-        axes.plot(step, value, color=colour, linewidth=1, alpha=0.35)
+        axes.plot(step[shown], value[shown], color=colour, linewidth=1, alpha=0.35)
+        step, value = means(step, value, groups)
         value = running_mean(value, max(5, len(value) // 20))
+    else:
+        step, value = step[shown], value[shown]
     every = 1 if few else max(1, len(value) // 8)
     axes.plot(step, value, color=colour, marker=series_marker(index), markevery=every, markersize=5, zorder=2.5)
-
-
-def thin(step: np.ndarray, value: np.ndarray, points: int = POINTS) -> tuple[np.ndarray, np.ndarray]:
-    """Means over equal groups, so that at most `points` are left; the last value of a run is always kept."""
-    if len(value) <= points:
-        return step, value
-    edges = np.linspace(0, len(value) - 1, points).astype(int)
-    sizes = np.diff(np.append(edges[:-1], len(value) - 1))
-    means = [np.append(np.add.reduceat(a[:-1], edges[:-1]) / sizes, a[-1]) for a in (step.astype(float), value)]
-    return means[0], means[1]
-
-
-def running_mean(value: np.ndarray, window: int) -> np.ndarray:
-    """Mean over the `window` values around each, fewer at both ends.
-
-    A convolution and not a difference of running sums: after one huge loss those have no digits left for small ones.
-    """
-    ones = np.ones(2 * (window // 2) + 1)
-    return np.convolve(value, ones, "same") / np.convolve(np.ones(len(value)), ones, "same")
 
 
 def _alt(title: str, kept: list[tuple[int, Record, np.ndarray, np.ndarray]], levels: list[float]) -> str:

@@ -1,4 +1,4 @@
-"""Gradient norm ‖∂L/∂h_t‖ over time steps × training: one heat map per run, one colour scale for all."""
+"""Gradient norm ‖∂L/∂h_t‖ over time steps × training: one heat map per run and layer, one colour scale for all."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 
-from evenflow.report import reach
+from evenflow.report import hover, reach
 from evenflow.report.numbers import number, power
 from evenflow.report.record import Record
-from evenflow.report.svg import MUTED, Panel, count_axis, drawing, inline, log_axis, series_colour, series_marker
+from evenflow.report.svg import MUTED, Panel, count_axis, drawing, inline
+from evenflow.report.thinning import groups, outliers
 
 BELOW, ABOVE = 8.0, 4.0  # decades shown around the usual gradient at the last step
 COLOURS = "viridis"
-CELLS = 600  # columns of a mesh: more than a screen shows of one map
+ROWS = 120  # probes in one map: a row is then two pixels high
+CELLS, PAGE_CELLS = 36_000, 150_000  # in one map, and in all maps of a page; a cell takes about eight bytes
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ def shared_scale(runs: Sequence[Record]) -> Scale | None:
     None when no run has a finite gradient above zero.
     """
     norms = [r.probe_norm for r in runs if r.probe_norm is not None]
-    everything = _logs(np.concatenate([n.ravel() for n in norms])) if norms else np.array([])
+    layers = [r.layer_norm.ravel() for r in runs if r.layer_norm is not None]
+    everything = _logs(np.concatenate([n.ravel() for n in norms] + layers)) if norms else np.array([])
     if not everything.size:
         return None
     last = _logs(np.concatenate([n[:, -1] for n in norms]))
@@ -50,13 +53,28 @@ def shared_scale(runs: Sequence[Record]) -> Scale | None:
 
 def heat_maps(runs: Sequence[Record]) -> list[Panel]:
     """One panel per run, in order; a run without probes keeps its place with a sentence."""
-    scale = shared_scale(runs)
-    return [_heat_map(index, run, scale) for index, run in enumerate(runs)]
+    scale, budget = shared_scale(runs), _budget(runs)
+    return [_heat_map(f"heat-{i}", run.label, run, run.probe_norm, scale, budget) for i, run in enumerate(runs)]
 
 
-def _heat_map(index: int, run: Record, scale: Scale | None) -> Panel:
-    panel = Panel(f"heat-{index}", run.label)
-    norm, step = run.probe_norm, run.probe_step
+def layer_maps(runs: Sequence[Record]) -> list[tuple[int, Panel]]:
+    """One panel for each layer and direction of the runs that have several, with the number of the run."""
+    scale, budget = shared_scale(runs), _budget(runs)
+    return [
+        (i, _heat_map(f"heat-{i}-{j}", f"{run.label}, {name}", run, run.layer_norm[:, j], scale, budget))
+        for i, run in enumerate(runs)
+        if run.layer_norm is not None
+        for j, name in enumerate(run.layers)
+    ]
+
+
+def _budget(runs: Sequence[Record]) -> int:
+    """Cells for each map."""
+    return min(CELLS, PAGE_CELLS // max(1, len(runs) + sum(len(run.layers) for run in runs)))
+
+
+def _heat_map(key: str, title: str, run: Record, norm: np.ndarray | None, scale: Scale | None, budget: int) -> Panel:
+    panel, step = Panel(key, title), run.probe_step
     if norm is None or step is None:
         panel.notes.append(run.probe_gap)
         return panel
@@ -69,27 +87,30 @@ def _heat_map(index: int, run: Record, scale: Scale | None) -> Panel:
         panel.notes.append("No gradient is a finite number above zero, so there is nothing to draw.")
         return panel
     panel.alt = (
-        f"Heat map of the gradient norm of {run.label}, {len(step)} probes by {norm.shape[1]} time steps. "
+        f"Heat map of the gradient norm of {title}, {len(step)} probes by {norm.shape[1]} time steps. "
         f"The gradient {reach.sentence(norm[0])} at update {int(step[0]):,}, "
         f"and {reach.sentence(norm[-1])} at update {int(step[-1]):,}."
     )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.where(bad, np.nan, np.where(zero, scale.low - 1, np.log10(norm)))
+    rows, columns = _blocks(norm, budget)
+    shown = _thinned(norm, scale, rows, columns, panel)
+    edges = _edges(step)
     with drawing(480, 270) as figure:
         axes = figure.add_subplot()
         axes.grid(False)
-        shown, edges = _columns(logs)
-        rows = _edges(step)
         colours = colormaps[COLOURS].with_extremes(bad="#9a9a9a")
-        mesh = axes.pcolormesh(
-            edges, rows, np.ma.masked_invalid(shown), cmap=colours, vmin=scale.low, vmax=scale.high, rasterized=True
-        )
-        _draw_reach(axes, norm, rows)
+        with np.errstate(divide="ignore"):
+            logs = np.where(shown == 0, scale.low - 1, np.log10(shown))
+        extent = (0.5, norm.shape[1] + 0.5, edges[0], edges[-1])
+        image = axes.imshow(
+            np.ma.masked_invalid(_even(logs, edges[rows])), cmap=colours, vmin=scale.low, vmax=scale.high,
+            extent=extent, origin="lower", aspect="auto", interpolation="none",
+        )  # fmt: skip
+        _draw_reach(axes, norm, edges)
         count_axis(axes, "time step t")
         count_axis(axes, "update", "y")
-        axes.set_xlim(edges[0], edges[-1])
-        axes.set_ylim(rows[0], rows[-1])
-        bar = figure.colorbar(mesh, ax=axes, extend=scale.beyond, pad=0.02, fraction=0.06, aspect=18)
+        axes.set_xlim(extent[:2])
+        axes.set_ylim(extent[2:])
+        bar = figure.colorbar(image, ax=axes, extend=scale.beyond, pad=0.02, fraction=0.06, aspect=18)
         if bar.solids is not None:
             bar.solids.set_rasterized(True)
         whole = np.arange(scale.low, scale.high + 1)
@@ -99,7 +120,40 @@ def _heat_map(index: int, run: Record, scale: Scale | None) -> Panel:
         bar.outline.set_linewidth(0.6)
         bar.outline.set_edgecolor(MUTED)
         panel.svg = inline(figure, panel.key, panel.alt)
+        steps = np.stack([columns[:-1] + 1, columns[1:]], 1)
+        updates = np.stack([step[rows[:-1]], step[rows[1:] - 1]], 1)
+        panel.hover = hover.cells(axes, shown, edges[rows], steps, updates)
     return panel
+
+
+def _blocks(norm: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
+    """Edges of the groups of probes and of time steps that share a cell."""
+    rows = groups(len(norm), max(min(ROWS, budget // 100), budget // norm.shape[1]))
+    return rows, groups(norm.shape[1], budget // (len(rows) - 1))
+
+
+def _thinned(norm: np.ndarray, scale: Scale, rows: np.ndarray, columns: np.ndarray, panel: Panel) -> np.ndarray:
+    """One of the norms of each cell; 0 and nan where one of them is."""
+    if len(rows) - 1 == len(norm) and len(columns) - 1 == norm.shape[1]:
+        return np.where(np.isfinite(norm), norm, np.nan)
+    panel.notes.append(
+        f"{len(norm):,} probes by {norm.shape[1]:,} steps are drawn as {len(rows) - 1:,} by {len(columns) - 1:,} "
+        "cells: each shows the one of its values that is furthest from the map's median."
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.where(np.isfinite(norm), np.where(norm == 0, -400.0, np.log10(norm)), np.nan)  # under all floats
+    found = outliers(logs, rows, columns)
+    return np.where(found == -400.0, 0.0, 10.0**found)
+
+
+def _even(table: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Rows of an image of equal heights: the table's own, or enough of them to show rows of different heights."""
+    heights = np.diff(edges)
+    if np.allclose(heights, heights[0]):
+        return table
+    lines = min(4 * ROWS, max(2 * len(table), round(float(edges[-1] - edges[0]) / float(heights.min()))))
+    middles = edges[0] + (np.arange(lines) + 0.5) / lines * (edges[-1] - edges[0])
+    return table[np.clip(np.searchsorted(edges, middles, side="right") - 1, 0, len(table) - 1)]
 
 
 def _draw_reach(axes: Axes, norm: np.ndarray, rows: np.ndarray) -> None:
@@ -112,57 +166,8 @@ def _draw_reach(axes: Axes, norm: np.ndarray, rows: np.ndarray) -> None:
         axes.plot(x, y, color="#ffffff", linewidth=1.6)
 
 
-def profiles(runs: Sequence[Record]) -> list[Panel]:
-    """Gradient norm against time steps, all runs in one plot: at the first probe and at the last."""
-    scale = shared_scale(runs)
-    return [
-        _profile("profile-first", "At the first probe", 0, runs, scale),
-        _profile("profile-last", "At the last probe", -1, runs, scale),
-    ]
-
-
-def _profile(key: str, title: str, which: int, runs: Sequence[Record], scale: Scale | None) -> Panel:
-    panel = Panel(key, title)
-    if scale is None:
-        panel.notes.append("No run has a gradient that is a finite number above zero.")
-        return panel
-    parts = []
-    with drawing(480, 300) as figure:
-        axes = figure.add_subplot()
-        for index, run in enumerate(runs):
-            if run.probe_norm is None or run.probe_step is None:
-                panel.notes.append(f"{run.label} has no probes.")
-                continue
-            row = run.probe_norm[which]
-            parts.append(f"the gradient of {run.label} {reach.sentence(row)}")
-            drawn = np.where(np.isfinite(row) & (row > 0), row, np.nan)
-            if not np.isfinite(drawn).any():
-                panel.notes.append(f"{run.label} has no finite gradient above zero at this probe.")
-                continue
-            time = np.arange(1, len(row) + 1)
-            keep = np.unique(np.linspace(0, len(row) - 1, min(len(row), CELLS)).astype(int))
-            axes.plot(
-                time[keep], drawn[keep], color=series_colour(index), marker=series_marker(index), markersize=5,
-                markevery=max(1, len(keep) // 8),
-            )  # fmt: skip
-        log_axis(axes, 10 ** (scale.low - 0.3), 10 ** (scale.high + 0.3), powers=True)
-        count_axis(axes, "time step t")
-        axes.set_xlim(1, max(2, *(r.probe_norm.shape[1] for r in runs if r.probe_norm is not None)))
-        panel.alt = f"Line plot of the gradient norm against time steps. {title}: " + "; ".join(parts) + "."
-        panel.svg = inline(figure, key, panel.alt)
-    return panel
-
-
 def _logs(values: np.ndarray) -> np.ndarray:
     return np.log10(values[np.isfinite(values) & (values > 0)])
-
-
-def _columns(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most CELLS columns, by means of neighbours, and their edges on the time axis."""
-    steps = logs.shape[1]
-    groups = np.unique(np.linspace(0, steps, min(steps, CELLS) + 1).astype(int))
-    means = np.add.reduceat(logs, groups[:-1], axis=1) / np.diff(groups)
-    return means, groups + 0.5
 
 
 def _edges(step: np.ndarray) -> np.ndarray:
@@ -170,7 +175,7 @@ def _edges(step: np.ndarray) -> np.ndarray:
     if len(step) == 1:
         return np.array([step[0] - 0.5, step[0] + 0.5])
     middle = (step[1:] + step[:-1]) / 2
-    return np.concatenate([[step[0]], middle, [step[-1]]])
+    return np.concatenate([[2 * step[0] - middle[0]], middle, [2 * step[-1] - middle[-1]]])
 
 
 def _share(mask: np.ndarray) -> str:

@@ -38,8 +38,11 @@ def read_one(folder: Path) -> Record:
     tables = {name: table for name, table in run.config.items() if isinstance(table, dict)}
     loose = {name: value for name, value in run.config.items() if not isinstance(value, dict)}
     columns = run.metrics
-    cells = [line.split(",") for line in run.metric_lines()[: len(columns["step"])]]
-    rows = {name: np.array([bool(row[i]) for row in cells], dtype=bool) for i, name in enumerate(COLUMNS)}
+    rows = {name: ~np.isnan(columns[name]) for name in COLUMNS}
+    for index, line in enumerate(run.metric_lines()[: len(columns["step"])]):
+        if "nan" in line:  # measured, and not an empty cell
+            for name, cell in zip(COLUMNS, line.split(","), strict=True):
+                rows[name][index] = bool(cell)
     record = Record(folder, tables | ({"run": loose} if loose else {}), columns, rows, status=run.status)
     record.task = _task(tables.get("task", {}))
     _probes(run, record)
@@ -63,6 +66,27 @@ def _probes(run: Run, record: Record) -> None:
     elif norm.size:
         order = np.unique(step, return_index=True)[1]
         record.probe_step, record.probe_norm, record.probe_gap = step[order].astype(float), norm[order], ""
+        _more_probes(arrays, order, record)
+
+
+def _more_probes(arrays: dict[str, np.ndarray], order: np.ndarray, record: Record) -> None:
+    """The arrays that older runs do not have; one of another shape than it should have is left out."""
+    assert record.probe_norm is not None
+    T = record.probe_norm.shape[1]
+
+    def found(name: str, *shape: int | None) -> np.ndarray | None:
+        array = arrays.get(name)
+        if array is None or array.ndim != len(shape) or array.dtype.kind != "f" or len(array) != len(arrays["step"]):
+            return None
+        fits = all(wanted in (None, size) for wanted, size in zip(shape, array.shape, strict=True))
+        return array[order].astype(np.float64) if fits and array.size else None
+
+    names = arrays.get("matrix", np.array([], dtype=str))
+    record.matrices = [str(name) for name in names.ravel()]
+    record.layer_norm = found("layer_norm", None, None, T)
+    record.jacobian = found("jacobian_norm", None, T)
+    record.singular = found("singular_values", None, len(record.matrices), 4)
+    record.band = found("band", None, 2)
 
 
 def _task(options: dict[str, Any]) -> tasks.Task | None:

@@ -18,7 +18,8 @@ class Record:
     settings: {"task": {"name": "adding", ...}, "system": {...}, "training": {...}}; columns: the metrics, each (N,),
     NaN in empty cells; rows: for each column which of the N rows hold a value, so that a NaN that was measured is not
     taken for an empty cell; status: how it went, as training left it; probe_step (K,) and probe_norm (K, T), or None,
-    and then probe_gap says why.
+    and then probe_gap says why. Of the other arrays of probes.npz, each or None: layer_norm (K, L, T), jacobian (K, T),
+    singular (K, N, 4) with the names of the N matrices, band (K, 2).
     """
 
     folder: Path
@@ -30,6 +31,11 @@ class Record:
     probe_step: np.ndarray | None = None
     probe_norm: np.ndarray | None = None
     probe_gap: str = ""
+    layer_norm: np.ndarray | None = None
+    jacobian: np.ndarray | None = None
+    singular: np.ndarray | None = None
+    band: np.ndarray | None = None
+    matrices: list[str] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)
     note: str = ""
 
@@ -73,6 +79,26 @@ class Record:
     def parameters(self) -> int | None:
         value = self.status.get("parameters")
         return value if isinstance(value, int) else None
+
+    @property
+    def data_note(self) -> str:
+        """What everyone who sees a result should know about the data; empty where there is nothing to know."""
+        return str(self.status.get("data_note", "" if self.task is None else self.task.note))
+
+    @property
+    def test(self) -> tuple[float, float] | None:
+        """Loss and metric on the test part, of the best weights; None where there was no test."""
+        found = [self.status.get(name) for name in ("test_loss", "test_metric")]
+        loss, metric = (float(v) if isinstance(v, int | float) else None for v in found)
+        return None if loss is None or metric is None else (loss, metric)
+
+    @property
+    def layers(self) -> list[str]:
+        """A name for each layer and direction of `layer_norm`."""
+        count = 0 if self.layer_norm is None else self.layer_norm.shape[1]
+        if self.settings.get("system", {}).get("bidirectional") and count % 2 == 0:
+            return [f"layer {i // 2 + 1}, {('forward', 'backward')[i % 2]}" for i in range(count)]
+        return [f"layer {i + 1}" for i in range(count)]
 
     @property
     def baseline(self) -> float | None:

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import matplotlib.style
 from markupsafe import escape
@@ -21,6 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from evenflow.report.numbers import number, power
+from evenflow.report.squeeze import smaller
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +59,8 @@ STYLE = {
 class Panel:
     """A figure of the page, or the sentences that stand where it would be.
 
-    key: unique on the page; svg: None when there is nothing to draw; notes: what is missing or cut off, in sentences.
+    key: unique on the page; svg: None when there is nothing to draw; notes: what is missing or cut off, in sentences;
+    hover: what the page's script reads out under the pointer, see `report.hover`.
     """
 
     key: str
@@ -65,11 +68,17 @@ class Panel:
     alt: str = ""
     svg: str | None = None
     notes: list[str] = field(default_factory=list)
+    hover: dict[str, Any] | None = None
 
 
 def series_colour(index: int) -> str:
     """Stand-in for the colour of run number `index`; colours come round again after 8 runs."""
     return f"#0200{index % SERIES:02x}"
+
+
+def series_name(index: int) -> str:
+    """The same colour as the page's style sheet has it."""
+    return f"var(--series-{index % SERIES + 1})"
 
 
 def series_marker(index: int) -> str:
@@ -92,7 +101,11 @@ def inline(figure: Figure, key: str, alt: str) -> str:
     Call inside `drawing`. Style sheets, metadata and name spaces are left out: they would leak into the page.
     """
     sheet = io.StringIO()
-    figure.savefig(sheet, format="svg", transparent=True, dpi=200, metadata={"Date": None, "Creator": None})
+    for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
+        patch.set_facecolor("none")
+    figure.set_dpi(200)
+    # Not savefig, which lays out and draws everything once more before.
+    cast(FigureCanvasSVG, figure.canvas).print_svg(sheet, metadata={"Date": None, "Creator": None})
     text = sheet.getvalue()
     viewbox = re.search(r'viewBox="([^"]*)"', text)
     body = text[text.index("<g id=") : text.rindex("</svg>")]
@@ -105,14 +118,24 @@ def inline(figure: Figure, key: str, alt: str) -> str:
     body = re.sub(r"font: (?:\w+ )*([\d.]+px) [^;\"]*", r"font-size: \1", body)
     body = re.sub(r"#(?:0101|0200)[0-9a-f]{2}\b", _variable, body)
     body = re.sub(r"base64,[^\"]*", lambda match: re.sub(r"\s", "", match[0]), body)
-    body = re.sub(r"\s*\n\s*", " ", body)
+    body = smaller(re.sub(r"\s*\n\s*", " ", body))
     assert viewbox is not None
     return f'<svg viewBox="{viewbox[1]}" role="img" aria-label="{escape(alt)}" focusable="false">{body}</svg>'
 
 
+def standalone(svg: str, background: str = "var(--card)") -> str:
+    """An element made by `inline` as a file of its own, with the page's colours, light and dark."""
+    width, height = re.findall(r"[\d.]+", svg)[2:4]
+    colours = (Path(__file__).parent / "colours.css").read_text()
+    style = f"<style>{colours} text {{ font-family: system-ui, sans-serif; }}</style>"
+    head, _, body = svg.partition(">")
+    head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return f'{head}>{style}<rect width="{width}" height="{height}" style="fill: {background}"/>{body}\n'
+
+
 def _variable(match: re.Match[str]) -> str:
     code = match[0]
-    return f"var(--{STAND_INS[code]})" if code in STAND_INS else f"var(--series-{int(code[-2:], 16) + 1})"
+    return f"var(--{STAND_INS[code]})" if code in STAND_INS else series_name(int(code[-2:], 16))
 
 
 def count_axis(axes: Axes, label: str, which: str = "x") -> None:
