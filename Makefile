@@ -9,8 +9,9 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/evenflow demo
 
+# One process a core, one thread each: more would get in each other's way.
 test: .venv/installed lint types
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest tests/gpu -rs

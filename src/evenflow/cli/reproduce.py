@@ -29,6 +29,7 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="quick (minutes on two cores) or full (the document's budget).")] = "quick",
     seeds: Annotated[int | None, typer.Option(help="How many seeds; the recipe's own if not given.")] = None,
     rows: Annotated[str | None, typer.Option(help="Labels of the rows to run, with semicolons or commas.")] = None,
+    task: Annotated[str | None, typer.Option(help="Another task for the recipe's, as har for har-rebuilt.")] = None,
     data: Data = None,
     folder: Annotated[
         Path | None, typer.Option(help="For runs, page and record; runs/NAME/SCALE if not given.")
@@ -56,6 +57,7 @@ def reproduce(
         folder=folder,
         seeds=seeds,
         rows=None if rows is None else choose(recipe, rows),
+        task=task,
         data=where,
         device=device,
         progress=not quiet,
