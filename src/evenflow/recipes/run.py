@@ -1,0 +1,154 @@
+"""Run a recipe: every row, seed and learning rate in a folder of its own, then the table, the page and the record."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evenflow.training import Settings, build
+
+from . import cost, verdict
+from .attempts import Outcome, make_task, missing, settle
+from .catalog import load
+from .configs import Job, Plan, counted, plan, system_of
+from .schema import Recipe
+from .side_by_side import together
+from .verdict import Cell, Pair
+
+
+@dataclass
+class Reproduction:
+    """A recipe that has run: cells by (row label, column name), the ordering, and where page and record lie."""
+
+    recipe: Recipe
+    scale: str
+    folder: Path
+    outcomes: list[Outcome]
+    cells: dict[tuple[str, str], Cell]
+    pairs: list[Pair]
+    seconds: float
+    page: Path | None = None
+    record: Path | None = None
+
+    def of(self, label: str) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.job.row.label == label]
+
+    @property
+    def labels(self) -> list[str]:
+        return list(dict.fromkeys(outcome.job.row.label for outcome in self.outcomes))
+
+
+def reproduce(
+    recipe: str | Recipe,
+    scale: str = "quick",
+    *,
+    folder: Path | None = None,
+    seeds: int | None = None,
+    rows: Sequence[str] | None = None,
+    task: str | None = None,
+    data: str | None = None,
+    device: str | None = None,
+    progress: bool = True,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Reproduction:
+    """Train what the document trained and set it beside what the document printed.
+
+    Args:
+        recipe: its name, or a recipe of one's own.
+        scale: "quick" (minutes on two CPU cores) or "full" (the document's budget).
+        folder: gets a folder for each row and seed, the page and the record; runs/DOCUMENT/NAME/SCALE by default. Runs
+            finished there are read back, interrupted ones resumed.
+        seeds: how many; the recipe's own by default.
+        rows: labels of the rows to run; all of the scale by default.
+        task: another task's name in place of the recipe's own: "har", the published windows, for "har-rebuilt".
+        data: the data folder.
+        device: in place of the recipe's, which is "auto".
+        announce: told about each run before it starts.
+
+    A row that diverges or whose data is missing is an outcome, not an error.
+
+        >>> done = reproduce("galvan/figure-3.1", folder=Path("runs/figure"))
+        >>> done.cells["radius 0.8", "first / last"].measured_text()
+    """
+    found = load(recipe) if isinstance(recipe, str) else recipe
+    where = folder or Path("runs") / found.document / found.name / scale
+    plans = plan(found, scale, where, seeds=seeds, rows=rows, task=task, data=data, device=device)
+    check(plans)
+    began = time.monotonic()
+    outcomes = run_all(plans, progress, announce)
+    cells = gather(found, outcomes)
+    pairs = verdict.order(found, cells, scale)
+    told = verdict.by_row(pairs)
+    for cell in cells.values():
+        verdict.judge(cell, scale, told if cell.column is found.columns[0] else {})
+    done = Reproduction(found, scale, where, outcomes, cells, pairs, time.monotonic() - began)
+    from .page import write_page
+    from .record import write_record
+
+    done.record = write_record(done)
+    done.page = write_page(done)
+    return done
+
+
+def check(plans: Plan) -> None:
+    """A ValueError for a slip in any row, before the first one has cost an hour; missing data is no slip."""
+    seen: set[str] = set()
+    for job in plans.jobs():
+        # Seeds and rates of a row differ in nothing that could be a slip of its own.
+        settings = {k: v for k, v in job.config["training"].items() if k not in ("seed", "rate")}
+        key = repr((job.config["task"], job.config["system"], settings))
+        if key in seen:
+            continue
+        seen.add(key)
+        task = make_task(job)
+        if missing(task):
+            continue
+        config = counted(job.config, task)
+        Settings.from_dict(config["training"]).for_task(task)
+        build(task, system_of(config), job.seed)
+
+
+def run_all(plans: Plan, progress: bool, announce: Callable[[str], None]) -> list[Outcome]:
+    """The attempt that counts for every row and seed, with a word on how far it is before each run."""
+    recipe, total = plans.recipe, len(plans.attempts)
+    guesses = [sum(cost.seconds(job, recipe) for job in group) for group in plans.attempts]
+    began, outcomes = time.monotonic(), []
+    for index, group in enumerate(plans.attempts):
+        seeds = [other for other in plans.attempts if other[0].row is group[0].row]
+        if group is seeds[0] and len(seeds) > 1:
+            together(recipe, seeds, progress, announce)
+        spent, done = time.monotonic() - began, sum(guesses[:index])
+        left = f", about {cost.rough(spent / done * sum(guesses[index:]))} left" if done and spent > 1 else ""
+
+        def say(job: Job, at: str = f"{index + 1} of {total}", left: str = left) -> None:
+            announce(f"{at}: {job.title}{left}")
+
+        outcomes.append(settle(recipe, group, progress, say))
+    return outcomes
+
+
+def gather(recipe: Recipe, outcomes: Sequence[Outcome]) -> dict[tuple[str, str], Cell]:
+    """All cells, with the values of every seed."""
+    cells: dict[tuple[str, str], Cell] = {}
+    for outcome in outcomes:
+        for column in recipe.columns:
+            cell = cells.setdefault((outcome.job.row.label, column.name), Cell(outcome.job.row, column))
+            value = outcome.values.get(column.measure)
+            if isinstance(value, str):
+                cell.values.append(value)
+            elif value is not None and not math.isnan(value):
+                cell.values.append(value * column.factor)
+            else:
+                cell.gaps.append(_why(outcome, column.measure))
+    return cells
+
+
+def _why(outcome: Outcome, measure: str) -> str:
+    if outcome.gap:
+        return outcome.gap
+    if outcome.evidence is not None and outcome.evidence.diverged:
+        return verdict.DIVERGED
+    return "no test part in the data" if measure.startswith("test_") else verdict.NOTHING
