@@ -173,6 +173,7 @@ def test_learning_rate_is_divided_by_twice_the_margin() -> None:
     ("options", "sentence"),
     [
         ({"margin": -0.1}, "margin must be a number of at least 0, or None for no bound, got -0.1"),
+        ({"margin": "wide"}, "margin must be a number of at least 0, or None for no bound, got 'wide'"),
         ({"margin": float("nan")}, "margin must be a number of at least 0"),
         ({"bound": "soft"}, "bound must be one of sigmoid, clip, got 'soft'"),
     ],
@@ -193,3 +194,7 @@ def test_bad_reflectors(reflectors: object) -> None:
 def test_bad_init() -> None:
     with pytest.raises(ValueError, match="init must be one of orthogonal, identity, glorot_normal, glorot_uniform"):
         Factorized(4, init="spectral_radius")
+
+
+def test_no_bound_has_a_word_for_files():
+    assert SVD(4, margin="none").spectrum.margin is None

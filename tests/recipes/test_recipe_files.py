@@ -11,7 +11,7 @@ from evenflow.checks import unknown
 from evenflow.recipes import load, names
 from evenflow.recipes.attempts import make_task, missing
 from evenflow.recipes.catalog import DOCUMENTS
-from evenflow.recipes.configs import counted, plan, system_of
+from evenflow.recipes.configs import counted, plan
 from evenflow.recipes.cost import estimate, rough
 from evenflow.systems import NETWORKS, create
 from evenflow.training import Settings, build
@@ -48,7 +48,7 @@ def test_every_config_of_every_recipe_builds(name, small_data):
             settings = Settings.from_dict(training)
             if not gap and task.name != "ptb-words":  # the made text is too short for the documents' batches
                 settings.for_task(task)
-            system = system_of(config)
+            system = config["system"]
             system["hidden_size"] = min(system["hidden_size"], LARGEST)
             system["depth"] = min(system.get("depth", 2), 2)
             if config["system"]["name"] not in NETWORKS:

@@ -8,7 +8,7 @@ import pytest
 from made_recipes import made, table
 
 from evenflow.recipes import parse, read
-from evenflow.recipes.configs import config_of, counted, plan, seeds_of, system_of
+from evenflow.recipes.configs import config_of, counted, plan, seeds_of
 from evenflow.recipes.schema import choose, folder_name
 from evenflow.tasks import Adding, Digits
 
@@ -91,11 +91,6 @@ def test_decay_is_counted_in_epochs_of_a_data_set():
     with pytest.raises(ValueError) as error:
         counted(config, Adding())
     assert str(error.value) == "decay_every_epochs goes with a data set, got 2 with task adding"
-
-
-def test_no_margin_is_written_as_a_word():
-    assert system_of({"system": {"name": "factorized", "margin": "none"}}) == {"name": "factorized", "margin": None}
-    assert system_of({"system": {"name": "factorized", "margin": 0.1}})["margin"] == 0.1
 
 
 def test_a_plan_has_a_folder_for_every_row_seed_and_rate():

@@ -63,7 +63,7 @@ class SpectralMLP(MLP):
         depth: int = 30,
         activation: str | Activation = "oplu",
         reflectors: int | None = None,
-        margin: float | None = 0.01,
+        margin: float | str | None = 0.01,
         start: str = "identity",
         **options: Any,
     ) -> None:
@@ -131,7 +131,7 @@ class SpectralResNet(ResNet):
         return max(0.0, 1 - change) ** (self.depth // 2), (1 + change) ** (self.depth // 2)
 
 
-def _spectral_linear(reflectors: int | None, margin: float | None, start: str = "random") -> Linear:
+def _spectral_linear(reflectors: int | None, margin: float | str | None, start: str = "random") -> Linear:
     def linear(place: str, columns: int, rows: int, generator: torch.Generator | None) -> nn.Linear:
         m = None if place == "input" else reflectors
         layer = SpectralLinear(columns, rows, reflectors=m, center=CENTERS[place], margin=margin, generator=generator)
@@ -142,7 +142,7 @@ def _spectral_linear(reflectors: int | None, margin: float | None, start: str = 
     return linear
 
 
-def _size(place: str, margin: float | None) -> tuple[float, float]:
+def _size(place: str, margin: float | str | None) -> tuple[float, float]:
     """Between what a layer's singular values can be, without their signs."""
     if margin is None:
         return 0.0, float("inf")

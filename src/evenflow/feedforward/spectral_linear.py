@@ -43,7 +43,7 @@ class SpectralLinear(Pickled, nn.Linear):
         *,
         reflectors: Reflectors = None,
         center: float = 1.0,
-        margin: float | None = 0.01,
+        margin: float | str | None = 0.01,
         bound: str = "sigmoid",
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,

@@ -43,7 +43,7 @@ class Factorized(Map):
         columns: int | None = None,
         *,
         center: float = 1.0,
-        margin: float | None = 0.01,
+        margin: float | str | None = 0.01,
         bound: str = "sigmoid",
         init: str = "orthogonal",
         precision: str | None = None,

@@ -17,14 +17,16 @@ class Spectrum:
 
     Args:
         center: s*, the middle.
-        margin: r, at least 0; None for no bound.
+        margin: r, at least 0; None, or ``"none"`` in a file that has no word for it, for no bound.
         bound: ``"sigmoid"`` (default) or ``"clip"``.
 
     Reference: Vorontsov et al. 2017.
     """
 
-    def __init__(self, center: float, margin: float | None, bound: str) -> None:
-        if margin is not None and not 0 <= margin < float("inf"):
+    def __init__(self, center: float, margin: float | str | None, bound: str) -> None:
+        if margin == "none":
+            margin = None
+        if margin is not None and (isinstance(margin, str) or not 0 <= margin < float("inf")):
             raise ValueError(f"margin must be a number of at least 0, or None for no bound, got {margin!r}")
         if bound not in BOUNDS:
             raise ValueError(f"bound must be one of {', '.join(BOUNDS)}, got {bound!r}")

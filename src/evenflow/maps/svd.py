@@ -48,7 +48,7 @@ class SVD(Differentiated):
         *,
         reflectors: int | tuple[int, int] | None = None,
         center: float = 1.0,
-        margin: float | None = 0.01,
+        margin: float | str | None = 0.01,
         bound: str = "sigmoid",
         precision: str | None = None,
     ) -> None:

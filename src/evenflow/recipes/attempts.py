@@ -14,7 +14,7 @@ from evenflow.tasks.data_set import DataSet
 from evenflow.training import NonFiniteLoss, Run, Settings, atomic, build
 from evenflow.training.fit import fit_settings
 
-from .configs import Job, counted, system_of
+from .configs import Job, counted
 from .evidence import Evidence
 from .measures import MEASURES
 from .schema import Recipe
@@ -97,7 +97,7 @@ def attempt(recipe: Recipe, job: Job, progress: bool) -> Outcome:
     status = {} if known is None else known.status
     ended = status.get("state") == "finished" or NOT_FINITE in str(status.get("message", ""))
     if not ended:
-        model = build(task, system_of(config), settings.seed)
+        model = build(task, config["system"], settings.seed)
         try:
             system = {"system": dict(config["system"])}
             fit_settings(model, task, settings, job.folder, config=system, resume=known is not None, progress=progress)

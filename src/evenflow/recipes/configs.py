@@ -15,9 +15,6 @@ from evenflow.tasks.data_set import FileData
 
 from .schema import TABLES, Recipe, Row, folder_name
 
-# TOML has no word for None. Of the options of a system, only a margin is ever none.
-NONE = "none"
-
 
 @dataclass(frozen=True)
 class Job:
@@ -138,11 +135,6 @@ def reads_files(table: Mapping[str, Any]) -> bool:
     if name == Curriculum.name:
         name = str(table.get("task", ""))
     return issubclass(tasks.TASKS.get(name, Task), FileData)
-
-
-def system_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The system's table with None where the file says none."""
-    return {key: None if key == "margin" and value == NONE else value for key, value in config["system"].items()}
 
 
 def counted(config: dict[str, dict[str, Any]], task: Task) -> dict[str, dict[str, Any]]:

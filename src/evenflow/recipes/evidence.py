@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from evenflow.tasks import Batch, Position, Task
 from evenflow.training import Run, build, checkpoint, evaluation
 
-from .configs import Job, system_of
+from .configs import Job
 
 BATCH = 256  # sequences at a time where nothing is learned
 BATCHES = 20  # Jacobians of figure 4 of the urnn document: one sequence each
@@ -81,7 +81,7 @@ class Evidence:
 
     def fresh(self) -> nn.Module:
         """The model with its starting weights."""
-        return build(self.task, system_of(self.job.config), self.job.seed)
+        return build(self.task, self.job.config["system"], self.job.seed)
 
     @cached_property
     def model(self) -> nn.Module:

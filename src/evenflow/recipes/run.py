@@ -13,7 +13,7 @@ from evenflow.training import Settings, build
 from . import cost, verdict
 from .attempts import Outcome, make_task, missing, settle
 from .catalog import load
-from .configs import Job, Plan, counted, plan, system_of
+from .configs import Job, Plan, counted, plan
 from .schema import Recipe
 from .side_by_side import together
 from .verdict import Cell, Pair
@@ -108,7 +108,7 @@ def check(plans: Plan) -> None:
             continue
         config = counted(job.config, task)
         Settings.from_dict(config["training"]).for_task(task)
-        build(task, system_of(config), job.seed)
+        build(task, config["system"], job.seed)
 
 
 def run_all(plans: Plan, progress: bool, announce: Callable[[str], None]) -> list[Outcome]:

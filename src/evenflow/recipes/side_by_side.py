@@ -11,7 +11,7 @@ from evenflow.training import OPTIMIZERS, Run
 from evenflow.training.population import train_population
 
 from .attempts import attempt, make_task, missing, solves
-from .configs import NONE, Job, counted
+from .configs import Job, counted
 from .measures import MEASURES
 from .schema import Recipe
 
@@ -54,7 +54,7 @@ def _alike(recipe: Recipe, job: Job) -> bool:
     """Whether seeds of this job may train as a population and end as they would alone."""
     system, training = job.config["system"], job.config["training"]
     plain = training.get("optimizer", "adam") in OPTIMIZERS and "penalty" not in training
-    recurrent = system["name"] not in NETWORKS and NONE not in system.values() and not system.get("dropout")
+    recurrent = system["name"] not in NETWORKS and not system.get("dropout")
     return plain and recurrent and any(MEASURES[column.measure].trains for column in recipe.columns)
 
 
