@@ -177,7 +177,7 @@ def test_learning_rate_is_divided_by_twice_the_margin() -> None:
         ({"margin": float("nan")}, "margin must be a number of at least 0"),
         ({"bound": "soft"}, "bound must be one of sigmoid, clip, got 'soft'"),
     ],
-    ids=["negative-margin", "not-a-number", "bound"],
+    ids=["negative-margin", "another-word", "not-a-number", "bound"],
 )
 @both
 def test_bad_settings(kind: type[Map], options: dict[str, object], sentence: str) -> None:
@@ -196,5 +196,5 @@ def test_bad_init() -> None:
         Factorized(4, init="spectral_radius")
 
 
-def test_no_bound_has_a_word_for_files():
+def test_no_bound_has_a_word_for_files() -> None:
     assert SVD(4, margin="none").spectrum.margin is None

@@ -144,6 +144,6 @@ def _spectral_linear(reflectors: int | None, margin: float | str | None, start: 
 
 def _size(place: str, margin: float | str | None) -> tuple[float, float]:
     """Between what a layer's singular values can be, without their signs."""
-    if margin is None:
+    if margin is None or isinstance(margin, str):
         return 0.0, float("inf")
     return max(0.0, CENTERS[place] - margin), CENTERS[place] + margin

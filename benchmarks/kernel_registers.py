@@ -1,0 +1,77 @@
+"""Registers, spills and shared memory of the recurrence kernels, as the compiler reports them; needs nvcc, no GPU.
+
+    python benchmarks/kernel_registers.py [--cells elman gru lstm] [--sizes 128 256] [--rows 50] [--architecture sm_90]
+
+A kernel that spills keeps part of its weights in device memory and is slow: `plan.py` must choose tiles that do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from evenflow.scan.cuda import build, elman, gru, lstm, plan
+
+SIZES = (32, 64, 100, 128, 192, 256, 384, 512, 768, 1024)
+TABLES = {"elman": plan.ELMAN, "gated": plan.ELMAN, "gru": plan.GRU_FORWARD, "lstm": plan.LSTM_FORWARD}
+
+
+def kernels(cell: str, hidden: int, batch: int) -> Iterator[tuple[str, build.Kernel]]:
+    states = torch.empty(1, 1, batch, hidden, device="meta")
+    for way in ("forward", "backward"):
+        if cell == "elman":
+            yield way, elman.kernel(way, states, False, "tanh")
+        elif cell == "gated":
+            yield way, elman.kernel(way, states, True, "tanh")
+        elif cell == "gru":
+            yield way, gru.kernel(way, states)
+        else:
+            yield way, lstm.kernel(way, states, 4, True, False)
+
+
+def report(kernel: build.Kernel, architecture: str) -> tuple[int, int]:
+    """Registers per thread and bytes spilled, by the compiler's own account."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "kernel.cu"
+        source.write_text(kernel.text())
+        command = ["nvcc", *build.OPTIONS, f"-arch={architecture}", "-cubin", "-Xptxas", "-v"]
+        done = subprocess.run([*command, str(source), "-o", f"{folder}/out"], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    registers = re.search(r"Used (\d+) registers", done.stderr)
+    spills = re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", done.stderr)
+    assert registers is not None, done.stderr
+    return int(registers[1]), sum(map(int, spills))
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--cells", nargs="+", default=list(TABLES), choices=list(TABLES))
+    options.add_argument("--sizes", nargs="+", type=int, default=SIZES)
+    options.add_argument("--rows", type=int, default=50)
+    options.add_argument("--architecture", default="sm_90")
+    given = options.parse_args()
+    print("| | H | C KS JT R | threads | weights | in registers | registers | spilled bytes | shared KB |", flush=True)
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    for cell in given.cells:
+        for hidden in given.sizes:
+            if not plan.covers(TABLES[cell], hidden, clusters=True):
+                continue
+            for way, kernel in kernels(cell, hidden, given.rows):
+                tile = kernel.tile
+                weights = tile.weights(hidden, kernel.out, kernel.into)
+                held = min(weights, 4 * tile.held * tile.units * kernel.out)
+                registers, spilled = report(kernel, given.architecture)
+                shape = f"{tile.blocks} {tile.lanes} {tile.units} {tile.rows}"
+                numbers = (kernel.threads, weights, held, registers, spilled, f"{kernel.memory / 1024:.0f}")
+                print(f"| {cell} {way} | {hidden} | {shape} |", " | ".join(map(str, numbers)), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()

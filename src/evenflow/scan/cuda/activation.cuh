@@ -1,0 +1,77 @@
+/* The activations of activations.py, in the order of KINDS in elman_native.py, with what a backward pass asks of them. */
+
+enum Kind { IDENTITY, RELU, LEAKY, PRELU, TANH, ABS, OPLU, MODRELU };
+
+/* Whether the slopes can be told from f(a), so that a need not be kept. */
+EVERYWHERE constexpr bool reads_output(int kind) { return kind != PRELU && kind != ABS && kind != OPLU; }
+
+DEVICE float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x; /* NaN stays */ }
+DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+/* The value of all activations but oplu; p is a slope or, for modrelu, the unit's bias. */
+template <int KIND> DEVICE float value_at(float a, float p) {
+    switch (KIND) {
+    case RELU: return a < 0 ? 0.0f : a;
+    case LEAKY:
+    case PRELU: return a > 0 ? a : p * a;
+    case TANH: return tanhf(a);
+    case ABS: return fabsf(a);
+    case MODRELU: {
+        const float size = fabsf(a) + p;
+        return sign(a) * (size < 0 ? 0.0f : size);
+    }
+    default: return a;
+    }
+}
+
+/* The slope at what is known: the value where reads_output, else a. */
+template <int KIND> DEVICE float slope_at(float known, float p) {
+    switch (KIND) {
+    case RELU: return known > 0 ? 1.0f : 0.0f;
+    case LEAKY:
+    case PRELU: return known > 0 ? 1.0f : p;
+    case TANH: return 1.0f - known * known;
+    case ABS: return sign(known);
+    case MODRELU: return known != 0 ? 1.0f : 0.0f;
+    default: return 1.0f;
+    }
+}
+
+/* What the parameter's gradient gets from one unit at one step, for a gradient of one by f(a). */
+template <int KIND> DEVICE float by_parameter(float known) {
+    return KIND == PRELU ? (known < 0 ? known : 0.0f) : sign(known);
+}
+
+/* The same item's number at the other unit of its pair: with this thread, or with the lane beside it. */
+template <class T> DEVICE void partners(const float (&mine)[T::ITEMS], float (&other)[T::ITEMS]) {
+    UNROLL for (int q = 0; q < T::ITEMS; q++)
+        other[q] = T::ITEMS > 1 ? mine[q ^ (T::ITEMS > 1)] : shuffle_xor(mine[q], T::COPIES);
+}
+
+/* Whether oplu swaps the pair: the first unit of a pair (even positions) takes the larger. */
+DEVICE bool swaps(int position, float mine, float other) { return position & 1 ? other < mine : mine < other; }
+
+template <int KIND, class T>
+DEVICE void activate(const Seat<T> &seat, const float (&a)[T::ITEMS], const float (&p)[T::ITEMS], float (&h)[T::ITEMS]) {
+    if (KIND == OPLU) {
+        float other[T::ITEMS];
+        partners<T>(a, other);
+        UNROLL for (int q = 0; q < T::ITEMS; q++) h[q] = swaps(seat.position + q, a[q], other[q]) ? other[q] : a[q];
+    } else {
+        UNROLL for (int q = 0; q < T::ITEMS; q++) h[q] = value_at<KIND>(a[q], p[q]);
+    }
+}
+
+/* The gradient by a from the gradient g by f(a). */
+template <int KIND, class T>
+DEVICE void pull(const Seat<T> &seat, const float (&known)[T::ITEMS], const float (&p)[T::ITEMS],
+                 const float (&g)[T::ITEMS], float (&d)[T::ITEMS]) {
+    if (KIND == OPLU) {
+        float other[T::ITEMS], g_other[T::ITEMS];
+        partners<T>(known, other);
+        partners<T>(g, g_other);
+        UNROLL for (int q = 0; q < T::ITEMS; q++) d[q] = swaps(seat.position + q, known[q], other[q]) ? g_other[q] : g[q];
+    } else {
+        UNROLL for (int q = 0; q < T::ITEMS; q++) d[q] = slope_at<KIND>(known[q], p[q]) * g[q];
+    }
+}

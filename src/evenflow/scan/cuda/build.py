@@ -1,0 +1,272 @@
+"""Compiles the kernels beside this file at first use, keeps them on disk, and launches them.
+
+Everything that talks to CUDA's own libraries is here: NVRTC, which comes with torch and turns a kernel into machine
+code without a compiler being installed, and the driver. What was compiled lies in the cache folder of `native`, under a
+name made from the text of the kernel, the options, the GPU's architecture and the versions of NVRTC and the driver, so
+that it is compiled once per machine. T, B and the number of models are arguments of a kernel; H and the tile are
+compiled in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenflow.scan import native
+from evenflow.scan.cuda.plan import Tile
+
+SOURCES = Path(__file__).parent
+SHARED = ("tile.cuh", "exchange.cuh", "activation.cuh")  # what every kernel is made with, in this order
+OPTIONS = ("--std=c++17",)
+# Attributes of a function, as the driver numbers them.
+LOCAL_BYTES, REGISTERS, MOST_SHARED_BYTES, LARGE_CLUSTERS = 3, 4, 8, 14
+PORTABLE_CLUSTER, PLAIN_SHARED_BYTES = 8, 48 * 1024
+
+_lock = threading.Lock()
+
+
+class CudaError(RuntimeError):
+    """The driver or NVRTC refused; the message is theirs."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One function of the sources for one tile and one H.
+
+    Args:
+        file: the source, also the name of its job: ``"elman"``.
+        function: which function of it, and its arguments after the tile: ``"elman_forward"``, ``("TANH", "false")``.
+        out, into: numbers per unit that come out of a step's product, and that go in.
+        streams: numbers per unit and step that are fetched ahead.
+    """
+
+    file: str
+    function: str
+    arguments: tuple[str, ...]
+    hidden: int
+    tile: Tile
+    out: int = 1
+    into: int = 1
+    streams: int = 1
+    paired: bool = False
+
+    @property
+    def threads(self) -> int:
+        return self.tile.threads(self.hidden)
+
+    @property
+    def memory(self) -> int:
+        return self.tile.memory(self.hidden, self.out, self.into, self.streams)
+
+    def entry(self, name: str) -> str:
+        """The line that makes a kernel of the function."""
+        t = self.tile
+        numbers = (self.hidden, t.blocks, t.lanes, t.units, t.rows, t.held, self.out, self.into, self.streams)
+        tile = f"Tile<{', '.join(map(str, numbers))}, {_word(self.paired)}, {_word(t.mail)}>"
+        called = f"{self.function}<{', '.join((tile, *self.arguments))}>"
+        agree = f'static_assert({tile}::THREADS == {self.threads} && {tile}::BYTES == {self.memory}, "plan.py");'
+        return f"{agree}\nENTRY({name}, {self.threads}, {t.blocks}, {self.file.capitalize()}, {called})\n"
+
+    def text(self, machine: str = "machine.cuh") -> str:
+        """The whole source, the same for every GPU."""
+        files = dict.fromkeys((machine, *SHARED, f"{self.file}.cuh"))
+        return "".join(read(file) for file in files) + self.entry("run")
+
+
+def _word(value: bool) -> str:
+    return str(value).lower()
+
+
+@functools.cache
+def read(file: str) -> str:
+    return (SOURCES / file).read_text() + "\n"
+
+
+def filled(job: type[ctypes.Structure], **values: Tensor | float | None) -> ctypes.Structure:
+    """A job with its fields filled in; tensors go by address, and what is not named is zero or NULL."""
+    made = job()
+    for field, value in values.items():
+        if isinstance(value, Tensor):
+            assert value.is_contiguous(), field
+            setattr(made, field, value.data_ptr())
+        elif value is not None:
+            setattr(made, field, value)
+    return made
+
+
+def launch(kernel: Kernel, job: ctypes.Structure, like: Tensor, models: int, batch: int) -> None:
+    """Run a kernel on the GPU of `like`, after what is already in its current stream."""
+    if models * batch == 0:  # a grid of nothing is an error to the driver
+        return
+    with torch.cuda.device(like.device):
+        _driver("cuCtxSetCurrent", _context(like.device.index))  # a new thread has none yet
+        function = loaded(kernel, like.device.index)
+        blocks = -(-batch // kernel.tile.rows) * kernel.tile.blocks
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(job))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        grid, threads = (blocks, models, 1), (kernel.threads, 1, 1)
+        _driver("cuLaunchKernel", function, *grid, *threads, kernel.memory, stream, arguments, None)
+
+
+def loaded(kernel: Kernel, device: int) -> ctypes.c_void_p:
+    """The kernel on one GPU, from memory, from disk or freshly compiled."""
+    with _lock:  # two threads must not compile the same kernel
+        return _loaded(kernel, device)
+
+
+@functools.cache
+def _loaded(kernel: Kernel, device: int) -> ctypes.c_void_p:
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    try:
+        _driver("cuModuleLoadData", ctypes.byref(module), code(kernel, device))
+    except CudaError:
+        place(kernel, device).unlink(missing_ok=True)  # a spoilt file: compile once more
+        _driver("cuModuleLoadData", ctypes.byref(module), code(kernel, device))
+    _driver("cuModuleGetFunction", ctypes.byref(function), module, b"run")
+    if kernel.memory > PLAIN_SHARED_BYTES:
+        _driver("cuFuncSetAttribute", function, MOST_SHARED_BYTES, kernel.memory)
+    if kernel.tile.blocks > PORTABLE_CLUSTER:
+        _driver("cuFuncSetAttribute", function, LARGE_CLUSTERS, 1)
+    return function
+
+
+def code(kernel: Kernel, device: int) -> bytes:
+    """The kernel's machine code for one GPU, from disk or freshly compiled."""
+    return cached(place(kernel, device), lambda: compiled(kernel.text(), _architecture(device)))
+
+
+def place(kernel: Kernel, device: int) -> Path:
+    """Where its machine code is kept."""
+    made_of = kernel.text(), _architecture(device), str(nvrtc_version()), str(driver_version())
+    return native.cache_folder() / f"{kernel.function}-{fingerprint(*made_of)}.cubin"
+
+
+def _architecture(device: int) -> str:
+    return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+
+
+def resources(kernel: Kernel, device: int) -> dict[str, int]:
+    """Registers and bytes of local memory per thread, as the driver reports them."""
+    found = {}
+    for name, attribute in (("registers", REGISTERS), ("local_bytes", LOCAL_BYTES)):
+        number = ctypes.c_int()
+        _driver("cuFuncGetAttribute", ctypes.byref(number), attribute, loaded(kernel, device))
+        found[name] = number.value
+    return found
+
+
+def fingerprint(*made_of: str) -> str:
+    """Twenty hexadecimal digits that change with anything the machine code depends on."""
+    return hashlib.sha256("\0".join((*OPTIONS, *made_of)).encode()).hexdigest()[:20]
+
+
+def cached(path: Path, make: Callable[[], bytes]) -> bytes:
+    """What lies at `path`, made and put there when it is missing; a folder that cannot be written to is no error."""
+    try:
+        if code := path.read_bytes():
+            return code
+    except OSError:
+        pass
+    code = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(code)
+        os.replace(temporary, path)  # atomic, so that of several processes each finds a whole file
+    except OSError:
+        pass
+    return code
+
+
+def compiled(text: str, architecture: str) -> bytes:
+    """Machine code of a source, by NVRTC."""
+    rtc = _nvrtc()
+    program = ctypes.c_void_p()
+    _check_nvrtc(rtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"evenflow.cu", 0, None, None))
+    try:
+        options = [o.encode() for o in (*OPTIONS, f"--gpu-architecture={architecture}")]
+        status = rtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        if status:
+            size = ctypes.c_size_t()
+            _check_nvrtc(rtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+            log = ctypes.create_string_buffer(size.value)
+            _check_nvrtc(rtc.nvrtcGetProgramLog(program, log))
+            raise CudaError(f"NVRTC could not compile a recurrence kernel for {architecture}: {log.value.decode()}")
+        size = ctypes.c_size_t()
+        _check_nvrtc(rtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        code = ctypes.create_string_buffer(size.value)
+        _check_nvrtc(rtc.nvrtcGetCUBIN(program, code))
+        return code.raw
+    finally:
+        rtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def nvrtc_version() -> tuple[int, int]:
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check_nvrtc(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    return major.value, minor.value
+
+
+def driver_version() -> int:
+    version = ctypes.c_int()
+    _driver("cuDriverGetVersion", ctypes.byref(version))
+    return version.value
+
+
+@functools.cache
+def _nvrtc() -> ctypes.CDLL:
+    major = (torch.version.cuda or "").split(".")[0]  # that of torch is in the process already
+    names = (f"libnvrtc.so.{major}".rstrip("."), "libnvrtc.so") if os.name != "nt" else (f"nvrtc64_{major}0_0.dll",)
+    return _first_library(names, "NVRTC")
+
+
+@functools.cache
+def _cuda() -> ctypes.CDLL:
+    return _first_library(("libcuda.so.1",) if os.name != "nt" else ("nvcuda.dll",), "the CUDA driver")
+
+
+@functools.cache
+def _context(device: int) -> ctypes.c_void_p:
+    """The context that torch works in on this GPU."""
+    number, context = ctypes.c_int(), ctypes.c_void_p()
+    _driver("cuDeviceGet", ctypes.byref(number), device)
+    _driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
+    return context
+
+
+def _first_library(names: Sequence[str], called: str) -> ctypes.CDLL:
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise CudaError(f"{called} ({' or '.join(names)}) cannot be loaded")
+
+
+def _check_nvrtc(status: int) -> None:
+    if status:
+        get = _nvrtc().nvrtcGetErrorString
+        get.restype = ctypes.c_char_p
+        raise CudaError(f"NVRTC says: {get(status).decode()}")
+
+
+def _driver(function: str, *arguments: Any) -> None:
+    """Call the driver, and raise what it complains about."""
+    library = _cuda()
+    status = getattr(library, function)(*arguments)
+    if status:
+        said = ctypes.c_char_p()
+        library.cuGetErrorString(status, ctypes.byref(said))
+        raise CudaError(f"{function} failed: {(said.value or b'error %d' % status).decode()}")

@@ -1,0 +1,163 @@
+/* h_t = α f(a_t + W h_{t-1}) + β h_{t-1}; without gates α = 1, β = 0. Fields as in elman_native.py. */
+
+struct Elman {
+    long long models, steps, batch;
+    double slope;
+    const int *lengths; /* of the rows, longest first; absent when all run to the end */
+    const float *a, *weight, *h0, *alpha, *beta, *parameter;
+    float *states, *kept;
+    const float *grad;
+    float *d_a, *d_states, *d_h0;
+    double *sums; /* per row and unit: shares in the gradients by α, β and the parameter */
+};
+
+/* The parameter of each item: a slope, or modrelu's bias. */
+template <int KIND, class T> DEVICE void parameters(const Seat<T> &seat, const Elman &job, float (&p)[T::ITEMS]) {
+    UNROLL for (int q = 0; q < T::ITEMS; q++) {
+        p[q] = (float)job.slope;
+        if (KIND == PRELU) p[q] = job.parameter[seat.model];
+        if (KIND == MODRELU) p[q] = seat.exists(q) ? job.parameter[seat.model * T::H + seat.unit(q)] : 0.0f;
+    }
+}
+
+template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &job) {
+    constexpr bool KEEPS = GATED || !reads_output(KIND);
+    const Seat<T> seat(job.batch, job.steps, job.lengths);
+    float *states = block_memory();
+    Exchange<T> exchange(states);
+    const Fetch<T> fetch(seat, states + 2 * T::STATE);
+    const Product<T, true> product(seat, job.weight + seat.model * T::H * T::H,
+                                   states + 2 * T::STATE + (AHEAD + 1) * T::SLOT);
+    const size_t stride = (size_t)job.batch * T::H, start = (seat.model * job.batch + seat.row) * T::H;
+    const size_t first = (seat.model * job.steps * job.batch + seat.row) * T::H;
+    const float share = GATED ? job.alpha[seat.model] : 1.0f, carry = GATED ? job.beta[seat.model] : 0.0f;
+    float p[T::ITEMS], x[T::ITEMS], h[T::ITEMS];
+    parameters<KIND>(seat, job, p);
+    UNROLL for (int q = 0; q < T::ITEMS; q++)
+        h[q] = GATED && seat.row < job.batch && seat.exists(q) ? job.h0[start + seat.unit(q)] : 0.0f;
+
+    auto ask = [&](int step) {
+        UNROLL for (int q = 0; q < T::ITEMS; q++)
+            if (step < seat.length && seat.exists(q))
+                copy_start(fetch.at(step, 0, q), job.a + first + step * stride + seat.unit(q));
+        copy_close();
+    };
+    auto take = [&](int step) {
+        copy_wait<AHEAD - 1>();
+        UNROLL for (int q = 0; q < T::ITEMS; q++) x[q] = *fetch.at(step, 0, q);
+        ask(step + AHEAD);
+    };
+
+    for (int step = 0; step < AHEAD; step++) ask(step);
+    take(0);
+    exchange.open(seat, job.h0 + seat.model * job.batch * T::H, job.batch);
+    for (int step = 0; step < seat.steps; step++) {
+        float sum[T::VALUES][T::OUT], pre[T::ITEMS], out[T::ITEMS];
+        product(seat, exchange.last(step), sum);
+        UNROLL for (int q = 0; q < T::ITEMS; q++) pre[q] = x[q] + sum[q][0];
+        activate<KIND>(seat, pre, p, out);
+        UNROLL for (int q = 0; q < T::ITEMS; q++) {
+            if (GATED) out[q] = share * out[q] + carry * h[q];
+            /* Padding and rows at their end stay at zero, whatever else is in the row. */
+            if (step >= seat.length || !seat.exists(q)) out[q] = 0;
+            h[q] = out[q];
+        }
+        exchange.publish(seat, step, 0, out);
+        exchange.arrive();
+        UNROLL for (int q = 0; q < T::ITEMS; q++)
+            if (seat.copy == 0 && step < seat.length && seat.exists(q)) {
+                const size_t at = first + step * stride + seat.unit(q);
+                job.states[at] = out[q];
+                if (KEEPS) job.kept[at] = pre[q];
+            }
+        take(step + 1);
+        exchange.wait(seat, step);
+    }
+    exchange.close();
+}
+
+/* With G_t = ∂L/∂h_t and D_t = ∂L/∂a_t:  G_t = grad_t + D_{t+1} W + β G_{t+1},  D_t = α f'(a_t) G_t. */
+template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman &job) {
+    constexpr bool KEEPS = GATED || !reads_output(KIND), TRAINED = KIND == PRELU || KIND == MODRELU;
+    const Seat<T> seat(job.batch, job.steps, job.lengths);
+    float *states = block_memory();
+    Exchange<T> exchange(states);
+    const Fetch<T> fetch(seat, states + 2 * T::STATE);
+    const Product<T, false> product(seat, job.weight + seat.model * T::H * T::H,
+                                    states + 2 * T::STATE + (AHEAD + 1) * T::SLOT);
+    const size_t stride = (size_t)job.batch * T::H, start = (seat.model * job.batch + seat.row) * T::H;
+    const size_t first = (seat.model * job.steps * job.batch + seat.row) * T::H;
+    const float share = GATED ? job.alpha[seat.model] : 1.0f, carry = GATED ? job.beta[seat.model] : 0.0f;
+    const float *known_at_all = KEEPS ? job.kept : job.states;
+    float p[T::ITEMS], grad[T::ITEMS], known[T::ITEMS], before[T::ITEMS], g[T::ITEMS] = {};
+    double by_share[T::ITEMS] = {}, by_carry[T::ITEMS] = {}, by_trained[T::ITEMS] = {};
+    parameters<KIND>(seat, job, p);
+
+    auto ask = [&](int back) {
+        const int t = seat.steps - 1 - back;
+        UNROLL for (int q = 0; q < T::ITEMS; q++)
+            if (t >= 0 && t < seat.length && seat.exists(q)) {
+                const size_t at = first + t * stride + seat.unit(q);
+                copy_start(fetch.at(back, 0, q), job.grad + at);
+                if (KIND != IDENTITY || GATED) copy_start(fetch.at(back, 1, q), known_at_all + at);
+                if (GATED)
+                    copy_start(fetch.at(back, 2, q), t ? job.states + at - stride : job.h0 + start + seat.unit(q));
+            }
+        copy_close();
+    };
+    auto take = [&](int back) {
+        copy_wait<AHEAD - 1>();
+        UNROLL for (int q = 0; q < T::ITEMS; q++) {
+            grad[q] = *fetch.at(back, 0, q);
+            if (KIND != IDENTITY || GATED) known[q] = *fetch.at(back, 1, q);
+            if (GATED) before[q] = *fetch.at(back, 2, q);
+        }
+        ask(back + AHEAD);
+    };
+
+    for (int back = 0; back < AHEAD; back++) ask(back);
+    take(0);
+    exchange.open(seat, (const float *)0, job.batch);
+    for (int back = 0;; back++) {
+        const int t = seat.steps - 1 - back;
+        float sum[T::VALUES][T::OUT], value[T::ITEMS], d[T::ITEMS];
+        product(seat, exchange.last(back), sum);
+        if (t < 0) { /* one product more than steps, for the start */
+            UNROLL for (int q = 0; q < T::ITEMS; q++)
+                if (seat.copy == 0 && seat.row < job.batch && seat.exists(q))
+                    job.d_h0[start + seat.unit(q)] = sum[q][0] + (GATED ? carry * g[q] : 0.0f);
+            break;
+        }
+        UNROLL for (int q = 0; q < T::ITEMS; q++) {
+            g[q] = grad[q] + sum[q][0] + (GATED ? carry * g[q] : 0.0f);
+            if (t >= seat.length || !seat.exists(q)) g[q] = 0;
+        }
+        if (GATED) activate<KIND>(seat, known, p, value);
+        pull<KIND>(seat, GATED && reads_output(KIND) ? value : known, p, g, d);
+        UNROLL for (int q = 0; q < T::ITEMS; q++) {
+            d[q] *= share;
+            if (t >= seat.length || !seat.exists(q)) d[q] = 0;
+        }
+        exchange.publish(seat, back, 0, d);
+        exchange.arrive();
+        UNROLL for (int q = 0; q < T::ITEMS; q++)
+            if (seat.copy == 0 && t < seat.length && seat.exists(q)) {
+                const size_t at = first + t * stride + seat.unit(q);
+                job.d_a[at] = d[q];
+                if (job.d_states) job.d_states[at] = g[q];
+                if (GATED) by_share[q] += (double)value[q] * g[q];
+                if (GATED) by_carry[q] += (double)before[q] * g[q];
+                if (TRAINED) by_trained[q] += (double)by_parameter<KIND>(GATED && KIND == MODRELU ? value[q] : known[q]) * g[q];
+            }
+        take(back + 1);
+        exchange.wait(seat, back);
+    }
+    exchange.close();
+    UNROLL for (int q = 0; q < T::ITEMS; q++)
+        if ((GATED || TRAINED) && seat.copy == 0 && seat.row < job.batch && seat.exists(q)) {
+            const size_t at = start + seat.unit(q), layer = (size_t)job.models * job.batch * T::H;
+            if (GATED) job.sums[at] = by_share[q];
+            if (GATED) job.sums[layer + at] = by_carry[q];
+            if (TRAINED) job.sums[2 * layer + at] = (double)share * by_trained[q];
+        }
+}

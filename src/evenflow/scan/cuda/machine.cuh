@@ -1,0 +1,139 @@
+/* What a kernel asks of the machine. The tests put another file in the place of this one and run the same kernels on a
+   CPU, so nothing below this line of the source may use an instruction, a barrier or a thread index by itself. */
+
+#define DEVICE __device__ __forceinline__
+#define EVERYWHERE __host__ __device__
+#define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
+
+#define CLUSTER_1
+#define CLUSTER_2 __cluster_dims__(2, 1, 1)
+#define CLUSTER_4 __cluster_dims__(4, 1, 1)
+#define CLUSTER_8 __cluster_dims__(8, 1, 1)
+#define CLUSTER_16 __cluster_dims__(16, 1, 1)
+
+/* ENTRY(name, threads, blocks of a cluster, type of the job, function): a kernel that runs the function. */
+#define ENTRY(name, threads, blocks, job_type, ...)                                                    \
+    extern "C" __global__ void CLUSTER_##blocks __launch_bounds__(threads, 1) name(const job_type job) \
+    {                                                                                                  \
+        __VA_ARGS__(job);                                                                              \
+    }
+
+DEVICE int thread_index() { return threadIdx.x; }
+DEVICE int block_index() { return blockIdx.x; }
+DEVICE int model_index() { return blockIdx.y; }
+
+DEVICE float *block_memory() {
+    extern __shared__ __align__(16) float memory[];
+    return memory;
+}
+
+DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+
+DEVICE unsigned shared_address(const float *at) { return (unsigned)__cvta_generic_to_shared(at); }
+
+/* The barrier in two halves: what a thread does between them must not read what others publish. */
+template <int BLOCKS> DEVICE void barrier_arrive() {
+    if (BLOCKS > 1) {
+        __syncwarp();
+        asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    }
+}
+
+template <int BLOCKS> DEVICE void barrier_wait() {
+    if (BLOCKS > 1) {
+        __syncwarp();
+        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    } else {
+        __syncthreads();
+    }
+}
+
+/* Write N consecutive numbers into the same place of another block's memory, or of one's own. */
+template <int N> DEVICE void store_at(float *at, int rank, const float (&value)[N]) {
+#if __CUDA_ARCH__ >= 900
+    unsigned far;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far) : "r"(shared_address(at)), "r"(rank));
+    if (N == 1) asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(far), "f"(value[0]) : "memory");
+    if (N == 2)
+        asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(far), "f"(value[0]), "f"(value[1 % N]) : "memory");
+    if (N == 4)
+        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(far), "f"(value[0]), "f"(value[1 % N]),
+                     "f"(value[2 % N]), "f"(value[3 % N])
+                     : "memory");
+#endif
+}
+
+/* Stores that are counted where they arrive. A mailbox is open for one round after another; a round is over when as many
+   bytes have come as were expected, in whatever order the expectation and the bytes came. */
+typedef unsigned long long Mailbox;
+
+DEVICE unsigned shared_address(const Mailbox *at) { return (unsigned)__cvta_generic_to_shared(at); }
+
+DEVICE void mail_open(Mailbox *box) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(box)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+DEVICE void mail_expect(Mailbox *box, int bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(box)), "r"(bytes) : "memory");
+#endif
+}
+
+/* Wait for the end of a round; rounds are told apart by whether their number is odd. */
+DEVICE void mail_wait(Mailbox *box, int odd) {
+#if __CUDA_ARCH__ >= 900
+    unsigned over;
+    do {
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(over)
+                     : "r"(shared_address(box)), "r"(odd)
+                     : "memory");
+    } while (!over);
+#endif
+}
+
+template <int N> DEVICE void mail_store(float *at, Mailbox *box, int rank, const float (&value)[N]) {
+#if __CUDA_ARCH__ >= 900
+    unsigned to, counted;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(at)), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(shared_address(box)), "r"(rank));
+    if (N == 1)
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(value[0]),
+                     "r"(counted)
+                     : "memory");
+    if (N == 2)
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+                     "f"(value[0]), "f"(value[1 % N]), "r"(counted)
+                     : "memory");
+    if (N == 4)
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                     "f"(value[0]), "f"(value[1 % N]), "f"(value[2 % N]), "f"(value[3 % N]), "r"(counted)
+                     : "memory");
+#endif
+}
+
+/* Copies into shared memory that run by themselves: started, closed into groups, and waited for until at most PENDING
+   of the last groups are still on their way. Only the thread that started a copy may read it after its wait. */
+DEVICE void copy_start(float *to, const float *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
+#else
+    *to = *from;
+#endif
+}
+
+DEVICE void copy_close() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int PENDING> DEVICE void copy_wait() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}

@@ -1,0 +1,125 @@
+"""How a recurrence is shared out on a GPU: which tile runs which size.
+
+The tables hold what was measured on an H200 with a sketch of these kernels (Elman, H = 64 to 512) and, for the other
+sizes and cells, what fits by count: `docs/kernels.md` says which is which. `benchmarks/recurrence_cuda.py` times the
+neighbours of every entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+AHEAD = 3  # steps fetched ahead, as in tile.cuh
+PROCESSORS = 132  # of an H200
+ALL = 10**6  # weights held in registers: all of them
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The numbers a kernel is compiled for; `tile.cuh` says what they mean.
+
+    Args:
+        blocks: of a cluster, which shares the rows of the recurrent matrix among its blocks.
+        lanes, units: threads of a group, and the units it owns.
+        rows: of the batch, run side by side.
+        held: columns of four weights that a thread keeps in registers; the rest lie in shared memory.
+        mail: the blocks of a cluster count what arrives instead of meeting at a barrier; see `exchange.cuh`.
+    """
+
+    blocks: int
+    lanes: int
+    units: int
+    rows: int
+    held: int = ALL
+    mail: bool = False
+
+    def owned(self, hidden: int) -> int:
+        """Units of a block, rounded up to whole warps."""
+        groups = _up(_up(hidden, self.blocks), self.units)
+        warp = 32 // self.lanes
+        return _up(groups, warp) * warp * self.units
+
+    def threads(self, hidden: int) -> int:
+        return self.owned(hidden) // self.units * self.lanes
+
+    def weights(self, hidden: int, out: int, into: int) -> int:
+        """Numbers of the matrix per thread, in registers or not."""
+        return 4 * self.units * out * into * _up(hidden, 4 * self.lanes)
+
+    def memory(self, hidden: int, out: int, into: int, streams: int) -> int:
+        """Bytes of shared memory of a block."""
+        columns = _up(hidden, 4 * self.lanes)
+        width = max(columns * 4 * self.lanes, self.blocks * self.owned(hidden))
+        items = max(1, self.rows * self.units // self.lanes)
+        threads = self.threads(hidden)
+        spilled = max(0, into * columns - self.held) * self.units * out * threads * 4
+        return 4 * (2 * self.rows * into * width + (AHEAD + 1) * streams * items * threads + spilled + 4)
+
+
+def _up(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+# The largest H of each entry, then tiles in the order they are tried: the first that fills the GPU no more than once is
+# taken, else the last. More rows in a tile mean fewer blocks, each slower.
+Table = tuple[tuple[int, tuple[Tile, ...]], ...]
+
+
+def _rows(tile: Tile, *rows: int) -> tuple[Tile, ...]:
+    return tuple(replace(tile, rows=r) for r in rows)
+
+
+ELMAN: Table = (
+    (32, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
+    (64, _rows(Tile(1, 16, 4, 1), 1, 2, 4)),
+    (128, (Tile(1, 16, 8, 1), Tile(1, 8, 4, 2), Tile(1, 16, 8, 4))),
+    (192, _rows(Tile(1, 16, 8, 1), 1, 2)),
+    (256, (Tile(4, 16, 4, 2), Tile(2, 16, 4, 4))),
+    (512, (Tile(8, 16, 4, 4), Tile(8, 16, 4, 8, held=6), Tile(8, 16, 4, 16, held=4))),
+    (768, (Tile(16, 32, 4, 8, held=4),)),
+    (1024, (Tile(16, 16, 4, 8, held=8),)),
+)
+GRU_FORWARD: Table = (
+    (32, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
+    (64, _rows(Tile(1, 16, 4, 1), 1, 2, 4)),
+    (128, _rows(Tile(1, 8, 4, 1), 1, 2)),
+    (256, (*_rows(Tile(8, 16, 2, 4), 4, 8), Tile(8, 16, 2, 16, held=2))),
+    (512, (Tile(16, 16, 2, 8, held=4),)),
+)
+GRU_BACKWARD: Table = (
+    *GRU_FORWARD[:3],
+    (256, (*_rows(Tile(8, 16, 2, 4), 4, 8), Tile(8, 16, 2, 16, held=8))),
+    (512, (Tile(16, 16, 2, 8, held=16),)),
+)
+LSTM_FORWARD: Table = (
+    (32, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
+    (64, _rows(Tile(1, 16, 4, 1), 1, 2, 4)),
+    (96, (Tile(1, 8, 4, 1), *_rows(Tile(2, 16, 4, 1), 2, 4))),
+    (128, _rows(Tile(2, 16, 4, 1), 1, 2, 4)),
+    (256, (Tile(8, 16, 2, 4), Tile(8, 16, 2, 8, held=3))),
+    (512, (Tile(16, 16, 2, 4, held=4), Tile(16, 16, 2, 8, held=3))),
+)
+LSTM_BACKWARD: Table = (
+    *LSTM_FORWARD[:4],
+    (256, _rows(Tile(8, 16, 2, 4), 4, 8)),
+    (384, (Tile(16, 16, 2, 8, held=16),)),
+    (512, (Tile(16, 16, 2, 4, held=16),)),  # eight rows do not fit
+)
+
+
+def covers(table: Table, hidden: int, clusters: bool) -> bool:
+    """Whether some tile runs `hidden` units, without clusters where the GPU has none."""
+    return 1 <= hidden <= table[-1][0] and bool(_tiles(table, hidden, clusters))
+
+
+def choose(
+    table: Table, hidden: int, batch: int, models: int, processors: int = PROCESSORS, clusters: bool = True
+) -> Tile:
+    """The tile for `models` models of `hidden` units and `batch` rows."""
+    tiles = _tiles(table, hidden, clusters)
+    return next((t for t in tiles if models * _up(batch, t.rows) * t.blocks <= processors), tiles[-1])
+
+
+def _tiles(table: Table, hidden: int, clusters: bool) -> list[Tile]:
+    entry = next(tiles for largest, tiles in table if hidden <= largest)
+    return [t for t in entry if clusters or t.blocks == 1]

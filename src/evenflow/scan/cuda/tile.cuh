@@ -1,0 +1,157 @@
+/* How one step's product is shared out.
+
+   A cluster of BLOCKS blocks runs ROWS rows of the batch through all steps and keeps the recurrent matrix to itself. LANES
+   neighbouring threads form a group that owns UNITS units: each thread holds its share of their weights, every LANES-th
+   float4 of the inputs. The last state of all units lies in shared memory, twice, so that one barrier ends a step.
+
+   OUT numbers come out per unit (the gates of a forward pass), IN numbers go in per unit (those of a backward pass). Of
+   a thread's float4 columns of weights HELD are in registers and the rest in shared memory. STREAMS numbers per unit
+   and step are fetched from device memory ahead of time. With PAIRED units i and i + H/2 are neighbours. MAIL is a way to
+   exchange states; see exchange.cuh, which also uses the last 16 bytes of the block's memory.
+
+   A *position* is a place in this order of units; those from H up are padding with zero weights. An *item* is one unit
+   of one row. A group has ROWS * UNITS of them, and after the sums over its lanes each lane is left with ITEMS (or
+   COPIES lanes with the same one). */
+
+#define AHEAD 3 /* steps between the start of a fetch and its use */
+
+EVERYWHERE constexpr int up(int a, int b) { return (a + b - 1) / b; }
+
+template <int H_, int BLOCKS_, int LANES_, int UNITS_, int ROWS_, int HELD_, int OUT_, int IN_, int STREAMS_, bool PAIRED_,
+          bool MAIL_>
+struct Tile {
+    static constexpr int H = H_, BLOCKS = BLOCKS_, LANES = LANES_, UNITS = UNITS_, ROWS = ROWS_, OUT = OUT_, IN = IN_;
+    static constexpr int STREAMS = STREAMS_;
+    static constexpr bool PAIRED = PAIRED_, MAIL = MAIL_ && BLOCKS > 1;
+    static constexpr int GROUPS = up(up(up(H, BLOCKS), UNITS), 32 / LANES) * (32 / LANES); /* whole warps */
+    static constexpr int OWNED = GROUPS * UNITS;                                           /* positions of a block */
+    static constexpr int THREADS = GROUPS * LANES;
+    static constexpr int COLUMNS = up(H, 4 * LANES); /* float4s of inputs per thread and number that goes in */
+    static constexpr int WIDTH = COLUMNS * 4 * LANES > BLOCKS * OWNED ? COLUMNS * 4 * LANES : BLOCKS * OWNED;
+    static constexpr int VALUES = ROWS * UNITS;
+    static constexpr int ITEMS = VALUES > LANES ? VALUES / LANES : 1;
+    static constexpr int COPIES = VALUES < LANES ? LANES / VALUES : 1;
+    static constexpr int HELD = HELD_ < IN * COLUMNS ? HELD_ : IN * COLUMNS;
+    static constexpr int STATE = ROWS * IN * WIDTH; /* one of the two */
+    static constexpr int SLOT = STREAMS * ITEMS * THREADS;
+    static constexpr int SPILLED = (IN * COLUMNS - HELD) * UNITS * OUT * THREADS * 4;
+    static constexpr int BYTES = 4 * (2 * STATE + (AHEAD + 1) * SLOT + SPILLED + 4);
+    static_assert(LANES <= 32 && ITEMS <= UNITS && ITEMS <= 4 && UNITS <= LANES, "no such tile");
+    static_assert(!PAIRED || (UNITS > 1 && H % 2 == 0), "pairs need an even number of units in a group");
+    static_assert(WIDTH % 4 == 0 && OWNED % ITEMS == 0, "vectors would not be aligned");
+
+    static DEVICE int unit(int position) { return PAIRED ? position / 2 + (position & 1) * (H / 2) : position; }
+};
+
+/* Where a thread sits, and the items that are its own: one row, ITEMS positions from `position` on. */
+template <class T> struct Seat {
+    int thread, lane, rank, first_row, row, local_row, position, copy, steps, length;
+    size_t model;
+
+    DEVICE Seat(long long batch, long long all_steps, const int *lengths) {
+        thread = thread_index();
+        lane = thread % T::LANES;
+        rank = block_index() % T::BLOCKS;
+        model = model_index();
+        first_row = block_index() / T::BLOCKS * T::ROWS;
+        const int item = lane / T::COPIES * T::ITEMS;
+        copy = lane % T::COPIES;
+        local_row = item / T::UNITS;
+        row = first_row + local_row;
+        position = rank * T::OWNED + thread / T::LANES * T::UNITS + item % T::UNITS;
+        /* Rows come longest first, so the first one says when this block is done. */
+        steps = lengths ? lengths[first_row] : (int)all_steps;
+        length = row >= batch ? 0 : lengths ? lengths[row] : (int)all_steps;
+    }
+
+    DEVICE bool exists(int q) const { return position + q < T::H; }
+    DEVICE int unit(int q) const { return T::unit(position + q); }
+};
+
+/* A thread's share of the matrix, and its product with the state. FORWARD takes W (OUT * H rows of H), else its
+   transpose (IN * H rows of H). */
+template <class T, bool FORWARD> struct Product {
+    float held[T::UNITS * T::OUT][T::HELD * 4 + (T::HELD == 0)];
+    const float *spilled; /* [column][unit and gate][thread][4] */
+
+    DEVICE Product(const Seat<T> &seat, const float *weight, float *memory) {
+        const int first = seat.rank * T::OWNED + seat.thread / T::LANES * T::UNITS;
+        spilled = memory + seat.thread * 4;
+        UNROLL for (int n = 0; n < T::IN * T::COLUMNS; n++) {
+            UNROLL for (int c = 0; c < T::UNITS * T::OUT; c++) {
+                const int j = first + c / T::OUT, gate = c % T::OUT;
+                UNROLL for (int q = 0; q < 4; q++) {
+                    const int k = (n % T::COLUMNS * T::LANES + seat.lane) * 4 + q;
+                    float w = 0;
+                    if (j < T::H && k < T::H)
+                        w = FORWARD ? weight[(size_t)(gate * T::H + T::unit(j)) * T::H + T::unit(k)]
+                                    : weight[(size_t)(n / T::COLUMNS * T::H + T::unit(k)) * T::H + T::unit(j)];
+                    if (n < T::HELD)
+                        held[c][n * 4 + q] = w;
+                    else
+                        memory[(((n - T::HELD) * T::UNITS * T::OUT + c) * T::THREADS + seat.thread) * 4 + q] = w;
+                }
+            }
+        }
+    }
+
+    /* What this lane's items get, summed over the group. */
+    DEVICE void operator()(const Seat<T> &seat, const float *state, float (&sum)[T::VALUES][T::OUT]) const {
+        UNROLL for (int v = 0; v < T::VALUES; v++) UNROLL for (int g = 0; g < T::OUT; g++) sum[v][g] = 0;
+        /* Weights in registers meet one row after another; those in shared memory are read once, for all rows. */
+        UNROLL for (int n = 0; n < T::HELD; n++) UNROLL for (int r = 0; r < T::ROWS; r++) {
+            const float4 in = input(seat, state, n, r);
+            UNROLL for (int c = 0; c < T::UNITS * T::OUT; c++)
+                add(make_float4(held[c][n * 4], held[c][n * 4 + 1], held[c][n * 4 + 2], held[c][n * 4 + 3]), in,
+                    sum[r * T::UNITS + c / T::OUT][c % T::OUT]);
+        }
+        NO_UNROLL for (int n = T::HELD; n < T::IN * T::COLUMNS; n++) { /* unrolled, its reads would take all registers */
+            float4 in[T::ROWS];
+            UNROLL for (int r = 0; r < T::ROWS; r++) in[r] = input(seat, state, n, r);
+            UNROLL for (int c = 0; c < T::UNITS * T::OUT; c++) {
+                const int at = (n - T::HELD) * T::UNITS * T::OUT + c;
+                const float4 w = *(const float4 *)(spilled + at * T::THREADS * 4);
+                UNROLL for (int r = 0; r < T::ROWS; r++) add(w, in[r], sum[r * T::UNITS + c / T::OUT][c % T::OUT]);
+            }
+        }
+        reduce(seat.lane, sum);
+    }
+
+    static DEVICE float4 input(const Seat<T> &seat, const float *state, int n, int r) {
+        return *(const float4 *)(state + (r * T::IN + n / T::COLUMNS) * T::WIDTH +
+                                 (n % T::COLUMNS * T::LANES + seat.lane) * 4);
+    }
+
+    static DEVICE void add(float4 w, float4 in, float &to) {
+        to = fmaf(w.x, in.x, to);
+        to = fmaf(w.y, in.y, to);
+        to = fmaf(w.z, in.z, to);
+        to = fmaf(w.w, in.w, to);
+    }
+
+    /* Halve the values while halving the lanes that share them; then sum over the lanes that are left. */
+    static DEVICE void reduce(int lane, float (&sum)[T::VALUES][T::OUT]) {
+        UNROLL for (int half = 1; half < T::LANES && half < T::VALUES; half *= 2) {
+            const int n = T::VALUES / 2 / half, mask = T::LANES / 2 / half;
+            const bool upper = (lane & mask) != 0;
+            UNROLL for (int v = 0; v < n; v++) UNROLL for (int g = 0; g < T::OUT; g++) {
+                const float keep = upper ? sum[v + n][g] : sum[v][g], give = upper ? sum[v][g] : sum[v + n][g];
+                sum[v][g] = keep + shuffle_xor(give, mask);
+            }
+        }
+        UNROLL for (int mask = T::COPIES / 2; mask >= 1; mask /= 2)
+            UNROLL for (int g = 0; g < T::OUT; g++) sum[0][g] += shuffle_xor(sum[0][g], mask);
+    }
+};
+
+/* The numbers of the next steps on their way from device memory, each thread's own. */
+template <class T> struct Fetch {
+    float *slots;
+
+    DEVICE Fetch(const Seat<T> &seat, float *memory) : slots(memory + seat.thread) {}
+
+    DEVICE float *at(int step, int stream, int q) const {
+        return slots + (step & AHEAD) * T::SLOT + (stream * T::ITEMS + q) * T::THREADS;
+    }
+};
+static_assert((AHEAD & (AHEAD + 1)) == 0, "slots are chosen by a mask");

@@ -1,0 +1,185 @@
+"""The recurrence kernels on a GPU against the torch operations in double precision; `make test-gpu` runs these.
+
+`tests/scan/test_cuda_emulated.py` runs the same kernels on a CPU, at small sizes and with every option.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from evenflow.activations import ACTIVATIONS
+from evenflow.scan import elman_torch, gru_torch, lstm_torch
+from evenflow.scan.cuda import elman, gru, lstm, plan
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+# Single precision against double, as ‖difference‖ / ‖reference‖, all steps together; the goal is 1e-5 at T = 784.
+CLOSE = 1e-5
+# A number summed over all steps, rows and, but for modrelu, units; its parts largely cancel.
+CLOSE_SUM = 1e-4
+SIZES = (8, 100, 128, 192, 256, 384, 512, 768, 1024)
+GATED_SIZES = (8, 100, 128, 256, 512)
+SUMS = ("d_alpha", "d_beta", "d_parameter")
+ELMAN = ["d_a", "d_weight", "d_h0", "d_alpha", "d_beta", "d_parameter", "d_states"]
+GRU = ["d_a", "d_weight", "d_bias", "d_h0", "d_states"]
+LSTM = ["d_a", "d_weight", "d_h0", "d_c0", "d_peephole", "d_h"]
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> None:
+    """Free memory holds NaN, so that a number which no kernel wrote shows."""
+    poison = [torch.full((1 << n,), torch.nan, device="cuda") for n in range(8, 26) for _ in range(2)]
+    torch.cuda.synchronize()
+    del poison
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).cuda()
+
+
+def orthogonal(models: int, size: int, blocks: int = 1) -> Tensor:
+    drawn = normal(models * blocks, size, size, seed=1)
+    return torch.linalg.qr(drawn)[0].reshape(models, blocks * size, size).contiguous()
+
+
+def double(values: Any) -> list[Any]:
+    return [v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in values]
+
+
+def same(names: list[str], got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    for name, one, other in zip(names, got, expected, strict=True):
+        assert one.shape == other.shape, name
+        if other.numel():
+            error = ((one.double() - other).norm() / other.norm().clamp(min=1e-30)).item()
+            assert error < (CLOSE_SUM if name in SUMS else CLOSE), f"{name} is off by {error:.1e}"  # NaN fails too
+
+
+def elman_inputs(
+    size: int, batch: int, steps: int, models: int, activation: str, gated: bool
+) -> tuple[Tensor | None, ...]:
+    parameter = {"prelu": torch.full((models, 1), 0.3).cuda(), "modrelu": 0.1 * normal(models, size, seed=3)}.get(
+        activation
+    )
+    shares = [torch.full((models, 1), value).cuda() if gated else None for value in (0.3, 0.6)]
+    a = 0.3 * normal(models, steps, batch, size)
+    return a, orthogonal(models, size), normal(models, batch, size, seed=2), *shares, parameter
+
+
+def check_elman(
+    inputs: tuple[Tensor | None, ...], activation: str, sizes: list[int] | None, tile: plan.Tile | None = None
+) -> None:
+    expected = elman_torch.forward(*double(inputs), activation, sizes)
+    got = elman.forward(*inputs, activation, sizes, tile=tile)
+    same(["states", "kept"], got, expected)
+    grad = normal(*got[0].shape, seed=4)
+    # Back from the same numbers, rounded, so that every kink is on the same side for both.
+    kept = [v.float() for v in expected]
+    back = elman_torch.backward(*double((grad, *kept, *inputs[1:])), activation, sizes, True)
+    same(ELMAN, elman.backward(grad, *kept, *inputs[1:], activation, sizes, True, tile=tile), back)
+
+
+@pytest.mark.parametrize("batch", [1, 50, 256])
+@pytest.mark.parametrize("size", SIZES)
+def test_elman_sizes(size: int, batch: int) -> None:
+    check_elman(elman_inputs(size, batch, 3, 1, "tanh", False), "tanh", None)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_elman_long(size: int) -> None:
+    check_elman(elman_inputs(size, 50, 784, 1, "tanh", True), "tanh", None)
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
+@pytest.mark.parametrize("size", [100, 256, 1024])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation(activation: str, size: int, gated: bool) -> None:
+    # Few steps: near a kink two precisions may differ, and an error made once stays.
+    check_elman(elman_inputs(size, 5, 4, 2, activation, gated), activation, [5, 5, 3, 2])
+
+
+@pytest.mark.parametrize("size", [128, 256])
+def test_many_models(size: int) -> None:
+    check_elman(elman_inputs(size, 50, 20, 16, "tanh", False), "tanh", None)
+
+
+@pytest.mark.parametrize("mail", [False, True], ids=["barrier", "mail"])
+@pytest.mark.parametrize("size", [256, 512, 1024])
+def test_both_ways_to_exchange_states(size: int, mail: bool) -> None:
+    chosen = plan.choose(plan.ELMAN, size, 50, 1)
+    tile = plan.Tile(chosen.blocks, chosen.lanes, chosen.units, chosen.rows, chosen.held, mail)
+    check_elman(elman_inputs(size, 50, 784, 1, "tanh", False), "tanh", None, tile)
+
+
+@pytest.mark.parametrize("steps", [3, 784])
+@pytest.mark.parametrize("batch", [1, 50, 256])
+@pytest.mark.parametrize("size", GATED_SIZES)
+def test_gru(size: int, batch: int, steps: int) -> None:
+    if batch == 256 and steps == 784:
+        pytest.skip("the reference alone takes the memory of a small GPU")
+    a, weight = normal(1, steps, batch, 3 * size), orthogonal(1, size, 3)
+    inputs = a, weight, normal(1, size, seed=2), normal(1, batch, size, seed=3)
+    expected = gru_torch.forward(*double(inputs), None)
+    same(["states", "kept"], gru.forward(*inputs, None), expected)
+    kept = [v.float() for v in expected]
+    given = (normal(*kept[0].shape, seed=4), *kept, weight, inputs[3], None, True)
+    same(GRU, gru.backward(*given), gru_torch.backward(*double(given)))
+
+
+@pytest.mark.parametrize("steps", [3, 784])
+@pytest.mark.parametrize("batch", [1, 50, 256])
+@pytest.mark.parametrize("size", GATED_SIZES)
+def test_lstm(size: int, batch: int, steps: int) -> None:
+    if batch == 256 and steps == 784:
+        pytest.skip("the reference alone takes the memory of a small GPU")
+    a, weight = normal(1, steps, batch, 4 * size), orthogonal(1, size, 4)
+    states = normal(1, batch, size, seed=2), normal(1, batch, size, seed=3)
+    inputs = a, weight, *states, 0.3 * normal(1, 3 * size, seed=5)
+    expected = lstm_torch.forward(*double(inputs), None)
+    same(["h", "c", "gates"], lstm.forward(*inputs, None), expected)
+    kept = [v.float() for v in expected]
+    grads = normal(*kept[0].shape, seed=6), normal(*kept[0].shape, seed=7)
+    given = (*grads, *kept, *inputs[1:], False, None, True)
+    same(LSTM, lstm.backward(*given), lstm_torch.backward(*double(given)))
+
+
+@pytest.mark.parametrize("size", [128, 256, 1024])
+def test_the_same_bits_every_time(size: int) -> None:
+    inputs = elman_inputs(size, 50, 100, 1, "tanh", True)
+    seen = []
+    for _ in range(3):
+        kept = elman.forward(*inputs, "tanh", None)
+        seen.append((*kept, *elman.backward(kept[0], *kept, *inputs[1:], "tanh", None, True)))
+    for other in seen[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(seen[0], other, strict=True))
+
+
+def test_another_batch_compiles_nothing() -> None:
+    kernels = {
+        elman.kernel("forward", torch.empty(1, steps, batch, 100, device="cuda"), False, "tanh")
+        for steps, batch in ((3, 1), (700, 50), (10, 132))
+    }
+    assert len(kernels) == 1
+
+
+def test_on_a_stream_of_its_own() -> None:
+    inputs = elman_inputs(128, 50, 100, 1, "tanh", False)
+    expected = elman.forward(*inputs, "tanh", None)[0]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        got = elman.forward(*inputs, "tanh", None)[0]
+    stream.synchronize()
+    assert torch.equal(got, expected)
+
+
+def test_which_problems_run() -> None:
+    weight = torch.empty(1, 128, 128, device="cuda")
+    assert elman.runs(weight, None, weight)
+    assert not elman.runs(weight.double())
+    assert not elman.runs(weight, weight.cpu())
+    assert not elman.runs(torch.empty(1, 1025, 1025, device="cuda"))
+    assert not gru.runs(torch.empty(1, 3 * 513, 513, device="cuda"))

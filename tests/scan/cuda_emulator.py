@@ -1,0 +1,41 @@
+"""Runs the CUDA kernels on the CPU: the same sources, compiled by the system's C++ compiler behind `cuda_on_cpu.h`."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from torch import Tensor
+
+from evenflow.scan.cuda import build
+
+SHIM = Path(__file__).parent / "cuda_on_cpu.h"
+COMPILER = next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), None)
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w")
+
+
+class Emulator:
+    """A stand-in for `build.launch`; knows the kernels it was made with.
+
+    Attributes:
+        order: in which order threads take turns; a correct kernel does not mind.
+    """
+
+    def __init__(self, kernels: Iterable[build.Kernel], folder: Path) -> None:
+        self.names = {kernel: f"kernel_{n}" for n, kernel in enumerate(dict.fromkeys(kernels))}
+        self.order = 0
+        files = (*build.SHARED, "elman.cuh", "gru.cuh", "lstm.cuh")
+        text = SHIM.read_text() + "".join(build.read(file) for file in files)
+        text += "".join(kernel.entry(name) for kernel, name in self.names.items())
+        source, library = folder / "kernels.cpp", folder / "kernels.so"
+        source.write_text(text)
+        done = subprocess.run([str(COMPILER), *FLAGS, str(source), "-o", str(library)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:4000]
+        self.library = ctypes.CDLL(str(library))
+
+    def launch(self, kernel: build.Kernel, job: ctypes.Structure, like: Tensor, models: int, batch: int) -> None:
+        run = getattr(self.library, self.names[kernel])
+        run(ctypes.byref(job), -(-batch // kernel.tile.rows), models, kernel.memory, self.order)

@@ -1,0 +1,245 @@
+/* What machine.cuh is on a GPU, on a CPU: the same kernels, run by the host's compiler.
+
+   Every CUDA thread is a fiber with a stack of its own. A fiber runs until it meets a barrier (or a shuffle, which is a
+   barrier of its warp) and others go on; the order in which they take turns is a setting, and a kernel that needs no
+   luck gives the same bits in any order. Copies that run by themselves arrive as late as they may, and their target holds
+   NaN until then; when turns are taken in falling order they arrive at once. Shared memory starts as NaN, and a store outside it, or into another
+   block that has ended, stops the program. */
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+#define DEVICE inline
+#define EVERYWHERE
+#define UNROLL
+#define NO_UNROLL
+
+struct float4 {
+    float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+namespace emulated {
+
+struct Barrier {
+    int members = 0, arrived = 0;
+    long round = 0;
+    void arrive() {
+        if (++arrived == members) arrived = 0, round++;
+    }
+};
+
+struct Warp {
+    Barrier barrier;
+    float given[2][32];
+};
+
+struct Block {
+    std::vector<float> memory;
+    Barrier barrier;
+    std::vector<Warp> warps;
+    int rank, index, model, running;
+};
+
+struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack;
+    Block *block;
+    int thread;
+    bool done = false;
+    const Barrier *waits = nullptr; /* for its round to pass `round` */
+    long round = 0, cluster_round = 0;
+    std::vector<std::vector<std::pair<float *, const float *>>> copies{1}; /* groups; the last is open */
+};
+
+inline ucontext_t scheduler;
+inline Fiber *self;
+inline std::vector<Block> *cluster;
+inline Barrier cluster_barrier;
+inline void (*body)(const void *);
+inline const void *job;
+
+inline void fail(const char *what) {
+    std::fprintf(stderr, "emulated kernel: %s (block %d, thread %d)\n", what, self->block->index, self->thread);
+    std::abort();
+}
+
+inline void pause(const Barrier &barrier, long round) {
+    self->waits = &barrier, self->round = round;
+    if (barrier.round <= round) swapcontext(&self->context, &scheduler);
+}
+
+inline bool turned, early;
+
+/* Let others go on, and look again. */
+inline void turn() {
+    self->waits = nullptr, turned = true;
+    swapcontext(&self->context, &scheduler);
+}
+
+inline void meet(Barrier &barrier) {
+    const long round = barrier.round;
+    barrier.arrive();
+    pause(barrier, round);
+}
+
+inline void enter() {
+    body(job);
+    self->done = true;
+    self->block->running--;
+    swapcontext(&self->context, &scheduler);
+}
+
+/* Run one cluster of `blocks` blocks. The order of turns: 0 rising, 1 falling, else a stride through all fibers. */
+inline void run_cluster(int first_block, int blocks, int threads, int floats, int model, int order) {
+    std::vector<Block> all(blocks);
+    early = order == 1;
+    cluster = &all;
+    cluster_barrier = Barrier{blocks * threads};
+    for (int b = 0; b < blocks; b++) {
+        all[b].memory.assign(floats, std::numeric_limits<float>::quiet_NaN());
+        all[b].barrier.members = all[b].running = threads;
+        all[b].warps.resize(threads / 32);
+        for (auto &warp : all[b].warps) warp.barrier.members = 32;
+        all[b].rank = b, all[b].index = first_block + b, all[b].model = model;
+    }
+    std::vector<Fiber> fibers(blocks * threads);
+    for (size_t n = 0; n < fibers.size(); n++) {
+        Fiber &fiber = fibers[n];
+        fiber.block = &all[n / threads], fiber.thread = n % threads;
+        fiber.stack.resize(32768);
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.data();
+        fiber.context.uc_stack.ss_size = fiber.stack.size();
+        fiber.context.uc_link = nullptr;
+        makecontext(&fiber.context, enter, 0);
+    }
+    size_t left = fibers.size();
+    long idle = 0; /* rounds of turns in which some fiber did nothing but look at its mailbox */
+    while (left) {
+        bool moved = false;
+        turned = false;
+        for (size_t n = 0; n < fibers.size(); n++) {
+            const size_t turn = order == 0 ? n : order == 1 ? fibers.size() - 1 - n : (n * 37 + 11) % fibers.size();
+            Fiber &fiber = fibers[turn]; /* 37 is prime to any number of whole warps */
+            if (fiber.done || (fiber.waits && fiber.waits->round <= fiber.round)) continue;
+            self = &fiber;
+            swapcontext(&scheduler, &fiber.context);
+            moved = true;
+            left -= fiber.done;
+        }
+        idle = turned ? idle + 1 : 0;
+        if (!moved || idle > 100000) fail("every thread waits for another");
+    }
+}
+
+inline void check(const float *at, int count, const Block &block) {
+    const float *low = block.memory.data();
+    if (at < low || at + count > low + block.memory.size()) fail("outside shared memory");
+}
+
+template <class Job, void (*FUNCTION)(const Job &)> void call(const void *given) { FUNCTION(*(const Job *)given); }
+
+} // namespace emulated
+
+/* A kernel becomes a function of its job, the size of its grid and the order of turns. */
+#define ENTRY(name, threads, blocks, job_type, ...)                                                         \
+    extern "C" void name(const job_type *given, int tiles, int models, int bytes, int order) {              \
+        emulated::body = emulated::call<job_type, __VA_ARGS__>;                                             \
+        emulated::job = given;                                                                              \
+        for (int model = 0; model < models; model++)                                                        \
+            for (int tile = 0; tile < tiles; tile++)                                                        \
+                emulated::run_cluster(tile * blocks, blocks, threads, bytes / 4, model, order);             \
+    }
+
+inline int thread_index() { return emulated::self->thread; }
+inline int block_index() { return emulated::self->block->index; }
+inline int model_index() { return emulated::self->block->model; }
+inline float *block_memory() { return emulated::self->block->memory.data(); }
+
+inline float shuffle_xor(float value, int mask) {
+    auto &warp = emulated::self->block->warps[emulated::self->thread / 32];
+    float *given = warp.given[warp.barrier.round & 1];
+    const int lane = emulated::self->thread % 32;
+    given[lane] = value;
+    emulated::meet(warp.barrier);
+    return given[lane ^ mask];
+}
+
+template <int BLOCKS> void barrier_arrive() {
+    if (BLOCKS == 1) return;
+    emulated::self->cluster_round = emulated::cluster_barrier.round;
+    emulated::cluster_barrier.arrive();
+}
+
+template <int BLOCKS> void barrier_wait() {
+    if (BLOCKS == 1)
+        emulated::meet(emulated::self->block->barrier);
+    else
+        emulated::pause(emulated::cluster_barrier, emulated::self->cluster_round);
+}
+
+template <int N> void store_at(float *at, int rank, const float (&value)[N]) {
+    emulated::Block &block = (*emulated::cluster)[rank];
+    emulated::check(at, N, *emulated::self->block);
+    if (block.running < (int)block.warps.size() * 32) emulated::fail("a store into a block that is ending");
+    float *far = block.memory.data() + (at - block_memory());
+    for (int n = 0; n < N; n++) far[n] = value[n];
+}
+
+/* A mailbox is two counters in shared memory, as on a GPU; the number of the round is kept beside its fibers. */
+struct Mailbox {
+    int32_t expected; /* less those that have come; below zero when bytes came before they were expected */
+    int32_t rounds;   /* over since it was opened, times two, and one more while nothing is expected yet */
+};
+static_assert(sizeof(Mailbox) == 8, "as an mbarrier");
+
+inline void mail_settle(Mailbox *box) {
+    if (box->expected == 0 && !(box->rounds & 1)) box->rounds += 3; /* one round more, and unarmed again */
+}
+
+inline void mail_open(Mailbox *box) { box->expected = 0, box->rounds = 1; }
+
+inline void mail_expect(Mailbox *box, int bytes) {
+    if (!(box->rounds & 1)) emulated::fail("a mailbox expects twice in one round");
+    box->expected += bytes, box->rounds -= 1;
+    mail_settle(box);
+}
+
+template <int N> void mail_store(float *at, Mailbox *box, int rank, const float (&value)[N]) {
+    const long offset = (float *)box - block_memory();
+    store_at(at, rank, value);
+    auto *far = (Mailbox *)((*emulated::cluster)[rank].memory.data() + offset);
+    far->expected -= N * 4;
+    mail_settle(far);
+}
+
+inline void mail_wait(Mailbox *box, int odd) {
+    while ((box->rounds >> 1 & 1) == odd) emulated::turn();
+}
+
+inline void copy_start(float *to, const float *from) {
+    emulated::check(to, 1, *emulated::self->block);
+    if (emulated::early) {
+        *to = *from;
+        return;
+    }
+    *to = std::numeric_limits<float>::quiet_NaN();
+    emulated::self->copies.back().push_back({to, from});
+}
+
+inline void copy_close() { emulated::self->copies.emplace_back(); }
+
+template <int PENDING> void copy_wait() {
+    auto &copies = emulated::self->copies;
+    while (copies.size() > PENDING + 1) {
+        for (auto &copy : copies.front()) *copy.first = *copy.second;
+        copies.erase(copies.begin());
+    }
+}

@@ -1,0 +1,136 @@
+"""The CUDA kernels before they meet a GPU: what the plan covers, how sources are joined, and the cache on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from evenflow.activations import ACTIVATIONS
+from evenflow.scan.cuda import build, elman, gru, lstm, plan
+
+# A block of a Hopper GPU: threads, bytes of shared memory, registers of a multiprocessor and of a thread.
+THREADS, SHARED_BYTES, REGISTERS, REGISTERS_OF_A_THREAD = 1024, 227 * 1024, 65536, 255
+BATCHES = (1, 50, 256, 100_000)
+
+
+def states(hidden: int, batch: int = 50, models: int = 1) -> torch.Tensor:
+    return torch.empty(models, 3, batch, hidden, device="meta")
+
+
+def kernels(hidden: int, batch: int) -> list[build.Kernel]:
+    found = []
+    for way in ("forward", "backward"):
+        found += [elman.kernel(way, states(hidden, batch), gated, "tanh") for gated in (False, True)]
+        if plan.covers(plan.GRU_FORWARD, hidden, clusters=True):
+            found += [gru.kernel(way, states(hidden, batch)), lstm.kernel(way, states(hidden, batch), 4, True, False)]
+    return found
+
+
+@pytest.mark.parametrize(
+    "hidden", [1, 2, 7, 8, 31, 33, 65, 100, 127, 129, 193, 256, 257, 384, 512, 513, 767, 1000, 1024]
+)
+def test_every_tile_of_the_plan_can_be_launched(hidden: int) -> None:
+    for kernel in (k for batch in BATCHES for k in kernels(hidden, batch)):
+        tile = kernel.tile
+        assert kernel.threads <= THREADS
+        assert kernel.threads % 32 == 0
+        assert kernel.memory <= SHARED_BYTES
+        assert tile.owned(hidden) * tile.blocks >= hidden
+        held = min(tile.weights(hidden, kernel.out, kernel.into), 4 * tile.held * tile.units * kernel.out)
+        wanted = held + tile.rows * tile.units * kernel.out  # weights and sums
+        assert wanted < min(REGISTERS_OF_A_THREAD, REGISTERS // kernel.threads)
+
+
+def test_the_plan_fills_the_gpu_once_where_it_can() -> None:
+    for hidden, batch, models in (
+        (128, 50, 1),
+        (128, 256, 1),
+        (256, 50, 1),
+        (256, 256, 1),
+        (512, 50, 1),
+        (512, 256, 1),
+        (1024, 50, 1),
+    ):
+        tile = plan.choose(plan.ELMAN, hidden, batch, models)
+        assert models * -(-batch // tile.rows) * tile.blocks <= plan.PROCESSORS, (hidden, batch, models)
+
+
+def test_without_clusters_small_sizes_remain() -> None:
+    assert plan.covers(plan.ELMAN, 192, clusters=False)
+    assert plan.covers(plan.LSTM_FORWARD, 96, clusters=False)
+    assert plan.choose(plan.LSTM_FORWARD, 96, 256, 1).blocks > 1
+    assert plan.choose(plan.LSTM_FORWARD, 96, 256, 1, clusters=False).blocks == 1
+    assert not plan.covers(plan.ELMAN, 193, clusters=False)
+    assert not plan.covers(plan.ELMAN, 1025, clusters=True)
+    assert not plan.covers(plan.LSTM_FORWARD, 513, clusters=True)
+
+
+def test_tensors_of_a_cpu_do_not_run_here() -> None:
+    weight = torch.empty(1, 8, 8)
+    assert not elman.runs(weight, None)
+    assert not gru.runs(weight)
+    assert not lstm.runs(weight)
+
+
+def test_batch_and_steps_are_not_compiled_in() -> None:
+    few, many = (
+        elman.kernel("forward", torch.empty(1, t, b, 64, device="meta"), False, "tanh") for t, b in ((3, 7), (900, 132))
+    )
+    assert few.text() == many.text()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations_are_compiled_in(activation: str) -> None:
+    text = elman.kernel("forward", states(64), False, activation).text()
+    assert f", {activation.upper()}, false>" in text
+    assert activation.upper() in build.read("activation.cuh")
+
+
+def test_what_is_compiled_is_kept(tmp_path: Path) -> None:
+    made = []
+
+    def make() -> bytes:
+        made.append(1)
+        return b"code"
+
+    path = tmp_path / "new" / "kernel.cubin"
+    assert [build.cached(path, make) for _ in range(3)] == [b"code"] * 3
+    assert len(made) == 1
+    assert [p.name for p in path.parent.iterdir()] == ["kernel.cubin"]
+    path.write_bytes(b"")  # as a full disk leaves it
+    assert build.cached(path, make) == b"code"
+    assert path.read_bytes() == b"code"
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert build.cached(tmp_path / "file" / "kernel.cubin", lambda: b"code") == b"code"
+
+
+def test_the_fingerprint_follows_the_text_the_gpu_and_the_versions() -> None:
+    assert len({build.fingerprint(*of) for of in (("a", "sm_90"), ("b", "sm_90"), ("a", "sm_100"))}) == 3
+
+
+@pytest.fixture
+def nvrtc() -> None:
+    try:
+        build.nvrtc_version()
+    except build.CudaError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.parametrize("hidden", [100, 1024])
+def test_nvrtc_compiles(hidden: int) -> None:
+    for kernel in kernels(hidden, 50):
+        assert build.compiled(kernel.text(), "sm_90")[:4] == b"\x7fELF"
+
+
+@pytest.mark.usefixtures("nvrtc")
+def test_what_nvrtc_says_is_shown() -> None:
+    with pytest.raises(build.CudaError) as raised:
+        build.compiled("nonsense", "sm_90")
+    assert "for sm_90: " in str(raised.value)
+    assert "nonsense" in str(raised.value)

@@ -1,0 +1,272 @@
+"""The CUDA kernels, run on the CPU by `cuda_on_cpu.h`: every output and gradient against the torch operations and
+against autograd through the plain equation in double precision.
+
+What this cannot show is speed, and whether a GPU's memory is as orderly as the emulation; `tests/gpu` runs them there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from cuda_cases import BATCH, MODELS, STEPS, Case, elman_inputs, gru_inputs, lstm_inputs, normal, states_of
+from cuda_emulator import COMPILER, Emulator
+from torch import Tensor
+
+from evenflow.activations import ACTIVATIONS
+from evenflow.scan import elman_torch, gru_torch, lstm_torch
+from evenflow.scan.cuda import build, elman, gru, lstm, problem
+from evenflow.scan.cuda.plan import Tile
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
+
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}  # single precision, sums of at most 64 products in another order
+RAGGED = {"even": None, "ragged": (4, 3, 3, 1)}  # rows running at each step; must not rise
+
+
+PLAIN = Case(12, Tile(1, 8, 4, 2))  # padded units, one item per lane
+PAIRS = Case(12, Tile(1, 4, 4, 4))  # several items per lane, so that the two units of a pair are one thread's
+APART = Case(20, Tile(2, 8, 2, 2))  # a cluster
+SHAPES = [
+    Case(8, Tile(1, 8, 4, 1)),
+    Case(12, Tile(1, 16, 8, 4)),
+    Case(20, Tile(1, 4, 4, 4, held=1)),
+    Case(32, Tile(1, 32, 4, 1)),
+    Case(40, Tile(1, 8, 4, 2, held=0)),
+    Case(64, Tile(1, 16, 8, 1)),
+    Case(20, Tile(4, 8, 2, 2)),
+    Case(32, Tile(2, 16, 4, 8)),
+    Case(40, Tile(4, 16, 4, 1, mail=True)),
+    Case(64, Tile(8, 16, 2, 4, held=0, mail=True)),
+    Case(40, Tile(16, 8, 2, 4, mail=True)),
+    Case(40, None),
+]
+GATES = [Case(20, Tile(1, 8, 4, 2)), APART, *SHAPES[1:3], Case(40, Tile(4, 8, 2, 2, held=1)), *SHAPES[-2:]]
+LSTMS = {
+    "plain": (4, False, False),
+    "peephole": (4, True, False),
+    "1997": (3, False, True),
+    "3 gates": (3, False, False),
+}
+
+
+def kernels() -> Iterator[build.Kernel]:
+    """All that this file runs, so that they are compiled in one go."""
+    for way in ("forward", "backward"):
+        for case in [PLAIN, PAIRS, APART]:
+            for activation in ACTIVATIONS:
+                for gated in (False, True) if case is PLAIN else (case is PAIRS,):
+                    yield elman.kernel(way, states_of(case), gated, activation, case.tile)
+        for case in SHAPES:
+            yield elman.kernel(way, states_of(case), True, "tanh", case.tile)
+        for case in GATES:
+            yield gru.kernel(way, states_of(case), case.tile)
+            yield lstm.kernel(way, states_of(case), 4, True, False, case.tile)
+        for gates, peephole, truncated in LSTMS.values():
+            yield lstm.kernel(way, states_of(APART), gates, peephole, truncated, APART.tile)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    return Emulator(kernels(), tmp_path_factory.mktemp("kernels"))
+
+
+@pytest.fixture(autouse=True)
+def emulated(machine: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
+    machine.order = 0
+    monkeypatch.setattr(build, "launch", machine.launch)
+    return machine
+
+
+def same(names: str, got: tuple[Tensor, ...], expected: tuple[Tensor, ...], **bounds: float) -> None:
+    for name, one, other in zip(names.split(), got, expected, strict=True):
+        torch.testing.assert_close(one, other, **(bounds or CLOSE), msg=lambda said, name=name: f"{name}: {said}")
+
+
+ELMAN = "d_a d_weight d_h0 d_alpha d_beta d_parameter d_states"
+
+
+def check_elman(case: Case, activation: str, gated: bool, ragged: tuple[int, ...] | None, tap: bool) -> None:
+    inputs = elman_inputs(case, activation, gated)
+    expected = elman_torch.forward(*inputs, activation, ragged)
+    got = elman.forward(*inputs, activation, ragged, tile=case.tile)
+    same("states kept", got, expected)
+    grad = normal(*expected[0].shape, seed=4)
+    back = elman_torch.backward(grad, *expected, *inputs[1:], activation, ragged, tap)
+    # The way back starts from the same numbers, so that a kink is on the same side for both.
+    same(ELMAN, elman.backward(grad, *expected, *inputs[1:], activation, ragged, tap, tile=case.tile), back)
+
+
+@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
+@pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation(activation: str, gated: bool, ragged: tuple[int, ...] | None) -> None:
+    check_elman(PLAIN, activation, gated, ragged, tap=True)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_in_a_cluster_and_with_several_items_per_thread(activation: str) -> None:
+    check_elman(APART, activation, False, (4, 3, 3, 1), tap=False)
+    check_elman(PAIRS, activation, True, None, tap=False)
+
+
+def test_a_slope_in_brackets() -> None:
+    check_elman(PLAIN, "leaky(0.5)", False, None, tap=False)
+
+
+@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
+@pytest.mark.parametrize("case", SHAPES, ids=str)
+def test_shapes(case: Case, ragged: tuple[int, ...] | None) -> None:
+    check_elman(case, "tanh", True, ragged, tap=True)
+
+
+@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
+@pytest.mark.parametrize("case", GATES, ids=str)
+def test_gru(case: Case, ragged: tuple[int, ...] | None) -> None:
+    for bias in (True, False):
+        a, weight, shift, h0 = gru_inputs(case.hidden)
+        inputs = (a, weight, shift if bias else None, h0)
+        expected = gru_torch.forward(*inputs, ragged)
+        same("states kept", gru.forward(*inputs, ragged, tile=case.tile), expected)
+        given = (normal(*expected[0].shape, seed=4), *expected, weight, h0, ragged, bias)
+        got = gru.backward(*given, tile=case.tile)
+        same("d_a d_weight d_bias d_h0 d_states", got, gru_torch.backward(*given))
+
+
+LSTM = "d_a d_weight d_h0 d_c0 d_peephole d_h"
+
+
+def check_lstm(case: Case, kind: tuple[int, bool, bool], ragged: tuple[int, ...] | None) -> None:
+    gates, peephole, truncated = kind
+    inputs = lstm_inputs(case.hidden, gates, peephole)
+    expected = lstm_torch.forward(*inputs, ragged)
+    same("h c gates", lstm.forward(*inputs, ragged, tile=case.tile), expected)
+    grads = normal(*expected[0].shape, seed=5), normal(*expected[0].shape, seed=6)
+    for grad_h, grad_c, tap in ((*grads, True), (grads[0], None, False), (None, grads[1], False)):
+        given = (grad_h, grad_c, *expected, *inputs[1:], truncated, ragged, tap)
+        same(LSTM, lstm.backward(*given, tile=case.tile), lstm_torch.backward(*given))
+
+
+@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
+@pytest.mark.parametrize("kind", LSTMS.values(), ids=LSTMS)
+def test_lstm_kinds(kind: tuple[int, bool, bool], ragged: tuple[int, ...] | None) -> None:
+    check_lstm(APART, kind, ragged)
+
+
+@pytest.mark.parametrize("case", GATES, ids=str)
+def test_lstm_shapes(case: Case) -> None:
+    check_lstm(case, (4, True, False), (4, 3, 3, 1))
+
+
+def by_autograd(
+    step: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor], a: Tensor, grad: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """Outputs of the plain loop over `step` in double precision, and gradients by a and the inputs."""
+    a, leaves = a.double().requires_grad_(), [v.double().requires_grad_() for v in inputs]
+    state: tuple[Tensor, ...] = ()
+    outs = []
+    for a_t in a.unbind(1):
+        state = step(a_t, state, *leaves)
+        outs.append(state[0])
+    out = torch.stack(outs, 1)
+    return out, list(torch.autograd.grad(out, [a, *leaves], grad.double()))
+
+
+def test_elman_against_autograd_in_double_precision() -> None:
+    a, weight, h0, alpha, beta, _ = elman_inputs(SHAPES[8], "tanh", True)
+
+    def step(
+        a_t: Tensor, state: tuple[Tensor, ...], weight: Tensor, h0: Tensor, alpha: Tensor, beta: Tensor
+    ) -> tuple[Tensor]:
+        (h,) = state or (h0,)
+        return (alpha[:, None] * (a_t + h @ weight.mT).tanh() + beta[:, None] * h,)
+
+    grad = normal(*a.shape, seed=4)
+    states, expected = by_autograd(step, [weight, h0, alpha, beta], a, grad)
+    got = elman.forward(a, weight, h0, alpha, beta, None, "tanh", None, tile=SHAPES[8].tile)
+    back = elman.backward(grad, *got, weight, h0, alpha, beta, None, "tanh", None, False, tile=SHAPES[8].tile)
+    same("states", (got[0].double(),), (states,))
+    same("d_a d_weight d_h0 d_alpha d_beta", tuple(v.double() for v in back[:5]), tuple(expected))
+
+
+def test_gru_against_autograd_in_double_precision() -> None:
+    size = APART.hidden
+    a, weight, bias, h0 = gru_inputs(size)
+
+    def step(a_t: Tensor, state: tuple[Tensor, ...], weight: Tensor, bias: Tensor, h0: Tensor) -> tuple[Tensor]:
+        (h,) = state or (h0,)
+        r, z, q = (h @ weight.mT).chunk(3, -1)
+        a_r, a_z, a_n = a_t.chunk(3, -1)
+        z = (a_z + z).sigmoid()
+        return ((1 - z) * (a_n + (a_r + r).sigmoid() * (q + bias[:, None])).tanh() + z * h,)
+
+    grad = normal(MODELS, STEPS, BATCH, size, seed=4)
+    states, expected = by_autograd(step, [weight, bias, h0], a, grad)
+    got = gru.forward(a, weight, bias, h0, None, tile=APART.tile)
+    back = gru.backward(grad, *got, weight, h0, None, False, tile=APART.tile)
+    same("states", (got[0].double(),), (states,))
+    same("d_a d_weight d_bias d_h0", tuple(v.double() for v in back[:4]), tuple(expected))
+
+
+def test_lstm_against_autograd_in_double_precision() -> None:
+    size = APART.hidden
+    a, weight, h0, c0, peephole = lstm_inputs(size, 4, True)
+
+    def step(
+        a_t: Tensor, state: tuple[Tensor, ...], weight: Tensor, h0: Tensor, c0: Tensor, peephole: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        h, c = state or (h0, c0)
+        i, f, g, o = (a_t + h @ weight.mT).chunk(4, -1)
+        p_i, p_f, p_o = peephole[:, None].chunk(3, -1)
+        c = (f + p_f * c).sigmoid() * c + (i + p_i * c).sigmoid() * g.tanh()
+        return (o + p_o * c).sigmoid() * c.tanh(), c
+
+    grad = normal(MODELS, STEPS, BATCH, size, seed=5)
+    states, expected = by_autograd(step, [weight, h0, c0, peephole], a, grad)
+    got = lstm.forward(a, weight, h0, c0, peephole, None, tile=APART.tile)
+    back = lstm.backward(grad, None, *got, weight, h0, c0, peephole, False, None, False, tile=APART.tile)
+    same("h", (got[0].double(),), (states,))
+    same("d_a d_weight d_h0 d_c0 d_peephole", tuple(v.double() for v in back[:5]), tuple(expected))
+
+
+@pytest.mark.parametrize("order", [1, 2], ids=["falling", "scattered"])
+@pytest.mark.parametrize("case", [SHAPES[1], SHAPES[6], SHAPES[8], SHAPES[10]], ids=str)
+def test_the_order_of_threads_does_not_matter(case: Case, order: int, emulated: Emulator) -> None:
+    inputs = elman_inputs(case, "tanh", True)
+    seen = []
+    for emulated.order in (0, order):
+        states, kept = elman.forward(*inputs, "tanh", None, tile=case.tile)
+        seen.append(
+            (states, kept, *elman.backward(states, states, kept, *inputs[1:], "tanh", None, True, tile=case.tile))
+        )
+    same(f"states kept {ELMAN}", *seen, atol=0, rtol=0)
+
+
+def test_rows_at_their_end_are_zero_whatever_lies_beyond() -> None:
+    inputs = elman_inputs(PLAIN, "tanh", False)
+    inputs[0][:, 3, 1:] = torch.nan
+    sizes = (4, 3, 3, 1)
+    states, kept = elman.forward(*inputs, "tanh", sizes, tile=PLAIN.tile)
+    grad = normal(*states.shape)
+    grad[:, 3, 1:] = torch.nan
+    d_a, *rest = elman.backward(grad, states, kept, *inputs[1:], "tanh", sizes, True, tile=PLAIN.tile)
+    for value in (states, d_a, rest[-1]):
+        assert not value[:, 3, 1:].any()
+        assert not value.isnan().any()
+
+
+def test_one_row_does_not_touch_another() -> None:
+    inputs = elman_inputs(APART, "tanh", False)
+    clean, _ = elman.forward(*inputs, "tanh", None, tile=APART.tile)
+    inputs[0][0, 1, 2] = torch.nan
+    spoilt, _ = elman.forward(*inputs, "tanh", None, tile=APART.tile)
+    assert spoilt[0, 1:, 2].isnan().all()
+    spoilt[0, 1:, 2] = clean[0, 1:, 2]
+    torch.testing.assert_close(spoilt, clean, atol=0, rtol=0)
+
+
+def test_lengths_of_rows() -> None:
+    assert problem.lengths((4, 3, 3, 1), 4, torch.empty(0)).tolist() == [4, 3, 3, 1]
+    assert problem.lengths((2, 2), 3, torch.empty(0)).tolist() == [2, 2, 0]
+    assert problem.lengths(None, 3, torch.empty(0)) is None
