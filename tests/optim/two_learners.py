@@ -16,6 +16,7 @@ from evenflow import RNN, SequenceModel
 from evenflow.optim import GeodesicAdam, GeodesicSGD, HessianFree, Joined, TemporalSimplex, divide
 from evenflow.penalties import make
 from evenflow.tasks import TemporalOrder
+from evenflow.training.launch import leave
 
 STEPS = 4
 TASK = TemporalOrder(length=8)
@@ -72,8 +73,8 @@ def main(folder: Path) -> None:
         newton.step(batch(step, rank), batch(step + 50, rank))
     weights["HessianFree"] = model.state_dict()
     torch.save(weights, folder / f"weights-{rank}.pt")
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    leave()  # when nothing of `main` refers to the group any more
