@@ -217,6 +217,29 @@ def test_seeds_are_trained_side_by_side(tmp_path, capsys):
     assert "Mean best validation mse of 3:" in capsys.readouterr().out
 
 
+def test_seeds_are_gone_on_with_as_a_whole(tmp_path, capsys, monkeypatch):
+    from evenflow.training.loop import Loop
+
+    options = ["--hidden", "4", "--steps", "6", "--batch-size", "4", "-t", "length=5", "--device", "cpu", "-q"]
+    options += ["--checkpoint-every", "2"]
+    assert run("train", "adding", "rnn", "--seeds", "11", "--folder", tmp_path / "alone", *options) == 0
+    alone = capsys.readouterr().out
+    look = Loop.look
+
+    def interrupted(loop, found=None):
+        if loop.step == 5:
+            raise KeyboardInterrupt
+        look(loop, found)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "look", interrupted)
+        assert run("train", "adding", "rnn", "--seeds", "11", "--folder", tmp_path / "run", *options) == 1
+    said = capsys.readouterr().err
+    assert said == "evenflow: interrupted; a run goes on where it was with `evenflow resume FOLDER`\n"
+    assert run("resume", tmp_path / "run", "-q") == 0
+    assert capsys.readouterr().out.split("The runs")[0] == alone.split("The runs")[0]
+
+
 def test_all_seeds_may_diverge(tmp_path, capsys):
     options = ["--hidden", "4", "--steps", "30", "-t", "length=5", "--rate", "1e30", "--optimizer", "sgd", "-q"]
     assert run("train", "adding", "irnn", "--seeds", "2", "--folder", str(tmp_path), "--device", "cpu", *options) == 1

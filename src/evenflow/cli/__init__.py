@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from evenflow.cli import data, lists, look, reproduce, train  # each hangs its commands on the app
 from evenflow.cli.app import app, complain
 
+INTERRUPTED = 130  # what the parser makes of Ctrl-C in a command
+
 __all__ = ["app", "data", "lists", "look", "main", "reproduce", "train"]
 
 
@@ -23,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_flush_denormal(True)  # a vanishing gradient is full of denormals, which slow a CPU down
     try:
         code = app(args=arguments, prog_name="evenflow", standalone_mode=False)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
     except (ValueError, OSError) as error:
         code = complain(str(error), 2)
     except KeyboardInterrupt:

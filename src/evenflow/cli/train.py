@@ -62,15 +62,23 @@ def train(
 
 
 def train_seeds(config: dict[str, Any], seeds: int, folder: Path, quiet: bool) -> None:
-    """Train the config with several seeds as one population, and print each and their mean."""
+    """Train the config with several seeds as one population."""
+    first = config["training"]["seed"]
+    numbers = range(first, first + seeds)
+    configs = [config | {"training": config["training"] | {"seed": seed}} for seed in numbers]
+    show_seeds(configs, [folder / f"seed-{seed}" for seed in numbers], folder, quiet)
+
+
+def show_seeds(
+    configs: list[dict[str, Any]], folders: list[Path], folder: Path, quiet: bool, resume: bool = False
+) -> None:
+    """Train or go on with configs that differ in their seed, and print each and their mean."""
     import numpy as np
 
     from evenflow.training import NonFiniteLoss, train_population
 
-    first = config["training"]["seed"]
-    numbers = range(first, first + seeds)
-    configs = [config | {"training": config["training"] | {"seed": seed}} for seed in numbers]
-    results = train_population(configs, [folder / f"seed-{seed}" for seed in numbers], progress=not quiet)
+    numbers = [config["training"].get("seed", 0) for config in configs]
+    results = train_population(configs, folders, resume=resume, progress=not quiet)
     table = new_table("seed", "validation", "test", "verdict")
     measured = []
     for seed, result in zip(numbers, results, strict=True):
@@ -93,10 +101,19 @@ def train_seeds(config: dict[str, Any], seeds: int, folder: Path, quiet: bool) -
 def resume(folder: Folder, quiet: Quiet = False) -> None:
     """Go on with a run that was killed or interrupted; it ends as if it never had been.
 
+    The folder of several seeds (`train --seeds`) is gone on with as a whole.
+
     Example:  evenflow resume runs/adding-sgornn
     """
+    from evenflow.training import Run
     from evenflow.training import resume as run
 
+    seeds = sorted(
+        (path.parent for path in folder.glob("seed-*/config.toml")), key=lambda path: (len(path.name), path.name)
+    )
+    if seeds and not (folder / "config.toml").is_file():
+        show_seeds([Run(path).config for path in seeds], seeds, folder, quiet, resume=True)
+        return
     finish(run(folder, progress=not quiet), folder)
 
 
