@@ -105,6 +105,9 @@ def test_orthonormal_bases_have_an_optimiser_of_their_own(bases):
     assert [type(member).__name__ for member in optimizer.optimizers] == ["RMSprop", BASES[bases].__name__]
 
 
-def test_a_rate_for_bases_that_are_not_there():
-    with pytest.raises(ValueError, match=r"^bases_rate goes with a factorized map, got a model with no orthonormal"):
-        make_optimizer(RNN(2, 6), Settings(bases_rate=1e-4))
+@pytest.mark.parametrize(("name", "value"), [("bases_rate", 1e-4), ("bases", "adam")])
+def test_a_way_for_bases_that_are_not_there(name, value):
+    with pytest.raises(
+        ValueError, match=rf"^{name} goes with a factorized map, got a model with no orthonormal bases$"
+    ):
+        make_optimizer(RNN(2, 6), Settings(**{name: value}))

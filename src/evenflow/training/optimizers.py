@@ -60,8 +60,9 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
     ordinary, orthonormal = divide(model, settings.rate, settings.bases_rate)
     if not ordinary and not orthonormal:
         raise ValueError("model has no parameter to train, at least one must require a gradient")
-    if settings.bases_rate is not None and not orthonormal:
-        raise ValueError("bases_rate goes with a factorized map, got a model with no orthonormal bases")
+    for name, default in (("bases_rate", None), ("bases", "sgd")):
+        if getattr(settings, name) != default and not orthonormal:
+            raise ValueError(f"{name} goes with a factorized map, got a model with no orthonormal bases")
     members = [OPTIMIZERS[settings.optimizer](ordinary, settings)] if ordinary else []
     if orthonormal:
         members.append(BASES[settings.bases](orthonormal, lr=settings.rate))
