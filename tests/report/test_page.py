@@ -189,6 +189,23 @@ def test_a_metric_other_than_the_loss_gets_its_own_plot_and_columns(tmp_path: Pa
     assert "Best accuracy" in text
 
 
+def test_temporal_components_are_drawn_where_runs_have_them(four: list[Path], tmp_path: Path) -> None:
+    plain = write_report(four[:2], tmp_path / "plain.html").read_text()
+    assert "Temporal components before training" not in plain
+    path = four[0] / "probes.npz"
+    arrays = dict(np.load(path))
+    falling = np.geomspace(1e-6, 2.5, arrays["gradient_norm"].shape[1]).astype(np.float32)
+    np.savez(path, **arrays, component_norm=falling)
+    page = write_report(four[:2], tmp_path / "page.html").read_text()
+    assert "Temporal components before training" in page
+    series = json.loads(scripts(page)[0])["components"]["series"]
+    assert len(series) == 1
+    shown = 10.0 ** np.frombuffer(base64.b64decode(series[0]["y"]), "<f4")
+    np.testing.assert_allclose([shown[0], shown[-1]], [1e-6, 2.5], rtol=1e-4)
+    np.savez(path, **arrays, component_norm=falling[:-1])  # of another length: left out
+    assert "Temporal components" not in write_report(four[:2], tmp_path / "page.html").read_text()
+
+
 def test_nothing_outside_is_named(four: list[Path], tmp_path: Path) -> None:
     page = write_report(four[:2], tmp_path / "page.html").read_text()
     plots, code = scripts(page)

@@ -285,7 +285,8 @@ def test_the_folder_says_how_it_ended_and_fit_goes_on(tmp_path, error, state):
     expected = fit(alone, TASK, **QUICK, probe_every=2)
     options = {"folder": tmp_path / "run", "checkpoint_every": 5, "probe_every": 2}
     with pytest.raises(type(error)):
-        fit(model_for(num_layers=2, dropout=0.5), Crashing(9, error), **options, **QUICK)
+        # Six updates and four probes, the first of which takes the loss twice, less the one that raises.
+        fit(model_for(num_layers=2, dropout=0.5), Crashing(10, error), **options, **QUICK)
     status = Run(tmp_path / "run").status
     assert (status["state"], status["step"]) == (state, 6)
     assert "\n" not in status["message"]

@@ -11,7 +11,7 @@ import torch
 
 from evenflow import RNN, SequenceModel, create, fit
 from evenflow.bounds import gradient_band
-from evenflow.probes import gradient_flow, jacobian_norms, spectrum
+from evenflow.probes import gradient_flow, jacobian_norms, spectrum, temporal_components
 from evenflow.tasks import make
 from evenflow.tasks.task import Batch
 from evenflow.training import Run
@@ -188,3 +188,32 @@ def test_logs_that_cannot_be_written_are_refused(tmp_path: Path, monkeypatch: py
     with pytest.raises(ValueError, match=r"^tensorboard needs the package of that name: pip install"):
         fit(model, ADDING, folder=tmp_path / "run", tensorboard=True, **QUICK)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["rnn", "sgornn", "gru"])
+def test_temporal_components_before_the_first_update(name: str, tmp_path: Path) -> None:
+    model = SequenceModel(create(name, 2, UNITS), 1)
+    batch = ADDING.batch(40, torch.Generator().manual_seed(0))
+    expected = temporal_components(model, batch.inputs, batch.targets, ADDING.loss).norms
+    probing = Probing(seed=0)
+    probing.look(0, model, batch, ADDING.loss)
+    with torch.no_grad():
+        model.output.weight.mul_(7)
+    probing.look(2, model, batch, ADDING.loss)
+    arrays = probing.arrays()
+    assert arrays is not None
+    np.testing.assert_allclose(arrays["component_norm"], expected.detach(), rtol=SAME)
+    again = Probing(seed=0)
+    again.restore(arrays, 0)
+    found = again.arrays()
+    assert found is not None
+    np.testing.assert_array_equal(found["component_norm"], arrays["component_norm"])
+    assert found["step"].tolist() == [0]
+
+
+def test_a_layer_without_temporal_components_goes_without() -> None:
+    probing = Probing(seed=0)
+    probing.look(0, SequenceModel(create("lstm", 2, UNITS), 1), ADDING.batch(4, torch.Generator()), ADDING.loss)
+    arrays = probing.arrays()
+    assert arrays is not None
+    assert "component_norm" not in arrays

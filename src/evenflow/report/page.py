@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 import evenflow
 from evenflow.report import bands, curves, heatmap, settings, singular, views
-from evenflow.report.profiles import profiles
+from evenflow.report.profiles import component_profile, profiles
 from evenflow.report.reading import read
 from evenflow.report.record import Record
 from evenflow.report.svg import Panel
@@ -68,9 +68,10 @@ def render(runs: Sequence[Record], title: str | None = None, intro: str | None =
     learning = [curves.train_loss(runs), curves.valid_loss(runs)] + ([] if same else [curves.valid_metric(runs)])
     learning.append(curves.gradient_norm(runs))
     maps, layers, lines = heatmap.heat_maps(runs), heatmap.layer_maps(runs), profiles(runs)
+    components = component_profile(runs)
     matrices = singular.singular_values(runs) if any(run.singular is not None for run in runs) else []
     theory = _alternating(bands.over_training(runs), bands.over_lags(runs)) if _any_jacobian(runs) else []
-    panels = [*learning, *maps, *lines, *(panel for _, panel in [*layers, *matrices, *theory])]
+    panels = [*learning, *maps, *lines, *components, *(panel for _, panel in [*layers, *matrices, *theory])]
     script = (Path(__file__).parent / "page.js").read_text()
     return environment.get_template("page.html").render(
         title=title or views.title(runs),
@@ -83,6 +84,7 @@ def render(runs: Sequence[Record], title: str | None = None, intro: str | None =
         heat_maps=maps,
         layer_maps=layers,
         profiles=lines,
+        components=components,
         singular=matrices,
         bands=theory,
         any_probes=any(run.probe_norm is not None for run in runs),

@@ -27,13 +27,30 @@ POINTS, FIGURE_POINTS = 400, 5_000  # of a line, and of all lines of a figure
 def profiles(runs: Sequence[Record]) -> list[Panel]:
     """Two plots: at the first probe and at the last."""
     scale = shared_scale(runs)
+    rows = [[None if r.probe_norm is None else r.probe_norm[which] for r in runs] for which in (0, -1)]
     return [
-        _profile("profile-first", "At the first probe", 0, runs, scale),
-        _profile("profile-last", "At the last probe", -1, runs, scale),
+        _profile("profile-first", "At the first probe", runs, rows[0], scale),
+        _profile("profile-last", "At the last probe", runs, rows[1], scale),
     ]
 
 
-def _profile(key: str, title: str, which: int, runs: Sequence[Record], scale: Scale | None) -> Panel:
+def component_profile(runs: Sequence[Record]) -> list[Panel]:
+    """One plot of the temporal components before training; none where no run has them.
+
+    Of runs that differ in their spectral radius it is the document's figure (Galvan, 3.1).
+    """
+    rows = [run.components for run in runs]
+    usable = [row[np.isfinite(row) & (row > 0)] for row in rows if row is not None]
+    if not any(len(row) for row in usable):
+        return []
+    values = np.log10(np.concatenate(usable))
+    scale = Scale(float(values.min()), float(values.max()), "neither")
+    return [_profile("components", "Temporal components before training", runs, rows, scale)]
+
+
+def _profile(
+    key: str, title: str, runs: Sequence[Record], rows: Sequence[np.ndarray | None], scale: Scale | None
+) -> Panel:
     panel = Panel(key, title)
     if scale is None:
         panel.notes.append("No run has a gradient that is a finite number above zero.")
@@ -41,11 +58,10 @@ def _profile(key: str, title: str, which: int, runs: Sequence[Record], scale: Sc
     parts, series = [], []
     with drawing(480, 300) as figure:
         axes = figure.add_subplot()
-        for index, run in enumerate(runs):
-            if run.probe_norm is None or run.probe_step is None:
-                panel.notes.append(f"{run.label} has no probes.")
+        for index, (run, row) in enumerate(zip(runs, rows, strict=True)):
+            if row is None:
+                panel.notes.append(f"{run.label} has none." if key == "components" else f"{run.label} has no probes.")
                 continue
-            row = run.probe_norm[which]
             parts.append(f"the gradient of {run.label} {reach.sentence(row)}")
             usable = np.isfinite(row) & (row > 0)
             if not usable.any():
@@ -61,7 +77,7 @@ def _profile(key: str, title: str, which: int, runs: Sequence[Record], scale: Sc
             series.append(hover.Series(run.label, series_name(index), time, row[keep]))
         log_axis(axes, 10 ** (scale.low - 0.3), 10 ** (scale.high + 0.3), powers=True)
         count_axis(axes, "time step t")
-        axes.set_xlim(1, max(2, *(r.probe_norm.shape[1] for r in runs if r.probe_norm is not None)))
+        axes.set_xlim(1, max(2, *(len(row) for row in rows if row is not None)))
         panel.alt = f"Line plot of the gradient norm against time steps. {title}: " + "; ".join(parts) + "."
         panel.svg = inline(figure, key, panel.alt)
         panel.hover = hover.lines(axes, "step", series)

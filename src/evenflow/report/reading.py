@@ -87,6 +87,9 @@ def _more_probes(arrays: dict[str, np.ndarray], order: np.ndarray, record: Recor
     record.jacobian = found("jacobian_norm", None, T)
     record.singular = found("singular_values", None, len(record.matrices), 4)
     record.band = found("band", None, 2)
+    components = arrays.get("component_norm")
+    if components is not None and components.shape == (T,) and components.dtype.kind == "f":
+        record.components = components.astype(np.float64)
 
 
 def _task(options: dict[str, Any]) -> tasks.Task | None:

@@ -19,7 +19,7 @@ class Record:
     NaN in empty cells; rows: for each column which of the N rows hold a value, so that a NaN that was measured is not
     taken for an empty cell; status: how it went, as training left it; probe_step (K,) and probe_norm (K, T), or None,
     and then probe_gap says why. Of the other arrays of probes.npz, each or None: layer_norm (K, L, T), jacobian (K, T),
-    singular (K, N, 4) with the names of the N matrices, band (K, 2).
+    singular (K, N, 4) with the names of the N matrices, band (K, 2), components (T).
     """
 
     folder: Path
@@ -35,6 +35,7 @@ class Record:
     jacobian: np.ndarray | None = None
     singular: np.ndarray | None = None
     band: np.ndarray | None = None
+    components: np.ndarray | None = None
     matrices: list[str] = field(default_factory=list)
     status: dict[str, Any] = field(default_factory=dict)
     note: str = ""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from evenflow.recurrent import Recurrent
 
 SEQUENCES = 32  # of the batch, for the Jacobian: each has a random vector of its own
+ONCE = ("matrix", "component_norm")  # arrays without a row for each probe
 STATISTICS = ("mean", "deviation", "smallest", "largest")  # the last dimension of singular_values
 
 Arrays = dict[str, np.ndarray]
@@ -33,6 +34,8 @@ class Probing:
         matrix: ``(N)``, the names of those.
         band: ``(K, 2)``, what a step multiplies a Jacobian by at least and at most; `bounds.gradient_band`. Plain and
             scalar-gated layers have one, so ``√h band^lag`` is around `jacobian_norm`.
+        component_norm: ``(T)``, the norms of the gradient's shares in time before the first update, where the layer has
+            them; `probes.temporal_components`. Once, because they take as long as several gradients.
 
     Note on the Jacobian: with v of entries ±1, ``E ‖Jᵀv‖² = ‖J‖_F²``, and one backward pass through the layer's own
     scan gives Jᵀv for all lags. Each of up to 32 sequences has its own v, the same at every probe; their root mean
@@ -51,6 +54,7 @@ class Probing:
         self._seed = seed
         self._rows: list[Arrays] = []
         self._matrices: list[str] = []
+        self._components: np.ndarray | None = None
 
     def look(self, step: int, model: nn.Module, batch: Batch, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         """Add a row. Weights that are not finite are passed over: the loop stops at them before it saves anything."""
@@ -79,6 +83,8 @@ class Probing:
             pass
         else:
             row["band"] = np.array((band.lower_rate, band.upper_rate))
+        if step == 0:
+            self._components = _components(model, batch._replace(inputs=inputs, targets=targets), loss)
         self._rows.append(row)
 
     def arrays(self) -> Arrays | None:
@@ -87,13 +93,28 @@ class Probing:
             return None
         everywhere = [name for name in self._rows[-1] if all(name in row for row in self._rows)]
         found = {name: np.stack([row[name] for row in self._rows]) for name in everywhere}
-        return found | {"matrix": np.array(self._matrices)}
+        once = {} if self._components is None else {"component_norm": self._components}
+        return found | {"matrix": np.array(self._matrices)} | once
 
     def restore(self, arrays: Mapping[str, np.ndarray], until: int) -> None:
         """Go back to the rows up to a step, as `arrays` gave them."""
         self._matrices = arrays["matrix"].tolist() if "matrix" in arrays else []
         kept = np.flatnonzero(arrays["step"] <= until)
-        self._rows = [{name: array[i] for name, array in arrays.items() if name != "matrix"} for i in kept]
+        self._components = arrays.get("component_norm") if len(kept) else None
+        self._rows = [{name: array[i] for name, array in arrays.items() if name not in ONCE} for i in kept]
+
+
+def _components(model: nn.Module, batch: Batch, loss: Callable[[Tensor, Tensor], Tensor]) -> np.ndarray | None:
+    """The norms of the temporal components, or None for a layer that has none."""
+    from evenflow.probes.recurrence import at_rest
+    from evenflow.probes.temporal_components import temporal_components
+
+    try:
+        with at_rest(model):
+            found = temporal_components(model, batch.inputs, batch.targets, loss, batch.lengths)  # type: ignore[arg-type]
+    except ValueError:  # two state vectors, two directions, or a model of another kind
+        return None
+    return found.norms.detach().float().cpu().numpy()
 
 
 def _jacobian(model: nn.Module, layer: Recurrent, inputs: Tensor, lengths: Tensor | None, seed: int) -> np.ndarray:
