@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from evenflow import create
 from evenflow.activations import ACTIVATIONS
-from evenflow.scan import elman_torch, gru_torch, lstm_torch
-from evenflow.scan.cuda import elman, gru, lstm, plan
+from evenflow.scan import choice, elman_torch, gru_torch, lstm_torch
+from evenflow.scan.cuda import build, elman, gru, lstm, plan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -178,8 +179,72 @@ def test_on_a_stream_of_its_own() -> None:
 
 def test_which_problems_run() -> None:
     weight = torch.empty(1, 128, 128, device="cuda")
-    assert elman.runs(weight, None, weight)
-    assert not elman.runs(weight.double())
-    assert not elman.runs(weight, weight.cpu())
-    assert not elman.runs(torch.empty(1, 1025, 1025, device="cuda"))
-    assert not gru.runs(torch.empty(1, 3 * 513, 513, device="cuda"))
+    assert elman.missing(weight, None, weight) is None
+    assert elman.missing(weight.double()) is not None
+    assert elman.missing(weight, weight.cpu()) is not None
+    assert elman.missing(torch.empty(1, 1025, 1025, device="cuda")) is not None
+    assert gru.missing(torch.empty(1, 3 * 513, 513, device="cuda")) is not None
+
+
+@pytest.mark.parametrize("batch", [3, 10])
+def test_linear_recurrences_run_in_pieces(batch: int) -> None:
+    inputs = elman_inputs(33, batch, 10_000, 1, "identity", False)
+    assert elman._pieces(inputs[0]) > 2
+    check_elman(inputs, "identity", None)
+    few = elman_inputs(33, batch, 100, 1, "identity", False)
+    assert elman._pieces(few[0]) == 1
+
+
+@pytest.mark.parametrize("name", ["rnn", "gru", "lstm", "sgornn", "lstm-1997", "lstm-peephole"])
+def test_layers_take_the_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer on a GPU gives what its loop gives, ragged batches, several layers and both directions included."""
+    torch.manual_seed(0)
+    launched = []
+    launch = build.launch
+    monkeypatch.setattr(build, "launch", lambda kernel, *rest: (launched.append(kernel), launch(kernel, *rest)))
+    x = torch.nn.utils.rnn.pack_sequence([normal(n, 3, seed=n) for n in (9, 7, 7, 1)])
+    layer = create(name, 3, 16, num_layers=2, bidirectional=True).cuda()
+    results = []
+    for engine in ("auto", "reference"):
+        layer.engine = engine
+        layer.zero_grad()
+        output, state = layer(x)
+        h = state[0] if isinstance(state, tuple) else state
+        (output.data.sin().sum() + h.square().sum()).backward()
+        results.append([output.data.detach(), h.detach(), *(p.grad for p in layer.parameters())])
+    assert len(launched) == 8  # two layers, two directions, there and back
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_double_precision_layer_says_that_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_said", set())
+    layer = create("rnn", 2, 4).cuda().double()
+    with pytest.warns(RuntimeWarning, match=r"step by step.*float32, not torch.float64"):
+        layer(torch.zeros(3, 1, 2, device="cuda", dtype=torch.float64))
+
+
+def test_recurrences_can_be_captured() -> None:
+    """No kernel waits for the host, so that a whole training step can become a CUDA graph."""
+    layer = create("sgornn", 2, 16).cuda()
+    x = normal(5, 3, 2)
+
+    def step() -> Tensor:
+        for p in layer.parameters():
+            p.grad = None
+        output = layer(x)[0]
+        output.sum().backward()
+        return output
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = step()
+    x.copy_(normal(5, 3, 2, seed=9))
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.testing.assert_close(output, layer(x)[0])

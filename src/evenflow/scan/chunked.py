@@ -13,12 +13,14 @@ overflows.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 # The norm of W^c over that of an orthogonal matrix, √H. A matrix whose powers stay below this loses less than a digit.
 GROWTH = 10.0
+Loop = Callable[[Tensor, Tensor, Tensor], Tensor]
 # Multiplications in one step up to which pieces are chosen. On a CPU this is measured: at H = 128 and T = 10,000 a
 # training pass in pieces takes 0.3 of the loop's time at one row, 0.4 at two, 0.8 at four and 1.3 at eight. On other
 # devices it is counted: below this a step's multiplications take less than a microsecond, and its launch takes several.
@@ -38,41 +40,39 @@ def pays(a: Tensor) -> bool:
     return 0 < models * batch * hidden**2 <= (CPU_STEP if a.device.type == "cpu" else DEVICE_STEP)
 
 
-def scan(a: Tensor, weight: Tensor, h0: Tensor) -> Tensor | None:
+def scan(a: Tensor, weight: Tensor, h0: Tensor, pieces: int | None = None, loop: Loop | None = None) -> Tensor | None:
     """All states ``(M, T, B, H)`` of ``h_t = W h_{t-1} + a_t``, or None where powers of W grow.
+
+    Args:
+        pieces: how many; √T of them if not given.
+        loop: gives all states of a, W and h0, step by step; torch operations if not given.
 
     Shapes:
         a: ``(M, T, B, H)``; weight: ``(M, H, H)``; h0: ``(M, B, H)``.
     """
-    models, steps, batch, hidden = a.shape
-    each = math.isqrt(steps)
+    _, steps, batch, hidden = a.shape
+    loop = loop or _loop
+    each = steps // pieces if pieces else math.isqrt(steps)
     count = steps // each
     power = torch.linalg.matrix_power(weight.double(), each)
     if not bool((power.norm(dim=(1, 2)) <= GROWTH * math.sqrt(hidden)).all()):  # also where it is not finite
         return None
-    # (c, M, pieces * B, H): step j of all pieces lies together.
-    rows = a[:, : each * count].unflatten(1, (count, each)).permute(2, 0, 1, 3, 4).reshape(each, models, -1, hidden)
-    end = rows[0]
-    transposed = weight.mT
-    for row in rows[1:]:
-        end = torch.baddbmm(row, end, transposed)
-    ends = end.view(models, count, batch, hidden).double()
+    # (M, c, pieces * B, H): step j of all pieces lies together.
+    rows = a[:, : each * count].unflatten(1, (count, each)).transpose(1, 2).flatten(2, 3)
+    ends = loop(rows, weight, torch.zeros_like(rows[:, 0]))[:, -1].unflatten(1, (count, batch)).double()
     starts, transposed_power = [h0.double()], power.mT
     for end in ends.unbind(1):
         starts.append(torch.baddbmm(end, starts[-1], transposed_power))
-    start = torch.stack(starts[:-1], 1).to(a.dtype).view(models, count * batch, hidden)
-    states = (
-        _loop(rows, transposed, start).view(each, models, count, batch, hidden).permute(1, 2, 0, 3, 4).flatten(1, 2)
-    )
+    start = torch.stack(starts[:-1], 1).to(a.dtype).flatten(1, 2)
+    states = loop(rows, weight, start).unflatten(2, (count, batch)).transpose(1, 2).flatten(1, 2)
     if each * count == steps:
         return states
-    rest = _loop(a[:, each * count :].transpose(0, 1), transposed, states[:, -1])
-    return torch.cat([states, rest.transpose(0, 1)], 1)
+    rest = loop(a[:, each * count :].contiguous(), weight, states[:, -1].contiguous())
+    return torch.cat([states, rest], 1)
 
 
-def _loop(a: Tensor, transposed: Tensor, h: Tensor) -> Tensor:
-    """All states, for a ``(T, M, rows, H)``."""
-    states = torch.empty_like(a, memory_format=torch.contiguous_format)
-    for row, out in zip(a.unbind(0), states.unbind(0), strict=True):
+def _loop(a: Tensor, weight: Tensor, h: Tensor) -> Tensor:
+    states, transposed = torch.empty_like(a, memory_format=torch.contiguous_format), weight.mT
+    for row, out in zip(a.unbind(1), states.unbind(1), strict=True):
         h = torch.baddbmm(row, h, transposed, out=out)
     return states

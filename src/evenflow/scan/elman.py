@@ -1,7 +1,7 @@
 """The Elman and scalar-gated recurrence as one operator with a hand-written backward pass over the whole sequence.
 
 No autograd graph is built per step, and the weight gradient is a single product over all steps at the end. The work is
-done by the compiled library where there is one, else in torch operations.
+done by the compiled library on a CPU, by kernels on a GPU, and in torch operations where neither is to be had.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from evenflow import activations
-from evenflow.scan import elman_native, elman_torch, native
+from evenflow.scan import elman_native, elman_torch
+from evenflow.scan.choice import choose
+from evenflow.scan.cuda import elman as elman_cuda
 from evenflow.scan.operator import operator
 
 
@@ -34,7 +36,7 @@ def _forward(
     The tap is zeros, there for its gradient alone, and so is not added.
     """
     members = (a, weight, h0, alpha, beta, parameter)
-    run = elman_native if engine == "auto" and native.runs(*members) else elman_torch
+    run = choose(engine, weight, members, elman_native, elman_cuda, elman_torch)
     return run.forward(*(None if v is None else v.contiguous() for v in members), activation, batch_sizes)
 
 
@@ -57,7 +59,7 @@ def _backward(
     With G_t = ∂L/∂h_t and D_t = ∂L/∂a_t:  ``G_t = grad_t + D_{t+1} W + β G_{t+1}``,  ``D_t = α f'(a_t) G_t``.
     """
     members = (grad, states, kept, weight, h0, alpha, beta, parameter)
-    run = elman_native if engine == "auto" and native.runs(*members) else elman_torch
+    run = choose(engine, weight, members, elman_native, elman_cuda, elman_torch)
     ready = (None if v is None else v.contiguous() for v in members)
     return run.backward(*ready, activation, batch_sizes, want_state_gradient)
 

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.scan import gru_native, gru_torch, native
+from evenflow.scan import gru_native, gru_torch
+from evenflow.scan.choice import choose
+from evenflow.scan.cuda import gru as gru_cuda
 from evenflow.scan.operator import operator
 
 
@@ -26,7 +28,7 @@ def _forward(
     The weight ``(M, 3H, H)`` is the gates' U above the candidate's U_n, the bias ``(M, H)`` the candidate's c.
     """
     members = (a, weight, bias, h0)
-    run = gru_native if engine == "auto" and native.runs(*members) else gru_torch
+    run = choose(engine, weight, members, gru_native, gru_cuda, gru_torch)
     return run.forward(*(None if v is None else v.contiguous() for v in members), batch_sizes)
 
 
@@ -45,7 +47,7 @@ def _backward(
     With G_t = ∂L/∂h_t and D = ∂L/∂(r, z, q) before their activations:  ``G_t = grad_t + D_{t+1} W + z_{t+1} G_{t+1}``.
     """
     members = (grad, states, kept, weight, h0)
-    run = gru_native if engine == "auto" and native.runs(*members) else gru_torch
+    run = choose(engine, weight, members, gru_native, gru_cuda, gru_torch)
     return run.backward(*(v.contiguous() for v in members), batch_sizes, want_state_gradient)
 
 

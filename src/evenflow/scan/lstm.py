@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.scan import lstm_native, lstm_torch, native
+from evenflow.scan import lstm_native, lstm_torch
+from evenflow.scan.choice import choose
+from evenflow.scan.cuda import lstm as lstm_cuda
 from evenflow.scan.operator import operator
 
 
@@ -31,7 +33,7 @@ def _forward(
     The peephole ``(M, 3H)`` is p_i, p_f, p_o. A truncated gradient does not pass from the gates to the state before.
     """
     members = (a, weight, h0, c0, peephole)
-    run = lstm_native if engine == "auto" and native.runs(*members) else lstm_torch
+    run = choose(engine, weight, members, lstm_native, lstm_cuda, lstm_torch)
     return run.forward(*(None if v is None else v.contiguous() for v in members), batch_sizes)
 
 
@@ -57,7 +59,7 @@ def _backward(
     ``+ p_o D^o_t + p_i D^i_{t+1} + p_f D^f_{t+1}``.
     """
     members = (grad_h, grad_c, h, c, gates, weight, h0, c0, peephole)
-    run = lstm_native if engine == "auto" and native.runs(*members) else lstm_torch
+    run = choose(engine, weight, members, lstm_native, lstm_cuda, lstm_torch)
     ready = (None if v is None else v.contiguous() for v in members)
     return run.backward(*ready, truncated, batch_sizes, want_state_gradient)
 

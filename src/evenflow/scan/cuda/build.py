@@ -61,11 +61,11 @@ class Kernel:
     streams: int = 1
     paired: bool = False
 
-    @property
+    @functools.cached_property
     def threads(self) -> int:
         return self.tile.threads(self.hidden)
 
-    @property
+    @functools.cached_property
     def memory(self) -> int:
         return self.tile.memory(self.hidden, self.out, self.into, self.streams)
 
@@ -154,6 +154,27 @@ def place(kernel: Kernel, device: int) -> Path:
 
 def _architecture(device: int) -> str:
     return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+
+
+@functools.cache
+def missing(device: int) -> str | None:
+    """Why nothing can be compiled for, or started on, this GPU; None where it can."""
+    try:
+        driver_version()
+        known = _architectures()
+    except CudaError as why:
+        return str(why)
+    wanted = _architecture(device)
+    return None if int(wanted[3:]) in known else f"NVRTC {'.'.join(map(str, nvrtc_version()))} does not know {wanted}"
+
+
+def _architectures() -> list[int]:
+    """Compute capabilities, times ten, that NVRTC compiles for."""
+    count = ctypes.c_int()
+    _check_nvrtc(_nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+    numbers = (ctypes.c_int * count.value)()
+    _check_nvrtc(_nvrtc().nvrtcGetSupportedArchs(numbers))
+    return list(numbers)
 
 
 def resources(kernel: Kernel, device: int) -> dict[str, int]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from evenflow import activations
-from evenflow.scan import native
+from evenflow.scan import chunked, native
 from evenflow.scan.cuda import build, plan, problem
-from evenflow.scan.cuda.problem import fits, lengths, weight_gradient
+from evenflow.scan.cuda.problem import lengths, weight_gradient
+
+# What a linear recurrence in pieces costs beyond its steps: for each piece, and once.
+STEPS_PER_PIECE, STEPS_TO_BEGIN = 40, 1600
 
 Job = native.structure(
     "Elman",
@@ -21,9 +26,9 @@ Job = native.structure(
 )
 
 
-def runs(weight: Tensor, *tensors: Tensor | None) -> bool:
-    """Whether the kernels can take these tensors."""
-    return fits(plan.ELMAN, weight, *tensors)
+def missing(weight: Tensor, *tensors: Tensor | None) -> str | None:
+    """Why the kernels cannot take these tensors, or None where they can."""
+    return problem.missing(plan.ELMAN, weight, *tensors)
 
 
 def forward(
@@ -38,6 +43,11 @@ def forward(
     *,
     tile: plan.Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
+    if activation == "identity" and alpha is None and batch_sizes is None and tile is None:
+        pieces = _pieces(a)
+        found = chunked.scan(a, weight, h0, pieces, _steps) if pieces > 1 else None
+        if found is not None:
+            return found, a.new_empty(0)
     fresh = torch.empty_like if batch_sizes is None else torch.zeros_like  # rows at their end are not written
     states = fresh(a)
     keeps = alpha is not None or not activations.make(activation).reads_output
@@ -65,6 +75,14 @@ def backward(
     *,
     tile: plan.Tile | None = None,
 ) -> tuple[Tensor, ...]:
+    if activation == "identity" and alpha is None and batch_sizes is None and tile is None:
+        pieces = _pieces(grad)
+        start = torch.zeros_like(h0)
+        back = chunked.scan(grad.flip(1), weight.mT.contiguous(), start, pieces, _steps) if pieces > 1 else None
+        if back is not None:  # D_t = grad_t + D_{t+1} W is such a recurrence too, and G_t = D_t
+            d_a, none = back.flip(1), states.new_empty(0)
+            by_states = d_a.clone() if want_state_gradient else none
+            return d_a, weight_gradient(d_a, states, h0), d_a[:, 0] @ weight, none, none, none, by_states
     fresh = torch.empty_like if batch_sizes is None else torch.zeros_like
     d_a, d_h0 = fresh(states), torch.empty_like(h0)
     d_states = fresh(states) if want_state_gradient else None
@@ -94,6 +112,31 @@ def backward(
     return d_a, weight_gradient(d_a, states, h0), d_h0, *rest
 
 
+def _steps(a: Tensor, weight: Tensor, h0: Tensor) -> Tensor:
+    """All states of a linear recurrence, one step after another."""
+    states = torch.empty_like(a)
+    job = _job(a, weight, h0, None, None, None, "identity", None, a=a, states=states)
+    build.launch(kernel("forward", a, False, "identity"), job, a, a.shape[0], a.shape[2])
+    return states
+
+
+def _pieces(a: Tensor) -> int:
+    """Into how many pieces a linear recurrence of ``(M, T, B, H)`` is cut, to run side by side where rows are few.
+
+    Two passes of T / p steps take the place of one of T. What the p pieces have to do one after another, and what it
+    takes to begin, is counted in steps.
+    """
+    models, steps, batch, _ = a.shape
+    if (
+        models * batch * steps == 0 or torch.cuda.is_current_stream_capturing()
+    ):  # it looks at a number, and waits for it
+        return 1
+    tile = kernel("forward", a[:, :, :1], False, "identity").tile
+    rows = problem.processors(a.device) * tile.together // tile.blocks * tile.rows
+    count = min(rows // (models * batch), int(math.sqrt(steps / STEPS_PER_PIECE)))
+    return count if count > 2 and steps > 2 * steps / count + STEPS_PER_PIECE * count + STEPS_TO_BEGIN else 1
+
+
 def _total(sums: Tensor | None, n: int, like: Tensor | None) -> Tensor | None:
     """Sum n over the batch and, where a model has one number of this kind, over its units."""
     if sums is None or like is None:
@@ -104,14 +147,28 @@ def _total(sums: Tensor | None, n: int, like: Tensor | None) -> Tensor | None:
 
 def kernel(way: str, states: Tensor, gated: bool, activation: str, tile: plan.Tile | None = None) -> build.Kernel:
     """The kernel that runs `way` ("forward" or "backward") for states ``(M, T, B, H)``; the plan chooses the tile."""
-    hidden = states.shape[-1]
+    models, _, batch, hidden = states.shape
+    return _kernel(way, hidden, batch, models, states.device, gated, activation, tile)
+
+
+@functools.cache
+def _kernel(
+    way: str,
+    hidden: int,
+    batch: int,
+    models: int,
+    device: torch.device,
+    gated: bool,
+    activation: str,
+    tile: plan.Tile | None,
+) -> build.Kernel:
     f = activations.make(activation)
     return build.Kernel(
         "elman",
         f"elman_{way}",
         (f.name.upper(), str(gated).lower()),
         hidden,
-        tile or problem.tile(plan.ELMAN, states),
+        tile or problem.tile(plan.ELMAN, hidden, batch, models, device),
         streams=1 if way == "forward" else 3 if gated else 2,
         paired=f.name == "oplu",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from evenflow.scan import native
 from evenflow.scan.cuda import build, plan, problem
-from evenflow.scan.cuda.problem import fits, lengths, weight_gradient
+from evenflow.scan.cuda.problem import lengths, weight_gradient
 
 Job = native.structure(
     "Gru",
@@ -18,9 +19,9 @@ Job = native.structure(
 )
 
 
-def runs(weight: Tensor, *tensors: Tensor | None) -> bool:
-    """Whether the kernels can take these tensors."""
-    return fits(plan.GRU_FORWARD, weight, *tensors)
+def missing(weight: Tensor, *tensors: Tensor | None) -> str | None:
+    """Why the kernels cannot take these tensors, or None where they can."""
+    return problem.missing(plan.GRU_FORWARD, weight, *tensors)
 
 
 def forward(
@@ -95,8 +96,15 @@ def backward(
 
 def kernel(way: str, states: Tensor, tile: plan.Tile | None = None) -> build.Kernel:
     """The kernel that runs `way` ("forward" or "backward") for states ``(M, T, B, H)``; the plan chooses the tile."""
-    hidden = states.shape[-1]
+    models, _, batch, hidden = states.shape
+    return _kernel(way, hidden, batch, models, states.device, tile)
+
+
+@functools.cache
+def _kernel(
+    way: str, hidden: int, batch: int, models: int, device: torch.device, tile: plan.Tile | None
+) -> build.Kernel:
     table = plan.GRU_FORWARD if way == "forward" else plan.GRU_BACKWARD
-    tile = tile or problem.tile(table, states)
+    tile = tile or problem.tile(table, hidden, batch, models, device)
     out, into, streams = (3, 1, 3) if way == "forward" else (1, 3, 6)
     return build.Kernel("gru", f"gru_{way}", (), hidden, tile, out, into, streams)

@@ -1,8 +1,7 @@
 """How a recurrence is shared out on a GPU: which tile runs which size.
 
-The tables hold what was measured on an H200 with a sketch of these kernels (Elman, H = 64 to 512) and, for the other
-sizes and cells, what fits by count: `docs/kernels.md` says which is which. `benchmarks/recurrence_cuda.py` times the
-neighbours of every entry.
+The tables hold what was fastest on an H200 among the tiles that `benchmarks/recurrence_cuda.py` tries at H = 64, 128,
+192, 256, 384, 512, 768 and 1024; `docs/kernels.md` has the times.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ class Tile:
         rows: of the batch, run side by side.
         held: columns of four weights that a thread keeps in registers; the rest lie in shared memory.
         mail: the blocks of a cluster count what arrives instead of meeting at a barrier; see `exchange.cuh`.
+        together: of its blocks that one multiprocessor runs at once.
     """
 
     blocks: int
@@ -32,6 +32,7 @@ class Tile:
     rows: int
     held: int = ALL
     mail: bool = False
+    together: int = 1
 
     def owned(self, hidden: int) -> int:
         """Units of a block, rounded up to whole warps."""
@@ -69,41 +70,43 @@ def _rows(tile: Tile, *rows: int) -> tuple[Tile, ...]:
     return tuple(replace(tile, rows=r) for r in rows)
 
 
+def _mail(*tiles: Tile) -> tuple[Tile, ...]:
+    return tuple(replace(tile, mail=True) for tile in tiles)
+
+
 ELMAN: Table = (
-    (32, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
-    (64, _rows(Tile(1, 16, 4, 1), 1, 2, 4)),
-    (128, (Tile(1, 16, 8, 1), Tile(1, 8, 4, 2), Tile(1, 16, 8, 4))),
-    (192, _rows(Tile(1, 16, 8, 1), 1, 2)),
-    (256, (Tile(4, 16, 4, 2), Tile(2, 16, 4, 4))),
-    (512, (Tile(8, 16, 4, 4), Tile(8, 16, 4, 8, held=6), Tile(8, 16, 4, 16, held=4))),
-    (768, (Tile(16, 32, 4, 8, held=4),)),
-    (1024, (Tile(16, 16, 4, 8, held=8),)),
+    (64, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
+    (128, _rows(Tile(1, 8, 8, 1), 1, 2, 4)),
+    (192, (*_mail(Tile(2, 16, 8, 1)), Tile(1, 8, 8, 1), Tile(1, 16, 8, 2))),
+    (256, _mail(Tile(4, 16, 4, 2), Tile(2, 16, 4, 4))),
+    (384, _mail(Tile(8, 16, 4, 2, together=2), *_rows(Tile(8, 16, 4, 4), 4, 8))),
+    (512, _mail(Tile(8, 16, 4, 4), Tile(8, 16, 4, 8, held=4))),
+    (768, _mail(Tile(16, 32, 4, 8, held=4))),
+    (1024, _mail(Tile(16, 16, 4, 8, held=8))),
 )
 GRU_FORWARD: Table = (
-    (32, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
-    (64, _rows(Tile(1, 16, 4, 1), 1, 2, 4)),
-    (128, _rows(Tile(1, 8, 4, 1), 1, 2)),
-    (256, (*_rows(Tile(8, 16, 2, 4), 4, 8), Tile(8, 16, 2, 16, held=2))),
-    (512, (Tile(16, 16, 2, 8, held=4),)),
+    (64, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
+    (128, (*_mail(Tile(2, 8, 4, 1)), *_rows(Tile(1, 8, 4, 1), 1, 2))),
+    (256, _mail(*_rows(Tile(8, 16, 2, 4), 4, 8), Tile(8, 16, 2, 16, held=2))),
+    (512, _mail(Tile(16, 16, 2, 8, held=4))),
 )
 GRU_BACKWARD: Table = (
-    *GRU_FORWARD[:3],
-    (256, (*_rows(Tile(8, 16, 2, 4), 4, 8), Tile(8, 16, 2, 16, held=8))),
-    (512, (Tile(16, 16, 2, 8, held=16),)),
+    *GRU_FORWARD[:2],
+    (256, (Tile(8, 16, 4, 4), *_mail(Tile(8, 16, 2, 8), Tile(8, 16, 2, 16, held=8)))),
+    (512, _mail(Tile(16, 16, 2, 8, held=16))),
 )
 LSTM_FORWARD: Table = (
-    (32, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
-    (64, _rows(Tile(1, 16, 4, 1), 1, 2, 4)),
-    (96, (Tile(1, 8, 4, 1), *_rows(Tile(2, 16, 4, 1), 2, 4))),
-    (128, _rows(Tile(2, 16, 4, 1), 1, 2, 4)),
-    (256, (Tile(8, 16, 2, 4), Tile(8, 16, 2, 8, held=3))),
-    (512, (Tile(16, 16, 2, 4, held=4), Tile(16, 16, 2, 8, held=3))),
+    (64, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
+    (96, (Tile(1, 8, 4, 1), *_mail(*_rows(Tile(2, 16, 4, 1), 2, 4)))),
+    (128, _mail(*_rows(Tile(2, 16, 4, 1), 1, 2, 4))),
+    (256, _mail(Tile(8, 16, 2, 4), Tile(8, 16, 2, 8, held=3))),
+    (512, _mail(Tile(16, 16, 2, 8, held=3))),
 )
 LSTM_BACKWARD: Table = (
-    *LSTM_FORWARD[:4],
-    (256, _rows(Tile(8, 16, 2, 4), 4, 8)),
-    (384, (Tile(16, 16, 2, 8, held=16),)),
-    (512, (Tile(16, 16, 2, 4, held=16),)),  # eight rows do not fit
+    *LSTM_FORWARD[:3],
+    (256, (Tile(8, 32, 4, 4), *_mail(Tile(8, 16, 2, 8)))),
+    (384, _mail(Tile(16, 16, 2, 8, held=16))),
+    (512, (Tile(16, 16, 2, 8, held=24),)),
 )
 
 
@@ -112,12 +115,17 @@ def covers(table: Table, hidden: int, clusters: bool) -> bool:
     return 1 <= hidden <= table[-1][0] and bool(_tiles(table, hidden, clusters))
 
 
+def largest(table: Table, clusters: bool) -> int:
+    """The most units that some tile runs."""
+    return max(most for most, tiles in table if clusters or any(t.blocks == 1 for t in tiles))
+
+
 def choose(
     table: Table, hidden: int, batch: int, models: int, processors: int = PROCESSORS, clusters: bool = True
 ) -> Tile:
     """The tile for `models` models of `hidden` units and `batch` rows."""
     tiles = _tiles(table, hidden, clusters)
-    return next((t for t in tiles if models * _up(batch, t.rows) * t.blocks <= processors), tiles[-1])
+    return next((t for t in tiles if models * _up(batch, t.rows) * t.blocks <= processors * t.together), tiles[-1])
 
 
 def _tiles(table: Table, hidden: int, clusters: bool) -> list[Tile]:

@@ -2,36 +2,54 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from evenflow.scan.cuda import plan
+from evenflow.scan.cuda import build, plan
 
 OLDEST, CLUSTERS = (7, 0), (9, 0)  # compute capabilities: the oldest tried for, and the first with clusters
+# Products of one batched call that a GPU works on at once, and the rows below which one of them is not worth its start.
+PARTS, LEAST_ROWS = 256, 1024
 
 
-def fits(table: plan.Table, weight: Tensor, *tensors: Tensor | None) -> bool:
-    """Whether the kernels of `table` can take these tensors: on one GPU, in single precision, of a size covered."""
+def missing(table: plan.Table, weight: Tensor, *tensors: Tensor | None) -> str | None:
+    """Why the kernels of `table` cannot take these tensors, or None where they can."""
     given = [t for t in (weight, *tensors) if t is not None]
     if torch.version.cuda is None or not all(t.is_cuda and t.device == weight.device for t in given):
-        return False
+        return "not all of its numbers are on one NVIDIA GPU"
     # An output that was not kept is empty, and its dtype is the state's.
-    if any(t.dtype != torch.float32 for t in given) or weight.numel() == 0:
-        return False
-    capability = torch.cuda.get_device_capability(weight.device)
-    return capability >= OLDEST and plan.covers(table, weight.shape[-1], capability >= CLUSTERS)
+    if other := next((t.dtype for t in given if t.dtype != torch.float32), None):
+        return f"the kernels compute in torch.float32, not {other}"
+    if weight.numel() == 0:
+        return "there is nothing to do"
+    if torch.cuda.get_device_capability(weight.device) < OLDEST:
+        return "the GPU is older than compute capability {}.{}".format(*OLDEST)
+    clusters = _machine(weight.device)[1]
+    if not plan.covers(table, weight.shape[-1], clusters):
+        most = plan.largest(table, clusters)
+        return f"on this GPU the kernels of this cell go up to {most} units, not {weight.shape[-1]}"
+    return build.missing(weight.device.index)
 
 
-def tile(table: plan.Table, states: Tensor) -> plan.Tile:
-    """The plan's tile for states ``(M, T, B, H)`` on their GPU; on an H200 where they are on none."""
-    models, _, batch, hidden = states.shape
-    if not states.is_cuda:
+def tile(table: plan.Table, hidden: int, batch: int, models: int, device: torch.device) -> plan.Tile:
+    """The plan's tile on this GPU; on an H200 where it is none."""
+    if device.type != "cuda":
         return plan.choose(table, hidden, batch, models)
-    processors = torch.cuda.get_device_properties(states.device).multi_processor_count
-    clusters = torch.cuda.get_device_capability(states.device) >= CLUSTERS
-    return plan.choose(table, hidden, batch, models, processors, clusters)
+    return plan.choose(table, hidden, batch, models, *_machine(device))
+
+
+@functools.cache
+def _machine(device: torch.device) -> tuple[int, bool]:
+    """Multiprocessors of a GPU, and whether it has clusters."""
+    clusters = torch.cuda.get_device_capability(device) >= CLUSTERS
+    return torch.cuda.get_device_properties(device).multi_processor_count, clusters
+
+
+def processors(device: torch.device) -> int:
+    return _machine(device)[0] if device.type == "cuda" else plan.PROCESSORS
 
 
 def lengths(batch_sizes: Sequence[int] | None, batch: int, like: Tensor) -> Tensor | None:
@@ -49,7 +67,13 @@ def weight_gradient(d: Tensor, x: Tensor, x0: Tensor) -> Tensor:
     Shapes:
         d: ``(M, T, B, L)``; x: ``(M, T, B, R)``; x0: ``(M, B, R)``; result ``(M, L, R)``.
     """
-    first, left, right = d[:, 0].mT, d[:, 1:].flatten(1, 2).mT, x[:, :-1].flatten(1, 2)
-    if len(d) == 1:  # a plain product may be split over its long inner side, a batched one is not
-        return torch.addmm(first[0] @ x0[0], left[0], right[0]).unsqueeze(0)
-    return torch.baddbmm(first @ x0, left, right)
+    first, left, right = d[:, 0].mT, d[:, 1:].flatten(1, 2), x[:, :-1].flatten(1, 2)
+    if len(d) == 1:  # a plain product is split over its long inner side by itself, a batched one is not
+        return torch.addmm(first[0] @ x0[0], left[0].mT, right[0]).unsqueeze(0)
+    rows = left.shape[1]
+    parts = max(1, min(PARTS // len(d), rows // LEAST_ROWS))
+    each = rows // parts
+    split = [v[:, : each * parts].unflatten(1, (parts, each)) for v in (left, right)]
+    sums = (split[0].mT @ split[1]).sum(1)
+    rest = left[:, each * parts :].mT @ right[:, each * parts :]
+    return sums.add_(rest).baddbmm_(first, x0)

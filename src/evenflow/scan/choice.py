@@ -1,0 +1,45 @@
+"""Which of three ways runs a recurrence of given tensors: compiled code, a GPU's kernels, or torch operations."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from types import ModuleType
+
+from torch import Tensor
+
+from evenflow.scan import native
+
+_said: set[str] = set()
+
+
+def choose(
+    engine: str,
+    weight: Tensor,
+    members: tuple[Tensor | None, ...],
+    compiled: ModuleType,
+    gpu: ModuleType,
+    plain: ModuleType,
+) -> ModuleType:
+    """The module whose `forward` and `backward` run these members, `weight` among them.
+
+    ``engine="auto"`` takes the fastest; anything else means torch operations. Where a GPU has to do without its kernels
+    the reason is said, once per reason and process.
+    """
+    if engine != "auto" or os.environ.get("EVENFLOW_NATIVE", "1") == "0":
+        return plain
+    if native.runs(*members):
+        return compiled
+    if not weight.is_cuda:
+        return plain
+    why = gpu.missing(weight, *members)
+    if why is None:
+        return gpu
+    if weight.numel() and why not in _said:
+        _said.add(why)
+        warnings.warn(
+            f"evenflow runs a recurrence step by step, up to a hundred times slower than its GPU kernels: {why}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return plain
