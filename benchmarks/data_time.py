@@ -22,6 +22,7 @@ from torch import nn
 
 from evenflow.model import SequenceModel
 from evenflow.tasks import Position, Task, make
+from evenflow.training.drawing import Drawing
 
 BATCH, HIDDEN = 50, 128
 
@@ -45,14 +46,13 @@ def wait(device: torch.device) -> None:
 
 
 def measure(task: Task, device: torch.device, rounds: int, each: int) -> dict[str, float]:
-    generator = torch.Generator(device)
+    drawing = Drawing(task, BATCH, torch.Generator(device), lambda step: step, device.type == "cuda")
 
     def draw(step: int) -> object:
-        generator.manual_seed(step)
-        return task.training_batch(BATCH, Position(step, 10**6), generator)
+        return drawing.batch(Position(step, 10**6))
 
     begin = time.perf_counter()
-    batch = task.training_batch(BATCH, Position(0, 1), generator)
+    batch = drawing.batch(Position(0, 10**6))
     wait(device)
     ready = time.perf_counter() - begin
     layer = nn.RNN(task.input_size, HIDDEN, nonlinearity="relu")

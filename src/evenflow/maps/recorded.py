@@ -138,13 +138,13 @@ def _record(map: Map, raw: tuple[Tensor, ...]) -> Recording | None:
         with torch.cuda.device(raw[0].device):
             return Recording(map, raw)
     except RuntimeError as error:
-        _settle()
+        settle()
         reason = str(error).split("\n")[0]
         warnings.warn(f"{type(map).__name__} runs without a CUDA graph, kernel by kernel: {reason}", stacklevel=2)
         return None
 
 
-def _settle() -> None:
+def settle() -> None:
     """A recording that broke off leaves torch's generator believing that one is under way; a whole one ends that."""
     torch.cuda.synchronize()
     with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):

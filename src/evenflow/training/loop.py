@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +14,7 @@ from evenflow.tasks import Batch, Position, Task
 
 from . import checkpoint, evaluation, metrics
 from .best import Best
+from .drawing import Drawing
 from .event_log import open_events
 from .judging import Judging
 from .methods import Outcome, make_method
@@ -52,6 +54,9 @@ class Loop:
         self.optimizer = self.method.optimizer
         self._trained = [p for p in model.parameters() if p.requires_grad]
         self._generator = torch.Generator(fabric.device)
+        seed = functools.partial(derive, settings.seed, "train", rank=fabric.global_rank)
+        on_gpu = fabric.device.type == "cuda"
+        self._drawing = Drawing(task, settings.batch_size, self._generator, seed, on_gpu)
         self._loss_sum = torch.zeros((), device=fabric.device)
         self._norm_sum = torch.zeros((), device=fabric.device)
         self._since, self.note = 0, ""
@@ -103,7 +108,7 @@ class Loop:
     def draw(self) -> Batch:
         """The batch of the next update; dropout draws from its own seed."""
         seed_global(derive(self.settings.seed, "noise", self.step, self.fabric.global_rank), self.fabric.device)
-        return self.drawn("train", self.step)
+        return self._drawing.batch(self.position())
 
     @property
     def share(self) -> float:
@@ -219,8 +224,6 @@ class Loop:
     def drawn(self, purpose: str, step: int, rank: int | None = None) -> Batch:
         rank = self.fabric.global_rank if rank is None else rank
         self._generator.manual_seed(derive(self.settings.seed, purpose, step, rank))
-        if purpose == "train":
-            return self.task.training_batch(self.settings.batch_size, self.position(), self._generator)
         # What the run is judged by is never trained on, and is the task at its full difficulty.
         return self.task.held_out().batch(self.settings.batch_size, self._generator)
 

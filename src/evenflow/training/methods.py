@@ -15,6 +15,7 @@ from evenflow.optim import HessianFree, TemporalSimplex
 from evenflow.tasks import Batch, Task
 
 from . import evaluation
+from .captured import Captured
 from .clipping import clip, gradient_norm, in_scope
 from .optimizers import OPTIMIZERS, make_optimizer
 from .seeds import derive
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from .settings import Settings
 
+FULL = ("32-true", "64-true")  # precisions without autocast
 INITIAL = "initial_lr"  # a group's rate before the schedule
 
 
@@ -49,7 +51,8 @@ class Method(ABC):
             share: what the schedule leaves of every learning rate.
         """
 
-    def _schedule(self, share: float) -> None:
+    def schedule(self, share: float) -> None:
+        """Set every learning rate to this share of its own."""
         for group in self.optimizer.param_groups:
             group["lr"] = group.setdefault(INITIAL, group["lr"]) * share
 
@@ -64,15 +67,48 @@ class GradientMethod(Method):
         self._trained = in_scope(model, "all")[0]
         self._clipped = in_scope(model, settings.clip_scope)
         self._penalty = None if settings.penalty is None else penalties.make(settings.penalty)
+        self._captured = Captured(self._work)
+        self._share: float | None = None  # of the rates, as they are on the GPU
+
+    @property
+    def capturable(self) -> bool:
+        """Whether an update runs on one GPU without looking at a number, so that it can be recorded."""
+        one_gpu = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
+        plain = isinstance(self.optimizer, torch.optim.Adam | torch.optim.RMSprop | torch.optim.SGD)
+        return one_gpu and plain and self.settings.precision in FULL
+
+    def schedule(self, share: float) -> None:
+        """On a GPU the rates stay where they are and change their value, so that a recording sees it."""
+        if not self.capturable:
+            super().schedule(share)
+            return
+        for group in self.optimizer.param_groups:
+            rate = group.setdefault(INITIAL, group["lr"]) * share
+            if not isinstance(group["lr"], Tensor) or group["lr"].device != self.fabric.device:
+                group["lr"] = torch.tensor(rate, device=self.fabric.device)
+            elif share != self._share:
+                group["lr"].fill_(rate)
+        self._share = share
 
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
+        self.schedule(share)
+        if not self.capturable or batch.lengths is not None:  # ragged batches are sorted on the host
+            return self._update(batch, state)
+        start = state if batch.carried and state is not None else ()
+        return self._captured((type(batch),), batch.inputs, batch.targets, start)
+
+    def _work(self, kind: tuple[type[Batch]], inputs: Tensor, targets: Tensor, state: Any) -> Outcome:
+        found = self._update(kind[0](inputs, targets), None if isinstance(state, tuple) and not state else state)
+        return found._replace(state=evaluation.cut(found.state))
+
+    def _update(self, batch: Batch, state: Any) -> Outcome:
         with nullcontext() if self._penalty is None else self._penalty.watch(self.model) as extra:
             outputs, state = evaluation.answer(self.module, batch, state)
             loss = self.task.loss(outputs, batch.targets)
             self.fabric.backward(loss if extra is None else loss + extra(loss))
-        return self.apply(loss.detach(), state, share)
+        return self.apply(loss.detach(), state)
 
-    def apply(self, loss: Tensor, state: Any, share: float) -> Outcome:
+    def apply(self, loss: Tensor, state: Any) -> Outcome:
         """Clip the gradients that a backward pass has left, step along them, and clear them."""
         settings = self.settings
         norm = gradient_norm(self._trained)
@@ -80,7 +116,6 @@ class GradientMethod(Method):
             for part in self._clipped:
                 measured = norm if settings.clip_scope == "all" else None
                 clip(part, settings.clip_norm, settings.clip_value, measured)
-        self._schedule(share)
         self._apply.step()
         self._apply.zero_grad()
         return Outcome(loss, norm, state)
@@ -107,7 +142,7 @@ class SimplexMethod(Method):
         loss = self.direct(batch)
         # The direction has the true gradient's norm.
         norm = gradient_norm(p for group in self.optimizer.param_groups for p in group["params"])
-        self._schedule(share)
+        self.schedule(share)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return Outcome(loss, norm)
@@ -149,7 +184,7 @@ def rehearse(model: nn.Module, task: Task, batch: Batch, settings: Settings) -> 
     else:
         if task.carries:
             raise ValueError(f"optimizer {name} starts every batch anew, and task {task.name} reads on")
-        if settings.precision not in ("32-true", "64-true"):
+        if settings.precision not in FULL:
             raise ValueError(f"optimizer {name} needs precision 32-true or 64-true, got {settings.precision}")
     with torch.random.fork_rng([batch.inputs.device] if batch.inputs.is_cuda else []):
         if settings.penalty is not None:

@@ -18,17 +18,21 @@ Groups = list[dict[str, Any]]
 
 def adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """Kingma and Ba 2015."""
-    return torch.optim.Adam(groups, lr=settings.rate, weight_decay=settings.weight_decay, fused=_one_kernel(groups))
+    return _counted_on_gpu(
+        torch.optim.Adam(groups, lr=settings.rate, weight_decay=settings.weight_decay, fused=_one_kernel(groups))
+    )
 
 
 def rmsprop(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """Tieleman and Hinton 2012; the running mean of squares keeps `smoothing` of itself at each step."""
-    return torch.optim.RMSprop(
-        groups,
-        lr=settings.rate,
-        alpha=settings.smoothing,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
+    return _counted_on_gpu(
+        torch.optim.RMSprop(
+            groups,
+            lr=settings.rate,
+            alpha=settings.smoothing,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
     )
 
 
@@ -72,3 +76,12 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
 def _one_kernel(groups: Groups) -> bool | None:
     """On a GPU one fused kernel updates all weights; it knows real numbers only."""
     return True if all(p.is_cuda and p.is_floating_point() for group in groups for p in group["params"]) else None
+
+
+def _counted_on_gpu(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Where all weights are on a GPU their steps are counted there too, so that an update can be recorded."""
+    if all(p.is_cuda for group in optimizer.param_groups for p in group["params"]):
+        for group in optimizer.param_groups:
+            group["capturable"] = True
+        optimizer._warned_capturable_if_run_uncaptured = True  # as the first updates are
+    return optimizer

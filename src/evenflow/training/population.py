@@ -7,23 +7,20 @@ from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from evenflow.model import SequenceModel
 from evenflow.population import Population
-from evenflow.tasks import Batch, Task
 
 from .fit import check_model
 from .launch import check_device, launch
 from .lifecycle import Folder, begun, check_same, conclude, note
 from .loop import Loop, NonFiniteLoss
-from .methods import GradientMethod
 from .optimizers import OPTIMIZERS
 from .progress import ProgressBar
 from .result import Result
 from .run_folder import Run, refuse_used
 from .settings import Settings
+from .together import Together, validate
 from .train import build, read_config
 
 # What all runs of a population share, because they walk in step.
@@ -133,15 +130,14 @@ class _Walk:
         return self.failed
 
     def _walk(self, bar: ProgressBar) -> None:
-        together: list[int] = []
-        population: Population | None = None
-        while active := self._behind():
-            if active != together or population is None:
-                together = active
-                population = Population([cast(SequenceModel, self.loops[i].model) for i in active])
-            loops = [self.loops[i] for i in active]
-            self._update(population, loops)
-            found = _validate(population, loops) if loops[0].validating else [None] * len(loops)
+        active: list[int] = []
+        together: Together | None = None
+        while behind := self._behind():
+            if behind != active or together is None:
+                active, together = behind, Together([self.loops[i] for i in behind])
+            loops = together.loops
+            together.update()
+            found = validate(together.population, loops) if loops[0].validating else [None] * len(loops)
             for i, loop, one in zip(active, loops, found, strict=True):
                 try:
                     loop.look(one)
@@ -156,71 +152,3 @@ class _Walk:
         running = [i for i, loop in enumerate(self.loops) if loop.running and i not in self.failed]
         least = min((self.loops[i].step for i in running), default=0)
         return [i for i in running if self.loops[i].step == least]
-
-    @staticmethod
-    def _update(population: Population, loops: Sequence[Loop]) -> None:
-        batches = [loop.draw() for loop in loops]
-        states = [loop.state if batch.carried else None for loop, batch in zip(loops, batches, strict=True)]
-        with loops[0].fabric.autocast():
-            outputs, ends = _answer(population.train(), batches, _stack(states), [loop.task for loop in loops])
-            losses = torch.stack(
-                [
-                    loop.task.loss(output, batch.targets)
-                    for loop, output, batch in zip(loops, outputs, batches, strict=True)
-                ]
-            )
-        losses.sum().backward()
-        for i, loop in enumerate(loops):
-            method = cast(GradientMethod, loop.method)
-            loop.absorb(method.apply(losses[i].detach(), _part(ends, i), loop.share))
-
-
-@torch.no_grad()
-def _validate(population: Population, loops: Sequence[Loop]) -> list[tuple[float, float] | None]:
-    """Loss and metric of every loop on what it holds out."""
-    population.eval()
-    tasks = [loop.task.held_out() for loop in loops]
-    total, state = torch.zeros(len(loops), 3, device=loops[0].fabric.device), None
-    for batches in zip(*(loop.judging.held_out() for loop in loops), strict=True):
-        with loops[0].fabric.autocast():
-            outputs, state = _answer(population, batches, state if batches[0].carried else None, tasks)
-            rows = []
-            for task, output, batch in zip(tasks, outputs, batches, strict=True):
-                loss, metric = task.loss(output, batch.targets), task.metric(output, batch.targets)
-                weight = torch.as_tensor(task.weight(batch), dtype=total.dtype, device=total.device)
-                rows.append(weight * torch.stack((loss, metric, torch.ones_like(loss))).to(total))
-        total += torch.stack(rows)
-    population.train()
-    return [
-        (loss / weight, task.summary(metric / weight))
-        for task, (loss, metric, weight) in zip(tasks, total.tolist(), strict=True)
-    ]
-
-
-def _answer(
-    population: Population, batches: Sequence[Batch], state: Any, tasks: Sequence[Task]
-) -> tuple[list[Tensor], Any]:
-    """The outputs of each model to its batch; batches of fewer steps are padded meanwhile."""
-    steps = [len(batch.inputs) for batch in batches]
-    longest = max(steps)
-    dtype = next(population.parameters()).dtype
-    padded = [
-        F.pad(batch.inputs, (0, 0) * (batch.inputs.dim() - 1) + (0, longest - len(batch.inputs))) for batch in batches
-    ]
-    inputs = torch.stack(padded)
-    lengths = None if batches[0].lengths is None else torch.stack([cast(Tensor, batch.lengths) for batch in batches])
-    outputs, ends = population(inputs.to(dtype) if inputs.is_floating_point() else inputs, state, lengths)
-    every = tasks[0].readout == "every"
-    return [output[:end] if every else output for output, end in zip(outputs, steps, strict=True)], ends
-
-
-def _stack(states: Sequence[Any]) -> Any:
-    if states[0] is None:
-        return None
-    if isinstance(states[0], tuple):
-        return tuple(torch.stack(member) for member in zip(*states, strict=True))
-    return torch.stack(list(states))
-
-
-def _part(states: Any, i: int) -> Any:
-    return tuple(member[i] for member in states) if isinstance(states, tuple) else states[i]

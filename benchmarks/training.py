@@ -1,0 +1,121 @@
+"""Whole training updates on a GPU: a plain script with cuDNN's RNN, evenflow's systems, and populations of them.
+
+    python benchmarks/training.py [--data FOLDER] [--out benchmarks/results] [--updates 200]
+
+Pixel MNIST (784 steps, batch 50, 128 units) and adding (1,000 steps), Adam, float32 with TF32 off. An update is what
+`fit` does: draw a batch, forward, backward, gradient norm, step. The plain script does the same with `torch.nn.RNN`
+and no norm. Milliseconds per update, and for a population per update of all its models; each the median of five
+rounds that end with one wait for the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from evenflow import SequenceModel
+from evenflow.tasks import Position, Task, make
+from evenflow.training.launch import launch
+from evenflow.training.lifecycle import begun
+from evenflow.training.settings import Settings
+from evenflow.training.together import Together
+from evenflow.training.train import build
+
+BATCH, HIDDEN, ROUNDS, WARM = 50, 128, 5, 12
+SYSTEMS = ("rnn", "urnn", "spectral", "ornn", "sgornn", "vprnn", "ugru", "lstm")
+POPULATIONS = ((1, "sgornn"), (8, "sgornn"), (16, "rnn"), (16, "urnn"), (16, "sgornn"), (32, "sgornn"), (16, "ugru"))
+
+
+def median(update: Callable[[], object], updates: int) -> float:
+    for _ in range(WARM):
+        update()
+    times = []
+    for _ in range(ROUNDS):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(updates):
+            update()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) / updates * 1e3)
+    return statistics.median(times)
+
+
+def plain(task: Task, updates: int) -> float:
+    """What a user would write with torch alone."""
+    layer = nn.RNN(task.input_size, HIDDEN, nonlinearity="relu")
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(torch.eye(HIDDEN))
+    model = SequenceModel(layer, task.output_size).cuda()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-5)
+    generator = torch.Generator("cuda")
+    step = 0
+
+    def update() -> None:
+        nonlocal step
+        generator.manual_seed(step)
+        batch = task.training_batch(BATCH, Position(step, 10**6), generator)
+        step += 1
+        optimizer.zero_grad()
+        task.loss(model(batch.inputs)[0], batch.targets).backward()
+        optimizer.step()
+
+    return median(update, updates)
+
+
+def loops(stack: ExitStack, task: Task, system: str, count: int) -> list[Any]:
+    options = {"name": system, "hidden_size": HIDDEN}
+    made = []
+    for seed in range(count):
+        settings = Settings.from_dict(
+            {"steps": 10**6, "batch_size": BATCH, "rate": 1e-5, "device": "cuda", "seed": seed}
+        )
+        model = build(task, options, seed)
+        made.append(stack.enter_context(begun(launch(settings), model, task, settings, None, {}, False)))
+    return made
+
+
+def measured(name: str, run: Callable[[], float], found: dict[str, Any]) -> None:
+    try:
+        found[name] = run()
+        print(f"  {name}: {found[name]:.3f} ms", flush=True)
+    except RuntimeError as error:
+        found[name] = None
+        print(f"  {name}: {str(error).splitlines()[0]}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", default=None, help="the data folder")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--updates", type=int, default=200)
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    folder = {} if options.data is None else {"data": options.data}
+    results: dict[str, Any] = {"hardware": torch.cuda.get_device_name(), "torch": torch.__version__}
+    for task in (make("mnist", **folder), make("adding", length=1000)):
+        found: dict[str, Any] = {}
+        print(task.name, flush=True)
+        measured("torch.nn.RNN", lambda task=task: plain(task, options.updates), found)
+        for count, system in [(0, system) for system in SYSTEMS] + list(POPULATIONS):
+            with ExitStack() as stack:
+                made = loops(stack, task, system, max(count, 1))
+                update = Together(made).update if count else made[0]._update
+                label = f"{count} x {system}" if count else system
+                each = max(10, options.updates // max(count, 1))
+                measured(label, lambda update=update, each=each: median(update, each), found)
+        results[task.name] = found
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "training-cuda.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

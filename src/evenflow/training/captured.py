@@ -1,0 +1,77 @@
+"""An update on a GPU as one launch: recorded once its shapes have come up a few times, and replayed from then on.
+
+An update is hundreds of small kernels, and handing each to the GPU from Python takes longer than running it. A CUDA
+graph hands over all of them at once. The recording runs the same code, so there is no second update to keep in step.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as tree
+
+from evenflow.maps.recorded import settle, uncollected
+
+CALLS_BEFORE = 5  # so that libraries have their workspaces and optimisers their state, and a short run is not recorded
+MOST = 4  # recordings of one update; shapes and settings beyond these run kernel by kernel
+
+Work = Callable[..., Any]
+
+
+class Captured:
+    """`work`, a function of nested tensors to nested tensors that changes weights in place.
+
+    Args:
+        work: called with the arguments of this; must not look at a number.
+
+    What it returns is written over by the next call with the same shapes.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._known: dict[Hashable, int | _Recording | None] = {}
+
+    def __call__(self, key: Hashable, *given: Any) -> Any:
+        """The work done once. `key` is what it depends on besides `given`, which is tensors in tuples and lists."""
+        leaves, form = tree.tree_flatten(given)
+        full = (key, form, *((v.shape, v.dtype) for v in leaves))
+        known = self._known.get(full, 0)
+        if isinstance(known, int):
+            if known < CALLS_BEFORE:
+                self._known[full] = known + 1
+                return self._work(key, *given)
+            recorded = sum(isinstance(entry, _Recording) for entry in self._known.values())
+            known = self._known[full] = _record(self._work, key, given) if recorded < MOST else None
+        return self._work(key, *given) if known is None else known.replay(leaves)
+
+
+class _Recording:
+    def __init__(self, work: Work, key: Hashable, given: tuple[Any, ...]) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        own = tree.tree_map(torch.clone, given)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with uncollected(), torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+            self._result = work(key, *own)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._leaves: list[Tensor] = tree.tree_leaves(own)
+
+    def replay(self, leaves: list[Tensor]) -> Any:
+        if leaves:
+            torch._foreach_copy_(self._leaves, leaves)
+        self._graph.replay()
+        return self._result
+
+
+def _record(work: Work, key: Hashable, given: tuple[Any, ...]) -> _Recording | None:
+    try:
+        return _Recording(work, key, given)
+    except RuntimeError as error:
+        settle()
+        reason = str(error).split("\n")[0]
+        warnings.warn(f"updates run without a CUDA graph, kernel by kernel: {reason}", RuntimeWarning, stacklevel=2)
+        return None

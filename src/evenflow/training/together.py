@@ -1,0 +1,114 @@
+"""The updates and validations of runs whose models answer as one population."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evenflow.model import SequenceModel
+from evenflow.population import Population
+from evenflow.tasks import Batch, Task
+
+from . import evaluation
+from .captured import Captured
+from .loop import Loop
+from .methods import GradientMethod, Outcome
+
+
+class Together:
+    """The updates of loops whose models answer as one population, on a GPU as one recording."""
+
+    def __init__(self, loops: Sequence[Loop]) -> None:
+        self.loops = loops
+        self.population = Population([cast(SequenceModel, loop.model) for loop in loops])
+        self._methods = [cast(GradientMethod, loop.method) for loop in loops]
+        self._captured = Captured(self._work) if all(method.capturable for method in self._methods) else None
+
+    def update(self) -> None:
+        batches = [loop.draw() for loop in self.loops]
+        states = _stack(
+            [loop.state if batch.carried else None for loop, batch in zip(self.loops, batches, strict=True)]
+        )
+        for loop, method in zip(self.loops, self._methods, strict=True):
+            method.schedule(loop.share)
+        lengths = () if batches[0].lengths is None else [cast(Tensor, batch.lengths) for batch in batches]
+        given = ([batch.inputs for batch in batches], [batch.targets for batch in batches], lengths)
+        run = self._work if self._captured is None else self._captured
+        outcomes = run(tuple(map(type, batches)), *given, () if states is None else states)
+        for loop, outcome in zip(self.loops, outcomes, strict=True):
+            loop.absorb(outcome)
+
+    def _work(
+        self,
+        kinds: Sequence[type[Batch]],
+        inputs: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        lengths: Sequence[Tensor],
+        state: Any,
+    ) -> list[Outcome]:
+        ends: Sequence[Tensor | None] = lengths or [None] * len(inputs)
+        batches = [kind(x, y, end) for kind, x, y, end in zip(kinds, inputs, targets, ends, strict=True)]
+        tasks = [loop.task for loop in self.loops]
+        start = None if isinstance(state, tuple) and not state else state
+        with self.loops[0].fabric.autocast():
+            outputs, after = _answer(self.population.train(), batches, start, tasks)
+            answered = zip(tasks, outputs, batches, strict=True)
+            losses = torch.stack([task.loss(output, batch.targets) for task, output, batch in answered])
+        losses.sum().backward()
+        after = evaluation.cut(after)
+        return [method.apply(losses[i].detach(), _part(after, i)) for i, method in enumerate(self._methods)]
+
+
+@torch.no_grad()
+def validate(population: Population, loops: Sequence[Loop]) -> list[tuple[float, float] | None]:
+    """Loss and metric of every loop on what it holds out."""
+    population.eval()
+    tasks = [loop.task.held_out() for loop in loops]
+    total, state = torch.zeros(len(loops), 3, device=loops[0].fabric.device), None
+    for batches in zip(*(loop.judging.held_out() for loop in loops), strict=True):
+        with loops[0].fabric.autocast():
+            outputs, state = _answer(population, batches, state if batches[0].carried else None, tasks)
+            rows = []
+            for task, output, batch in zip(tasks, outputs, batches, strict=True):
+                loss, metric = task.loss(output, batch.targets), task.metric(output, batch.targets)
+                weight = torch.as_tensor(task.weight(batch), dtype=total.dtype, device=total.device)
+                rows.append(weight * torch.stack((loss, metric, torch.ones_like(loss))).to(total))
+        total += torch.stack(rows)
+    population.train()
+    return [
+        (loss / weight, task.summary(metric / weight))
+        for task, (loss, metric, weight) in zip(tasks, total.tolist(), strict=True)
+    ]
+
+
+def _answer(
+    population: Population, batches: Sequence[Batch], state: Any, tasks: Sequence[Task]
+) -> tuple[list[Tensor], Any]:
+    """The outputs of each model to its batch; batches of fewer steps are padded meanwhile."""
+    steps = [len(batch.inputs) for batch in batches]
+    longest = max(steps)
+    dtype = next(population.parameters()).dtype
+    padded = [
+        F.pad(batch.inputs, (0, 0) * (batch.inputs.dim() - 1) + (0, longest - len(batch.inputs))) for batch in batches
+    ]
+    inputs = torch.stack(padded)
+    lengths = None if batches[0].lengths is None else torch.stack([cast(Tensor, batch.lengths) for batch in batches])
+    outputs, ends = population(inputs.to(dtype) if inputs.is_floating_point() else inputs, state, lengths)
+    every = tasks[0].readout == "every"
+    return [output[:end] if every else output for output, end in zip(outputs, steps, strict=True)], ends
+
+
+def _stack(states: Sequence[Any]) -> Any:
+    if states[0] is None:
+        return None
+    if isinstance(states[0], tuple):
+        return tuple(torch.stack(member) for member in zip(*states, strict=True))
+    return torch.stack(list(states))
+
+
+def _part(states: Any, i: int) -> Any:
+    return tuple(member[i] for member in states) if isinstance(states, tuple) else states[i]

@@ -1,0 +1,117 @@
+"""Updates recorded as CUDA graphs train as those that run kernel by kernel; `make test-gpu` runs these."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from evenflow.training import captured
+
+pytest.importorskip("lightning_fabric")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+from evenflow import SequenceModel, create, fit, tasks  # noqa: E402
+from evenflow.training import train_population  # noqa: E402
+
+STEPS = 30
+# The exponential map takes other squarings in a recording, so that bits may differ; all else is the same kernels.
+CLOSE = 1e-4
+
+
+@pytest.fixture
+def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    made: list[Any] = []
+    record = captured._record
+
+    def noted(*given: Any) -> Any:
+        made.append(record(*given))
+        return made[-1]
+
+    monkeypatch.setattr(captured, "_record", noted)
+    return made
+
+
+def trained(system: str, settings: dict[str, Any], task: str = "adding") -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    problem = tasks.make(task, length=20)
+    model = SequenceModel(create(system, problem.input_size, 16), problem.output_size, readout=problem.readout)
+    fit(model, problem, steps=STEPS, device="cuda", progress=False, **settings)
+    return [p.detach() for p in model.parameters()]
+
+
+OPTIMISERS: dict[str, dict[str, Any]] = {
+    "adam": {"optimizer": "adam", "clip_norm": 1.0},
+    "rmsprop": {"optimizer": "rmsprop", "momentum": 0.5},
+    "sgd": {"optimizer": "sgd", "rate": 1e-2, "momentum": 0.9, "nesterov": True},
+    "rate in steps": {"optimizer": "adam", "schedule": "step", "decay": 0.5, "decay_every": 15},
+    "double precision": {"optimizer": "adam", "precision": "64-true"},
+}
+
+
+@pytest.mark.parametrize("settings", OPTIMISERS.values(), ids=OPTIMISERS)
+def test_recorded_updates_train_as_plain_ones(
+    settings: dict[str, Any], recordings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got = trained("rnn", settings)
+    assert recordings
+    assert None not in recordings
+    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    for one, other in zip(got, trained("rnn", settings), strict=True):
+        torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
+
+
+@pytest.mark.parametrize("task", ["adding", "copy"])
+@pytest.mark.parametrize("system", ["urnn", "sgornn", "spectral", "ugru", "lstm", "exprnn", "scrn"])
+def test_systems(system: str, task: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    got = trained(system, {}, task)
+    assert [entry is not None for entry in recordings] == [True]
+    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    for one, other in zip(got, trained(system, {}, task), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
+
+
+def configs(system: str, count: int, **training: Any) -> list[dict[str, Any]]:
+    common = {"steps": STEPS, "device": "cuda", "batch_size": 10} | training
+    return [
+        {
+            "task": {"name": "adding", "length": 20},
+            "system": {"name": system, "hidden_size": 16},
+            "training": common | {"seed": seed, "rate": 1e-3 * (1 + seed)},
+        }
+        for seed in range(count)
+    ]
+
+
+@pytest.mark.parametrize("system", ["rnn", "sgornn", "urnn", "gru"])
+def test_a_population_trains_as_its_models_alone(system: str, recordings: list[Any]) -> None:
+    together = train_population(configs(system, 3), progress=False)
+    assert [entry is not None for entry in recordings] == [True]
+    for one, config in zip(together, configs(system, 3), strict=True):
+        (alone,) = train_population([config], progress=False)
+        assert one.valid_loss == pytest.approx(alone.valid_loss, rel=1e-3)
+
+
+def test_what_cannot_be_recorded_trains_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gated double-precision loop looks at its shares from the host."""
+    with pytest.warns(RuntimeWarning, match="updates run without a CUDA graph"):
+        trained("sgornn", {"precision": "64-true"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained("rnn", {})
+
+
+def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Any) -> None:
+    ends = []
+    for part in (STEPS, STEPS // 2 + 3):
+        torch.manual_seed(0)
+        model = SequenceModel(create("sgornn", 2, 16), 1)
+        task, folder = tasks.make("adding", length=20), tmp_path / str(part)
+        settings: dict[str, Any] = {"device": "cuda", "progress": False, "folder": folder, "checkpoint_every": 1}
+        fit(model, task, steps=part, **settings)
+        if part < STEPS:
+            fit(model, task, steps=STEPS, resume=True, **settings)
+        ends.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))

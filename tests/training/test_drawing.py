@@ -1,0 +1,62 @@
+"""Batches drawn for several updates at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from evenflow import tasks
+from evenflow.tasks import Position
+from evenflow.training import drawing
+from evenflow.training.drawing import Drawing
+
+
+def make(task: tasks.Task, together: bool, size: int = 3) -> Drawing:
+    return Drawing(task, size, torch.Generator(), lambda step: 1000 + step, together)
+
+
+def same(one: tasks.Batch, other: tasks.Batch) -> bool:
+    pairs = zip(one, other, strict=True)
+    return all(a is b is None or torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", ["adding", "copy", "temporal-order", "xor"])
+def test_a_block_is_cut_into_batches(name: str) -> None:
+    task = tasks.make(name, length=12)
+    whole = task.batch(3 * drawing.UPDATES, torch.Generator().manual_seed(1000 + drawing.UPDATES))
+    found = [make(task, True).batch(Position(drawing.UPDATES + n, 100)) for n in range(drawing.UPDATES)]
+    assert torch.equal(torch.cat([batch.inputs for batch in found], 1), whole.inputs)
+    assert torch.equal(torch.cat([batch.targets for batch in found], int(task.readout == "every")), whole.targets)
+    assert (found[0].lengths is None) == (whole.lengths is None)
+    if whole.lengths is not None:
+        assert torch.equal(torch.cat([batch.lengths for batch in found]), whole.lengths)
+
+
+def test_a_batch_follows_from_its_number_alone() -> None:
+    task = tasks.make("adding", length=12)
+    walked, jumped = make(task, True), make(task, True)
+    batches = [walked.batch(Position(step, 100)) for step in range(40)]
+    for step in (39, 3, 17):
+        assert same(jumped.batch(Position(step, 100)), batches[step])
+    assert not same(batches[0], batches[1])
+
+
+def test_one_by_one_each_has_its_own_seed() -> None:
+    task = tasks.make("adding", length=12)
+    found = make(task, False).batch(Position(7, 100))
+    assert same(found, task.batch(3, torch.Generator().manual_seed(1007)))
+
+
+def test_tasks_with_an_order_are_drawn_one_by_one() -> None:
+    """A curriculum, and a data set, which has fewer sequences than a block of batches."""
+    position = Position(5, 100, seed=3)
+    for task in (tasks.make("curriculum", task="adding", length=100), tasks.make("digits")):
+        found = make(task, True, 200).batch(position)
+        assert same(found, task.training_batch(200, position, torch.Generator().manual_seed(1005)))
+
+
+def test_a_block_is_no_larger_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "MOST_NUMBERS", 12 * 3 * 2 * 5)
+    task = tasks.make("adding", length=12)
+    whole = task.batch(15, torch.Generator().manual_seed(1005))
+    assert torch.equal(make(task, True).batch(Position(6, 100)).inputs, whole.inputs[:, 3:6])
