@@ -62,6 +62,8 @@ class Population(nn.Module):
             detach(skeleton.get_submodule(weight.path), weight.name)
         # Not a submodule: its own numbers are never used.
         self._skeleton = (_Padded(skeleton),)
+        # Looked at once, since on a GPU looking means waiting.
+        self._shared = {weight.full: self._alike(weight) for weight in self._mapped}
 
     def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
         """Outputs and final states of all models; with lengths, states beyond the end of a sequence are not its own."""
@@ -81,14 +83,21 @@ class Population(nn.Module):
         plain = [name for name, _ in _tensors(self._skeleton[0].model) if f"model.{name}" not in made]
         return made | {f"model.{name}": torch.stack([each[name] for each in tensors]) for name in plain}
 
+    def _chains(self, weight: Mapped) -> list[Any]:
+        """What makes this weight in each model."""
+        return [model.get_submodule(weight.path).parametrizations[weight.name] for model in self.models]  # type: ignore[index]
+
+    def _alike(self, weight: Mapped) -> bool:
+        """Whether one map can make this weight for all models."""
+        first, *others = self._chains(weight)
+        return len(first) == 1 and isinstance(first[0], Map) and all(_alike(other[0], first[0]) for other in others)
+
     def _matrices(self, weight: Mapped) -> Tensor:
-        parts = [model.get_submodule(weight.path) for model in self.models]
-        chains: list[Any] = [part.parametrizations[weight.name] for part in parts]  # type: ignore[index]
-        first = chains[0]
-        if len(first) == 1 and isinstance(first[0], Map) and all(_alike(chain[0], first[0]) for chain in chains[1:]):
+        if self._shared[weight.full]:
+            chains = self._chains(weight)
             numbers = zip(*(chain.parameters(recurse=False) for chain in chains), strict=True)
-            return first[0](*(torch.stack(each) for each in numbers))
-        return torch.stack([getattr(part, weight.name) for part in parts])
+            return chains[0][0](*(torch.stack(each) for each in numbers))
+        return torch.stack([getattr(model.get_submodule(weight.path), weight.name) for model in self.models])
 
 
 class _Padded(nn.Module):

@@ -14,16 +14,21 @@ from evenflow.scan.elman import elman
 from evenflow.scan.gru import gru
 from evenflow.scan.linear import linear
 from evenflow.scan.lstm import lstm
+from evenflow.scan.projection import projection
 
 ENGINES = ("auto", "torch", "reference")
 
 
 def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Tensor:
     """What `cell.project` gives, by compiled code where that is faster: a thin input makes torch's product slow."""
-    plain = type(cell).project is Cell.project and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-    if engine == "auto" and plain and x.dtype in (torch.float32, torch.float64):
-        return linear(x, weights["weight_ih"], weights.get("bias"))
-    return cell.project(x, weights)
+    device = x.device.type
+    plain = type(cell).project is Cell.project and x.dtype in (torch.float32, torch.float64)
+    if engine != "auto" or not plain or device not in ("cpu", "cuda") or torch.is_autocast_enabled(device):
+        return cell.project(x, weights)
+    weight, bias = weights["weight_ih"], weights.get("bias")
+    if device == "cpu":
+        return linear(x, weight, bias)
+    return projection(*map(_one_model, (x.flatten(0, 1), weight, bias)))[0].unflatten(0, x.shape[:2])
 
 
 def scan(

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from evenflow.scan.cuda import build, plan
+from evenflow.scan.product import summed
 
 OLDEST, CLUSTERS = (7, 0), (9, 0)  # compute capabilities: the oldest tried for, and the first with clusters
-# Products of one batched call that a GPU works on at once, and the rows below which one of them is not worth its start.
-PARTS, LEAST_ROWS = 256, 1024
 
 
 def missing(table: plan.Table, weight: Tensor, *tensors: Tensor | None) -> str | None:
@@ -68,12 +67,6 @@ def weight_gradient(d: Tensor, x: Tensor, x0: Tensor) -> Tensor:
         d: ``(M, T, B, L)``; x: ``(M, T, B, R)``; x0: ``(M, B, R)``; result ``(M, L, R)``.
     """
     first, left, right = d[:, 0].mT, d[:, 1:].flatten(1, 2), x[:, :-1].flatten(1, 2)
-    if len(d) == 1:  # a plain product is split over its long inner side by itself, a batched one is not
+    if len(d) == 1:
         return torch.addmm(first[0] @ x0[0], left[0].mT, right[0]).unsqueeze(0)
-    rows = left.shape[1]
-    parts = max(1, min(PARTS // len(d), rows // LEAST_ROWS))
-    each = rows // parts
-    split = [v[:, : each * parts].unflatten(1, (parts, each)) for v in (left, right)]
-    sums = (split[0].mT @ split[1]).sum(1)
-    rest = left[:, each * parts :].mT @ right[:, each * parts :]
-    return sums.add_(rest).baddbmm_(first, x0)
+    return summed(left, right).baddbmm_(first, x0)

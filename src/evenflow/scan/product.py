@@ -1,0 +1,29 @@
+"""A product with a long inner side, as weight gradients are: sums over all steps and rows."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+# Products of one batched call that a GPU works on at once, and the rows below which one of them is not worth its start.
+PARTS, LEAST_ROWS = 256, 1024
+
+
+def summed(left: Tensor, right: Tensor) -> Tensor:
+    """``Σ_n left_n' right_n`` for each model, the sum in parts that run side by side.
+
+    A plain product of a GPU's library is split over its inner side where that is long; a batched one is not, and with
+    few models leaves most of a GPU idle.
+
+    Shapes:
+        left: ``(M, N, L)``; right: ``(M, N, R)``; result ``(M, L, R)``.
+    """
+    models, rows = left.shape[:2]
+    if models == 1:
+        return (left[0].mT @ right[0]).unsqueeze(0)
+    parts = max(1, min(PARTS // models, rows // LEAST_ROWS))
+    each = rows // parts
+    split = [v[:, : each * parts].unflatten(1, (parts, each)) for v in (left, right)]
+    total = (split[0].mT @ split[1]).sum(1)
+    if each * parts < rows:
+        total += left[:, each * parts :].mT @ right[:, each * parts :]
+    return total

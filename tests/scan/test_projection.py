@@ -1,0 +1,66 @@
+"""The input's product of several models, and products with a long inner side."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from evenflow.scan import product
+from evenflow.scan import projection as room
+from evenflow.scan.product import summed
+from evenflow.scan.projection import projection
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def inputs(models: int, width: int, biased: bool) -> tuple[Tensor | None, ...]:
+    bias = normal(models, 4, seed=2).requires_grad_() if biased else None
+    return normal(models, 6, width).requires_grad_(), normal(models, 4, width, seed=1).requires_grad_(), bias
+
+
+@pytest.mark.parametrize("thin", [0, 64], ids=["wide", "thin"])
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
+@pytest.mark.parametrize("models", [1, 3])
+def test_equals_the_equation(models: int, biased: bool, thin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "THIN", thin)
+    x, weight, bias = inputs(models, 2, biased)
+    given = [v for v in (x, weight, bias) if v is not None]
+    assert torch.autograd.gradcheck(lambda *v: projection(*v, *[None] * (3 - len(v))), given)
+    assert x is not None
+    assert weight is not None
+    expected = torch.stack([a @ w.mT for a, w in zip(x, weight, strict=True)])
+    expected = expected if bias is None else expected + bias[:, None]
+    torch.testing.assert_close(projection(x, weight, bias), expected)
+
+
+def test_no_gradient_by_the_input_unless_it_is_wanted() -> None:
+    x, weight, bias = inputs(1, 2, True)
+    assert x is not None
+    projection(x.detach(), weight, bias).sum().backward()
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
+def test_manners(biased: bool) -> None:
+    torch.library.opcheck(torch.ops.evenflow.projection.default, inputs(2, 3, biased))
+
+
+def test_many_models_by_vmap_are_one_call() -> None:
+    x, weight, bias = inputs(3, 2, True)
+    assert x is not None
+    assert weight is not None
+    assert bias is not None
+    found = torch.vmap(lambda *v: projection(*(each.unsqueeze(0) for each in v))[0])(x, weight, bias)
+    torch.testing.assert_close(found, projection(x, weight, bias))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 12, 17])
+@pytest.mark.parametrize("models", [1, 2, 5])
+def test_a_long_sum_in_parts(models: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "PARTS", 8)
+    monkeypatch.setattr(product, "LEAST_ROWS", 3)
+    left, right = normal(models, rows, 4), normal(models, rows, 3, seed=1)
+    torch.testing.assert_close(summed(left, right), torch.einsum("mnl,mnr->mlr", left, right))
