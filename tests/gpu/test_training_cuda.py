@@ -73,6 +73,15 @@ def test_systems(system: str, task: str, recordings: list[Any], monkeypatch: pyt
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
 
 
+def test_bases_that_move_along_geodesics(recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"bases_rate": 1e-2, "optimizer": "rmsprop", "penalty": "weight_decay(1e-3)"}
+    got = trained("factorized", settings)
+    assert [entry is not None for entry in recordings] == [True]
+    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    for one, other in zip(got, trained("factorized", settings), strict=True):
+        torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
+
+
 def configs(system: str, count: int, **training: Any) -> list[dict[str, Any]]:
     common = {"steps": STEPS, "device": "cuda", "batch_size": 10} | training
     return [
@@ -85,7 +94,7 @@ def configs(system: str, count: int, **training: Any) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("system", ["rnn", "sgornn", "urnn", "gru"])
+@pytest.mark.parametrize("system", ["rnn", "sgornn", "urnn", "gru", "ugru", "factorized"])
 def test_a_population_trains_as_its_models_alone(system: str, recordings: list[Any]) -> None:
     together = train_population(configs(system, 3), progress=False)
     assert [entry is not None for entry in recordings] == [True]
@@ -104,6 +113,7 @@ def test_what_cannot_be_recorded_trains_all_the_same(monkeypatch: pytest.MonkeyP
 
 
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Any) -> None:
+    pytest.importorskip("tomli_w")
     ends = []
     for part in (STEPS, STEPS // 2 + 3):
         torch.manual_seed(0)

@@ -256,3 +256,29 @@ def test_refused(build, sentence):
     with pytest.raises(ValueError) as error:
         build()
     assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("shape", [(8, 8), (8, 5), (12, 3)], ids=str)
+def test_a_recording_takes_the_same_steps(shape, momentum, monkeypatch):
+    """While a CUDA graph is recorded no number can be looked at: the longest series, and rounding taken back each time."""
+    ends = []
+    for recording in (False, True):
+        monkeypatch.setattr(stiefel, "recording", lambda value, answer=recording: answer)
+        torch.manual_seed(0)
+        M = torch.nn.Parameter(torch.linalg.qr(torch.randn(*shape, dtype=torch.float64))[0])
+        target = torch.randn(*shape, dtype=torch.float64)
+        optimizer = GeodesicSGD([M], lr=0.002, momentum=momentum)
+        for _ in range(5):
+            optimizer.zero_grad()
+            (M - target).square().sum().backward()
+            optimizer.step()
+        ends.append(M.detach())
+    torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-9)
+
+
+def test_a_step_too_long_for_a_recording_is_not_a_number(monkeypatch):
+    monkeypatch.setattr(stiefel, "recording", lambda value: True)
+    M, S = torch.eye(4)[None], torch.randn(1, 4, 4)
+    assert stiefel.turned(M, 1e-2 * (S - S.mT)).isfinite().all()
+    assert stiefel.turned(M, 10 * (S - S.mT)).isnan().all()

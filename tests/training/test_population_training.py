@@ -54,6 +54,18 @@ def test_bases_move_along_geodesics():
     assert_as_alone(configs, train_population(configs, progress=False))
 
 
+def test_margins_and_a_penalty_side_by_side():
+    """The rows of a table: one shape, maps with settings of their own, weight decay on the matrix they make."""
+    options = {"optimizer": "rmsprop", "bases_rate": 0.01, "rate": 0.01, "penalty": "weight_decay(0.1)"}
+    configs = [config(system={"name": "factorized", "margin": margin}, **options) for margin in (0.01, 0.1, 1.0)]
+    results = train_population(configs, progress=False)
+    assert_as_alone(configs, results)
+    without = train(
+        config(system={"name": "factorized", "margin": 0.1}, **(options | {"penalty": None})), progress=False
+    )
+    assert not np.allclose(results[1].history["valid_loss"], without.history["valid_loss"], rtol=10 * SAME)
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task(name, small_data):
     if name == "digits":
@@ -123,7 +135,10 @@ def test_one_that_stops_early_leaves_the_others_to_go_on():
         (lambda: [], "configs must be at least one run, got none"),
         (lambda: [config(steps=3), config(steps=4)], "steps must be the same in all runs of a population, got 3 and 4"),
         (lambda: [config(optimizer="hessian-free")], "optimizer must be one of adam, rmsprop, sgd in a population"),
-        (lambda: [config(penalty="stabilizer")], "penalty must be left out in a population, got 'stabilizer'"),
+        (
+            lambda: [config(penalty="stabilizer")],
+            "penalty must read the weights alone in a population, got 'stabilizer'",
+        ),
         (lambda: [config(), config(system={"hidden_size": 6})], "models must be alike in all but their numbers"),
     ],
 )

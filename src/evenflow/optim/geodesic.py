@@ -67,7 +67,8 @@ class Geodesic(torch.optim.Optimizer):
         M, G = (_stacked(members) for members in (parameters, [p.grad for p in parameters]))
         with ieee_products(M):  # TF32, where the user has allowed it, cannot hold an orthonormal column
             M = self._moved(M, G, states, group, parameters[0].shape)
-            if any(state["step"] % POLISH_EVERY == 0 for state in states):
+            # A recording is made at one step and runs at all that follow, so it does what any of them needs.
+            if stiefel.recording(M) or any(state["step"] % POLISH_EVERY == 0 for state in states):
                 M = stiefel.polish(M)
         for p, new in zip(parameters, M.view(len(parameters), *parameters[0].shape), strict=True):
             p.copy_(new)
@@ -161,7 +162,10 @@ def kept(states: list[dict[str, Any]], name: str, like: Tensor, shape: Iterable[
 def keep(states: list[dict[str, Any]], name: str, values: Tensor, shape: Iterable[int]) -> None:
     """Put each parameter's part of `values` into its state."""
     for state, value in zip(states, values.view(len(states), *shape), strict=True):
-        state[name] = value.clone()
+        if name in state:
+            state[name].copy_(value)  # in its place, where a recording will look for it
+        else:
+            state[name] = value.clone()
 
 
 def _stacked(members: Iterable[Any]) -> Tensor:

@@ -48,14 +48,27 @@ def turned(M: Tensor, S: Tensor) -> Tensor:
     most = LONGEST.get(S.device.type, LONGEST_ELSEWHERE)
     columns = torch.linalg.vector_norm(S, dim=-2)
     bounds = torch.stack([columns.amax(), S.abs().sum(-2).amax(), torch.linalg.vector_norm(columns, dim=-1).amax()])
-    longest, *bound = bounds.tolist()  # the one time that numbers are read from the device
     allowed = torch.finfo(S.dtype).eps / 4
+    if recording(S):  # nobody can look: the longest series, and not a number where that is too short
+        close = 2 * bounds[0] * bounds[1:].amin() ** LONGEST_ELSEWHERE <= allowed
+        return torch.where(close, _series(M, S, LONGEST_ELSEWHERE), torch.nan)
+    longest, *bound = bounds.tolist()  # the one time that numbers are read from the device
     degrees = (1, 2, 3, 7, 15, 31)
     degree = next((d for d in degrees if d <= most and 2 * longest * min(bound) ** d <= allowed), None)
     if degree is None:
         S.diagonal(dim1=-2, dim2=-1).add_(1)
         factors, pivots, _ = torch.linalg.lu_factor_ex(S)
         return torch.linalg.lu_solve(factors, pivots, M, left=False).mul_(2).sub_(M)
+    return _series(M, S, degree)
+
+
+def recording(value: Tensor) -> bool:
+    """Whether work on this tensor is being recorded as a CUDA graph, so that no number of it can be looked at."""
+    return value.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _series(M: Tensor, S: Tensor, degree: int) -> Tensor:
+    """``2 M Σ (-S)ʲ - M`` up to a degree of 1, 2 or 2ᵏ - 1."""
     if degree <= 3:
         total, term = M.clone(), M
         for j in range(degree):

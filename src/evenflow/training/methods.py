@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from evenflow import penalties
 from evenflow.model import SequenceModel
-from evenflow.optim import HessianFree, TemporalSimplex
+from evenflow.optim import GeodesicSGD, HessianFree, Joined, TemporalSimplex
 from evenflow.tasks import Batch, Task
 
 from . import evaluation
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 FULL = ("32-true", "64-true")  # precisions without autocast
+# Optimisers that step without looking at a number.
+BLIND = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD, GeodesicSGD)
 INITIAL = "initial_lr"  # a group's rate before the schedule
 
 
@@ -74,8 +76,8 @@ class GradientMethod(Method):
     def capturable(self) -> bool:
         """Whether an update runs on one GPU without looking at a number, so that it can be recorded."""
         one_gpu = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
-        plain = isinstance(self.optimizer, torch.optim.Adam | torch.optim.RMSprop | torch.optim.SGD)
-        return one_gpu and plain and self.settings.precision in FULL
+        members = self.optimizer.optimizers if isinstance(self.optimizer, Joined) else (self.optimizer,)
+        return one_gpu and self.settings.precision in FULL and all(isinstance(member, BLIND) for member in members)
 
     def schedule(self, share: float) -> None:
         """On a GPU the rates stay where they are and change their value, so that a recording sees it."""
@@ -107,6 +109,13 @@ class GradientMethod(Method):
             loss = self.task.loss(outputs, batch.targets)
             self.fabric.backward(loss if extra is None else loss + extra(loss))
         return self.apply(loss.detach(), state)
+
+    def penalized(self, loss: Tensor) -> Tensor:
+        """The loss with the penalty, for one that reads the weights alone."""
+        if self._penalty is None:
+            return loss
+        with self._penalty.watch(self.model) as extra:
+            return loss + extra(loss)
 
     def apply(self, loss: Tensor, state: Any) -> Outcome:
         """Clip the gradients that a backward pass has left, step along them, and clear them."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 
+from evenflow import penalties
 from evenflow.model import SequenceModel
 from evenflow.population import Population
 
@@ -42,8 +43,8 @@ def train_population(
 
     Args:
         configs: tables as in `train`, of models alike in all but their numbers and of tasks with the same sizes. Steps,
-            batch size, validations, device and precision are the same in all; the optimiser is adam, rmsprop or sgd.
-            Dropout masks are not those of a run alone.
+            batch size, validations, device and precision are the same in all; the optimiser is adam, rmsprop or sgd,
+            and a penalty reads the weights alone. Dropout masks are not those of a run alone.
         folders: one for each; None keeps the runs in memory.
         resume: go on with the runs in `folders`.
         progress: show a bar on a terminal.
@@ -87,8 +88,8 @@ def _check(settings: Sequence[Settings]) -> None:
     for one in settings:
         if one.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)} in a population, got {one.optimizer!r}")
-        if one.penalty is not None:
-            raise ValueError(f"penalty must be left out in a population, got {one.penalty!r}")
+        if one.penalty is not None and penalties.make(one.penalty).listens:
+            raise ValueError(f"penalty must read the weights alone in a population, got {one.penalty!r}")
         for name in SHARED:
             if getattr(one, name) != getattr(settings[0], name):
                 found = f"{getattr(settings[0], name)!r} and {getattr(one, name)!r}"

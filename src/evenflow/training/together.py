@@ -58,7 +58,8 @@ class Together:
             outputs, after = _answer(self.population.train(), batches, start, tasks)
             answered = zip(tasks, outputs, batches, strict=True)
             losses = torch.stack([task.loss(output, batch.targets) for task, output, batch in answered])
-        losses.sum().backward()
+            total = torch.stack([method.penalized(loss) for method, loss in zip(self._methods, losses, strict=True)])
+        total.sum().backward()
         after = evaluation.cut(after)
         return [method.apply(losses[i].detach(), _part(after, i)) for i, method in enumerate(self._methods)]
 
