@@ -261,7 +261,7 @@ def test_refused(build, sentence):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("shape", [(8, 8), (8, 5), (12, 3)], ids=str)
 def test_a_recording_takes_the_same_steps(shape, momentum, monkeypatch):
-    """While a CUDA graph is recorded no number can be looked at: the longest series, and rounding taken back each time."""
+    """While a CUDA graph is recorded nobody looks: the longest series, and rounding taken back each time."""
     ends = []
     for recording in (False, True):
         monkeypatch.setattr(stiefel, "recording", lambda value, answer=recording: answer)
