@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from evenflow import GRU as GRULayer
+from evenflow import SCRN
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import GRU, LSTM, LSTM1997, Cell, Elman, PeepholeLSTM, ScalarGated
 from evenflow.scan import native, scan
@@ -248,3 +249,38 @@ def test_an_empty_batch(name: str, engine: str) -> None:
     found = run(cell, problem(cell, 4, 0, 6), engine)
     assert found["state 0"].shape == (4, 0, 6)
     assert not found["gradient by weight_hh"].any()
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+@pytest.mark.parametrize("lengths", [None, (9, 5, 5, 1)], ids=["even", "ragged"])
+@pytest.mark.parametrize("rates", ["fixed", "learned"])
+@pytest.mark.parametrize("activation", ["tanh", "modrelu", "oplu"])
+def test_scrn(activation: str, rates: str, lengths: tuple[int, ...] | None, engine: str) -> None:
+    """Two scans, one of the context and one that it feeds."""
+    torch.manual_seed(0)
+    layer = SCRN(3, 8, context_size=2, activation=activation, rates=rates, dtype=torch.float64)
+    x, h0 = torch.randn(9, 4, 3, dtype=torch.float64), torch.randn(1, 4, 8, dtype=torch.float64)
+    seen = []
+    for each in (engine, "reference"):
+        layer.engine = each
+        layer.zero_grad()
+        start = h0.clone().requires_grad_()
+        output, h_n = layer(x if lengths is None else pack_padded_sequence(x, torch.tensor(lengths)), start)
+        data = output if lengths is None else output.data
+        (data.sin().sum() + h_n.square().sum()).backward()
+        seen.append([data, h_n, start.grad, *(p.grad for p in layer.parameters())])
+    for got, expected in zip(*seen, strict=True):
+        torch.testing.assert_close(got, expected, atol=DOUBLE, rtol=DOUBLE)
+
+
+def test_scrn_with_a_tap_takes_the_loop() -> None:
+    layer = SCRN(3, 8, context_size=2)
+    x = torch.randn(5, 2, 3)
+    grads = []
+    for engine in ("auto", "reference"):
+        layer.engine = engine
+        with layer.taps() as taps:
+            output, _ = layer(x)
+        output.square().sum().backward()
+        grads.append(taps[0].grad)
+    torch.testing.assert_close(*grads)

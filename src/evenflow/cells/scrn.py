@@ -33,7 +33,7 @@ class SCRN(Cell):
 
     Note on f: the documents have the logistic function, here it is tanh by default: zero in, zero out.
 
-    It has no fused scan: the reference loop runs it. References: Mikolov et al. 2015; Galvan, 2.1.3.
+    References: Mikolov et al. 2015; Galvan, 2.1.3.
     """
 
     equation = "s = (1 - α) B x + α s, h = f(A x + b + P s + R h)"

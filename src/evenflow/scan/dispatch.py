@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
-from evenflow.cells import GRU, LSTM, LSTM1997, Cell, Elman, PeepholeLSTM, ScalarGated, State, Weights
+from evenflow.cells import GRU, LSTM, LSTM1997, SCRN, Cell, Elman, PeepholeLSTM, ScalarGated, State, Weights
 from evenflow.scan import reference
 from evenflow.scan.elman import elman
 from evenflow.scan.gru import gru
@@ -52,15 +52,17 @@ def scan(
     dtype = weights["weight_hh"].dtype
     with torch.autocast(a.device.type, enabled=False):
         a, state = a.to(dtype), tuple(s.to(dtype) for s in state)
-        if engine != "reference" and (run := fused(cell)) is not None:
+        # What reaches a context unit directly, and what by way of h, is told apart in the loop alone.
+        apart = isinstance(cell, SCRN) and tap is not None
+        if engine != "reference" and not apart and (run := fused(cell)) is not None:
             return run(cell, a, state, weights, batch_sizes, tap, engine)
         return reference.scan(cell, a, state, weights, batch_sizes, tap)
 
 
 def fused(cell: Cell):  # type: ignore[no-untyped-def]
     """The fused scan of exactly this cell, or None. A subclass may mean another equation, so it gets none."""
-    if type(cell) in (Elman, ScalarGated) and type(cell.activation) in ACTIVATIONS.values():  # type: ignore[attr-defined]
-        return _elman
+    if type(cell) in (Elman, ScalarGated, SCRN) and type(cell.activation) in ACTIVATIONS.values():  # type: ignore[attr-defined]
+        return _scrn if type(cell) is SCRN else _elman
     return FUSED.get(type(cell))
 
 
@@ -77,6 +79,25 @@ def _elman(
     members = (a, weights["weight_hh"], state[0], *scalars, weights.get("activation"), tap)
     states, _ = elman(*map(_one_model, members), cell.activation.key, batch_sizes, engine)
     return (states[0],)
+
+
+def _scrn(
+    cell: SCRN,
+    a: Tensor,
+    state: State,
+    weights: Weights,
+    batch_sizes: Sequence[int] | None,
+    tap: Tensor | None,
+    engine: str,
+) -> tuple[Tensor, ...]:
+    """Two recurrences one after the other, since the context does not see the other units."""
+    (into_h, into_s), (h0, s0) = (v.tensor_split([-weights["rate"].shape[0]], -1) for v in (a, state[0]))
+    none = (None,) * 4
+    slow = map(_one_model, (into_s, torch.diag(weights["rate"]), s0))
+    s = elman(*slow, *none, "identity", batch_sizes, engine)[0][0]
+    members = (into_h + s @ weights["weight_hs"].mT, weights["weight_hh"], h0, None, None, weights.get("activation"))
+    h = elman(*map(_one_model, members), None, cell.activation.key, batch_sizes, engine)[0][0]
+    return (torch.cat([h, s], -1),)
 
 
 def _gru(
