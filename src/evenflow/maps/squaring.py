@@ -34,8 +34,13 @@ QUARTIC = {dtype: _quartic(angle) for dtype, angle in ANGLE.items()}
 
 
 def norm(B2: Tensor) -> Tensor:
-    """A number not below the square of B's largest angle."""
-    return torch.linalg.vector_norm(B2, 1, dim=-1).max()
+    """For each matrix a number not below the square of B's largest angle."""
+    return torch.linalg.vector_norm(B2, 1, dim=-1).amax(-1)
+
+
+def largest(squares: Tensor) -> Tensor:
+    """Of all matrices; one that is infinite or not a number stays so by itself and is none of the others' business."""
+    return torch.where(torch.isfinite(squares), squares, 0.0).max()
 
 
 def squarings(angle: float, dtype: torch.dtype) -> int:
@@ -60,7 +65,7 @@ class Headroom:
     @classmethod
     def over(cls, B: Tensor) -> Headroom:
         """For B and what it may grow to."""
-        angle = math.sqrt(norm(B @ B).item())
+        angle = math.sqrt(largest(norm(B @ B)).item())
         return cls(max(1.0, cls.FACTOR * angle), torch.zeros((), dtype=B.dtype.to_real(), pin_memory=True))
 
     @property
@@ -70,9 +75,9 @@ class Headroom:
 
     def check(self, W: Tensor, B2: Tensor) -> Tensor:
         """W, or nan; part of the recording."""
-        square = norm(B2)
-        self.met.copy_(square, non_blocking=True)
-        return W * torch.where(square <= self.largest**2, 1.0, math.nan).to(W.dtype)
+        squares = norm(B2)
+        self.met.copy_(largest(squares), non_blocking=True)
+        return W * torch.where(squares <= self.largest**2, 1.0, math.nan).to(W.dtype)[..., None, None]
 
 
 class Recordable:
@@ -95,10 +100,10 @@ def exponential(B: Tensor, headroom: Headroom | None = None) -> tuple[Tensor, tu
     captured = B.is_cuda and torch.cuda.is_current_stream_capturing()
     if captured:
         # In a graph of the user's own nobody looks at how much is used up, so there is much of it.
-        headroom = headroom or Headroom(512.0, torch.zeros_like(norm(B2)))
+        headroom = headroom or Headroom(512.0, torch.zeros_like(largest(norm(B2))))
         angle = headroom.largest
     else:
-        angle = math.sqrt(norm(B2).item()) if B2.numel() else 0.0
+        angle = math.sqrt(largest(norm(B2)).item()) if B2.numel() else 0.0
     s = squarings(angle, B.dtype)
     t = 2.0**-s
     # E = exp(B / 2ˢ) - I. Leaving out the I keeps small numbers exact: (I + E)² = I + (2E + E²).

@@ -9,12 +9,7 @@ from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import GRU, LSTM, LSTM1997, SCRN, Cell, Elman, PeepholeLSTM, ScalarGated, State, Weights
-from evenflow.scan import reference
-from evenflow.scan.elman import elman
-from evenflow.scan.gru import gru
-from evenflow.scan.linear import linear
-from evenflow.scan.lstm import lstm
-from evenflow.scan.projection import projection
+from evenflow.scan import elman, gru, linear, lstm, projection, reference
 
 ENGINES = ("auto", "torch", "reference")
 
@@ -27,8 +22,8 @@ def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Te
         return cell.project(x, weights)
     weight, bias = weights["weight_ih"], weights.get("bias")
     if device == "cpu":
-        return linear(x, weight, bias)
-    return projection(*map(_one_model, (x.flatten(0, 1), weight, bias)))[0].unflatten(0, x.shape[:2])
+        return linear.project(x, weight, bias)
+    return projection.project(*map(_one_model, (x.flatten(0, 1), weight, bias)))[0].unflatten(0, x.shape[:2])
 
 
 def scan(
@@ -77,7 +72,7 @@ def _elman(
 ) -> tuple[Tensor, ...]:
     scalars = cell.scalars(weights) if isinstance(cell, ScalarGated) else (None, None)
     members = (a, weights["weight_hh"], state[0], *scalars, weights.get("activation"), tap)
-    states, _ = elman(*map(_one_model, members), cell.activation.key, batch_sizes, engine)
+    states, _ = elman.scan(*map(_one_model, members), cell.activation.key, batch_sizes, engine)
     return (states[0],)
 
 
@@ -94,9 +89,9 @@ def _scrn(
     (into_h, into_s), (h0, s0) = (v.tensor_split([-weights["rate"].shape[0]], -1) for v in (a, state[0]))
     none = (None,) * 4
     slow = map(_one_model, (into_s, torch.diag(weights["rate"]), s0))
-    s = elman(*slow, *none, "identity", batch_sizes, engine)[0][0]
+    s = elman.scan(*slow, *none, "identity", batch_sizes, engine)[0][0]
     members = (into_h + s @ weights["weight_hs"].mT, weights["weight_hh"], h0, None, None, weights.get("activation"))
-    h = elman(*map(_one_model, members), None, cell.activation.key, batch_sizes, engine)[0][0]
+    h = elman.scan(*map(_one_model, members), None, cell.activation.key, batch_sizes, engine)[0][0]
     return (torch.cat([h, s], -1),)
 
 
@@ -111,7 +106,7 @@ def _gru(
 ) -> tuple[Tensor, ...]:
     weight = torch.cat([weights["weight_hh"], weights["weight_hh_n"]])
     members = (a, weight, weights.get("bias_hh_n"), state[0], tap)
-    states, _ = gru(*map(_one_model, members), batch_sizes, engine)
+    states, _ = gru.scan(*map(_one_model, members), batch_sizes, engine)
     return (states[0],)
 
 
@@ -126,7 +121,7 @@ def _lstm(
 ) -> tuple[Tensor, ...]:
     truncated = isinstance(cell, LSTM1997) and cell.gradient == "truncated"
     members = (a, weights["weight_hh"], *state, weights.get("peephole"), tap)
-    h, c, _ = lstm(*map(_one_model, members), truncated, batch_sizes, engine)
+    h, c, _ = lstm.scan(*map(_one_model, members), truncated, batch_sizes, engine)
     return h[0], c[0]
 
 

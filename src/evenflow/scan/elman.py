@@ -16,7 +16,7 @@ from evenflow import activations
 from evenflow.scan import elman_native, elman_torch
 from evenflow.scan.choice import choose
 from evenflow.scan.cuda import elman as elman_cuda
-from evenflow.scan.operator import operator
+from evenflow.scan.operator import eager, operator
 
 
 def _forward(
@@ -89,16 +89,22 @@ elman_backward = operator(
 )
 
 
+backward = eager(elman_backward, _backward)
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     _, weight, h0, alpha, beta, parameter, tap, *ctx.settings = inputs
     ctx.save_for_backward(*output, weight, h0, alpha, beta, parameter)
+    ctx.set_materialize_grads(False)  # that of the pre-activations would be as many zeros
     ctx.tapped = tap is not None
 
 
-def _autograd(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _autograd(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 10
     states, kept, weight, h0, alpha, beta, parameter = ctx.saved_tensors
     activation, batch_sizes, engine = ctx.settings
-    d_a, d_weight, d_h0, d_alpha, d_beta, d_parameter, d_states = elman_backward(
+    d_a, d_weight, d_h0, d_alpha, d_beta, d_parameter, d_states = backward(
         grad, states, kept, weight, h0, alpha, beta, parameter, activation, batch_sizes, ctx.tapped, engine
     )
     return (
@@ -124,3 +130,4 @@ elman = operator(
     _setup,
     _autograd,
 )
+scan = eager(elman, _forward, _setup, _autograd)

@@ -11,7 +11,7 @@ from torch import Tensor
 from evenflow.scan import gru_native, gru_torch
 from evenflow.scan.choice import choose
 from evenflow.scan.cuda import gru as gru_cuda
-from evenflow.scan.operator import operator
+from evenflow.scan.operator import eager, operator
 
 
 def _forward(
@@ -74,6 +74,9 @@ gru_backward = operator(
 )
 
 
+backward = eager(gru_backward, _backward)
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     _, weight, bias, h0, tap, *ctx.settings = inputs
     ctx.save_for_backward(*output, weight, h0)
@@ -86,9 +89,7 @@ def _autograd(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ..
     batch_sizes, engine = ctx.settings
     if grad is None:
         return (None,) * 7
-    d_a, d_weight, d_bias, d_h0, d_states = gru_backward(
-        grad, states, kept, weight, h0, batch_sizes, ctx.tapped, engine
-    )
+    d_a, d_weight, d_bias, d_h0, d_states = backward(grad, states, kept, weight, h0, batch_sizes, ctx.tapped, engine)
     return d_a, d_weight, d_bias if ctx.biased else None, d_h0, d_states if ctx.tapped else None, None, None
 
 
@@ -101,3 +102,4 @@ gru = operator(
     _setup,
     _autograd,
 )
+scan = eager(gru, _forward, _setup, _autograd)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from evenflow.scan import native
-from evenflow.scan.operator import operator
+from evenflow.scan.operator import eager, operator
 
 Product = native.structure("Linear", int64="rows in out down across threads", pointer="x weight bias y")
 Gradient = native.structure("Gradient", int64="models steps batch left right down threads", pointer="d x0 x d_weight")
@@ -86,6 +86,9 @@ linear_backward = operator(
 )
 
 
+backward = eager(linear_backward, _backward)
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, weight, bias = inputs
     ctx.save_for_backward(x, weight)
@@ -95,7 +98,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _autograd(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     want_x = ctx.needs_input_grad[0]
-    d_x, d_weight, d_bias = linear_backward(d, x, weight, want_x)
+    d_x, d_weight, d_bias = backward(d, x, weight, want_x)
     return d_x if want_x else None, d_weight, d_bias if ctx.biased else None
 
 
@@ -116,3 +119,4 @@ def _vmap(
 linear = operator(
     "linear", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _forward, _fake, _setup, _autograd, _vmap
 )
+project = eager(linear, _forward, _setup, _autograd)

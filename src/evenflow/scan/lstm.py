@@ -14,7 +14,7 @@ from torch import Tensor
 from evenflow.scan import lstm_native, lstm_torch
 from evenflow.scan.choice import choose
 from evenflow.scan.cuda import lstm as lstm_cuda
-from evenflow.scan.operator import operator
+from evenflow.scan.operator import eager, operator
 
 
 def _forward(
@@ -88,6 +88,9 @@ lstm_backward = operator(
 )
 
 
+backward = eager(lstm_backward, _backward)
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     _, weight, h0, c0, peephole, tap, *ctx.settings = inputs
     ctx.save_for_backward(*output, weight, h0, c0, peephole)
@@ -97,7 +100,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tens
 
 def _autograd(ctx: Any, grad_h: Tensor | None, grad_c: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     truncated, batch_sizes, engine = ctx.settings
-    grads = lstm_backward(grad_h, grad_c, *ctx.saved_tensors, truncated, batch_sizes, ctx.tapped, engine)
+    grads = backward(grad_h, grad_c, *ctx.saved_tensors, truncated, batch_sizes, ctx.tapped, engine)
     d_a, d_weight, d_h0, d_c0, d_peephole, d_h = grads
     return (
         d_a,
@@ -121,3 +124,4 @@ lstm = operator(
     _setup,
     _autograd,
 )
+scan = eager(lstm, _forward, _setup, _autograd)

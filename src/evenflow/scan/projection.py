@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.scan.operator import operator
+from evenflow.scan.operator import eager, operator
 from evenflow.scan.product import summed
 
 THIN = 64  # inputs up to which a copy with a column of ones costs next to nothing
@@ -58,6 +58,9 @@ projection_backward = operator(
 )
 
 
+backward = eager(projection_backward, _backward)
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, weight, bias = inputs
     ctx.save_for_backward(x, weight)
@@ -67,10 +70,11 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _autograd(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     want_x = ctx.needs_input_grad[0]
-    d_x, d_weight, d_bias = projection_backward(d, x, weight, ctx.biased, want_x)
+    d_x, d_weight, d_bias = backward(d, x, weight, ctx.biased, want_x)
     return d_x if want_x else None, d_weight, d_bias if ctx.biased else None
 
 
 projection = operator(
     "projection", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor", _forward, _fake, _setup, _autograd
 )
+project = eager(projection, _forward, _setup, _autograd)
