@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -117,14 +118,65 @@ def neighbours(problem: Problem, way: str) -> Iterator[plan.Tile]:
 def fits(problem: Problem, way: str, tile: plan.Tile) -> bool:
     if min(tile.rows, tile.lanes, tile.units, tile.blocks) < 1 or tile.held < 0:
         return False
-    if not (4 <= tile.lanes <= 32 and tile.units <= tile.lanes and tile.blocks <= 16 and tile.rows <= 16):
-        return False
-    if tile.rows * tile.units > 4 * tile.lanes or tile.rows * tile.units > tile.units * tile.lanes:
-        return False
     kernel = problem.kernel(way, tile)
-    weights = tile.weights(problem.hidden, kernel.out, kernel.into)
-    held = min(weights, 4 * tile.held * tile.units * kernel.out)
-    registers = held + tile.rows * tile.units * kernel.out + SPARE
-    return (
-        kernel.threads <= 1024 and kernel.memory <= SHARED_BYTES and registers <= min(255, REGISTERS // kernel.threads)
-    )
+    values = tile.rows * tile.units
+    if tile.tensor:
+        possible = tile.lanes % 32 == tile.rows % 8 == tile.units * kernel.out % 16 == 0
+        possible = possible and (values in (tile.lanes, 2 * tile.lanes, 4 * tile.lanes) or tile.lanes % values == 0)
+        owned = tile.owned(problem.hidden)
+        if tile.scatter:
+            possible = possible and tile.mail and kernel.out == 1 and owned % 16 == 0
+            possible = possible and tile.blocks * owned * 2 % kernel.threads == 0
+        else:
+            possible = possible and tile.lanes <= values * tile.blocks and owned // tile.units < 16
+    else:
+        possible = 4 <= tile.lanes <= 32 and values <= tile.lanes * min(4, tile.units) and tile.units <= tile.lanes
+    if not possible or tile.blocks > 16 or tile.rows > 16:
+        return False
+    room = min(255, REGISTERS // kernel.threads)
+    return kernel.threads <= 1024 and kernel.memory <= SHARED_BYTES and wanted(kernel) <= room
+
+
+def wanted(kernel: build.Kernel) -> int:
+    """Registers of a thread, roughly; on tensor cores more sums are on their way."""
+    tile = kernel.tile
+    sums = tile.sums(kernel.out) * 3 // 2 if tile.tensor else tile.sums(kernel.out)
+    return tile.in_registers(kernel.hidden, kernel.out, kernel.into) + sums + SPARE
+
+
+def on_tensor_cores(problem: Problem, way: str) -> list[plan.Tile]:
+    """The tiles on tensor cores with the fewest cycles, by count."""
+    found: dict[bool, list[plan.Tile]] = {False: [], True: []}
+    several = problem.kernel(way, None).into > 1  # numbers per unit go in: fewer sums are sent than states
+    for blocks, rows, scatter in itertools.product((1, 2, 4, 8, 16), (8, 16), (False, True) if several else (False,)):
+        for lanes, units in itertools.product((32, 64, 128, 192, 256, 384), (8, 16, 24, 32, 48, 64)):
+            tile = plan.Tile(blocks, lanes, units, rows, 0, mail=blocks > 1, tensor=True, scatter=scatter)
+            kernel = problem.kernel(way, tile)
+            if not 128 <= kernel.threads <= 512 or blocks * tile.owned(problem.hidden) > 1.35 * problem.hidden:
+                continue
+            limit = min(255, REGISTERS // kernel.threads)
+            room = limit - wanted(kernel)
+            # All weights in registers, or as many as leave some air, or as many as can be.
+            for held in (plan.ALL, (room - (limit - 110) // 3) // 4, room // 4):
+                tile = replace(tile, held=held)
+                if fits(problem, way, tile):
+                    found[scatter].append(tile)
+                    break
+    for tiles in found.values():
+        tiles.sort(key=lambda tile: cycles(problem, way, tile))
+    return found[False][: 3 if several else 6] + found[True][:4]
+
+
+def cycles(problem: Problem, way: str, tile: plan.Tile) -> float:
+    """Of a step, by count: products, reads of shared memory, what other blocks send, and rounds of blocks."""
+    kernel, hidden = problem.kernel(way, tile), problem.hidden
+    owned, warps = tile.owned(hidden), kernel.threads // 32
+    products = 3 * owned * kernel.out * hidden * kernel.into * tile.rows / 640
+    state, sums = (4 * tile.rows * tile.blocks * owned * number for number in (kernel.into, 1))
+    unheld = tile.weights(hidden, kernel.out, kernel.into) - tile.in_registers(hidden, kernel.out, kernel.into)
+    times = warps / tile.blocks if tile.scatter else owned / tile.units  # that a state is read
+    reads = (state * times + 4 * unheld * kernel.threads) / 128
+    met = (2 * sums if tile.scatter else 8 * warps * tile.rows * tile.units * kernel.out) / 128
+    sent = (sums if tile.scatter else state) / 16 * (tile.blocks > 1)
+    rounds = -(-problem.models * -(-problem.batch // tile.rows) // (plan.PROCESSORS // tile.blocks))
+    return rounds * (max(products * (1.0 if warps >= 8 else 1.3), reads) + met + sent + 800)

@@ -66,9 +66,9 @@ def main() -> None:
             for way, kernel in kernels(cell, hidden, given.rows):
                 tile = kernel.tile
                 weights = tile.weights(hidden, kernel.out, kernel.into)
-                held = min(weights, 4 * tile.held * tile.units * kernel.out)
+                held = tile.in_registers(hidden, kernel.out, kernel.into)
                 registers, spilled = report(kernel, given.architecture)
-                shape = f"{tile.blocks} {tile.lanes} {tile.units} {tile.rows}"
+                shape = f"{tile.blocks} {tile.lanes} {tile.units} {tile.rows}{' tensor' if tile.tensor else ''}"
                 numbers = (kernel.threads, weights, held, registers, spilled, f"{kernel.memory / 1024:.0f}")
                 print(f"| {cell} {way} | {hidden} | {shape} |", " | ".join(map(str, numbers)), "|", flush=True)
 

@@ -1,12 +1,14 @@
 """Checks and times the recurrence kernels over their tiles, with cuDNN beside them, in one run on a GPU.
 
     python benchmarks/recurrence_cuda.py [--out FOLDER] [--seconds 330] [--only elman gru] [--steps 784] [--plan]
+    python benchmarks/recurrence_cuda.py --tensor [--out FOLDER] [--only elman gru]
 
 For every size: cuDNN's layer, the tile that `plan.py` would take, and its neighbours (rows, lanes, units or blocks
 halved or doubled). Every result is compared with the torch operations in double precision before it is timed. Times are
 medians in milliseconds: of the forward pass, and of the backward pass with the weight gradient and without. Results are
 written to ``FOLDER/recurrence-cuda.json`` after every size, so a run that is cut short has shown something. Tiles that
-exchange states by mail come last; a kernel that hangs ends the run after half a minute.
+exchange states by mail come last; a kernel that hangs ends the run after half a minute. With ``--tensor`` the plan's
+tiles meet those on tensor cores alone, at the sizes where these may win, without cuDNN.
 """
 
 from __future__ import annotations
@@ -24,16 +26,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cuda_problems import Problem, neighbours
+from cuda_problems import Problem, neighbours, on_tensor_cores
 from torch import nn
 
 from evenflow.activations import ACTIVATIONS
 from evenflow.scan.cuda import build, plan
 
+WAYS = ("forward", "backward")
 ROUNDS, WARM = 12, 3
 HANG_SECONDS = 30
 FIRST_PASS = 0.65  # of the time, for tiles that meet at a barrier; the rest is for activations and for mail
-COMPILERS = 8
+COMPILERS = os.cpu_count() or 8
 # Cell, H, B and models, the most wanted first: a run may end before the last.
 SIZES = [
     ("elman", 128, 50, 1),
@@ -63,6 +66,28 @@ SIZES = [
     ("elman", 100, 50, 1),
     ("gru", 64, 50, 1),
     ("lstm", 64, 50, 1),
+]
+
+# Those for tensor cores, the most wanted first.
+LARGE = [
+    ("elman", 1024, 50, 1),
+    ("elman", 512, 256, 1),
+    ("gru", 512, 50, 1),
+    ("lstm", 512, 50, 1),
+    ("elman", 768, 50, 1),
+    ("elman", 512, 50, 1),
+    ("elman", 128, 50, 16),
+    ("elman", 128, 50, 32),
+    ("elman", 256, 256, 1),
+    ("elman", 128, 256, 1),
+    ("lstm", 256, 50, 1),
+    ("gru", 256, 50, 1),
+    ("elman", 256, 50, 1),
+    ("lstm", 384, 50, 1),
+    ("gru", 384, 50, 1),
+    ("elman", 1024, 256, 1),
+    ("elman", 768, 256, 1),
+    ("elman", 128, 50, 1),
 ]
 
 
@@ -153,12 +178,17 @@ class Run:
         except (RuntimeError, ValueError) as error:
             row["failed"] = str(error)[:300]
         self.rows.append(row)
-        shape = f"C{tile.blocks} KS{tile.lanes} JT{tile.units} R{tile.rows} {'mail' if tile.mail else ''}"
+        shape = shape_of(row["tile"])
         held = "" if tile.held >= plan.ALL else f" held {tile.held}"
         none = float("nan")
         said = f"{row.get('ms', none):8.3f} ms  error {row.get('error', none):.1e}  {row.get('registers')} registers"
         spill = f", {row['local_bytes']} B spilled" if row.get("local_bytes") else ""
         print(f"  {way:8} {shape}{held} {note}: {said}{spill} {row.get('failed', '')}", flush=True)
+
+
+def shape_of(tile: dict[str, Any]) -> str:
+    kinds = "".join(f" {kind}" for kind in ("mail", "tensor", "scatter") if tile[kind])
+    return f"C{tile['blocks']} KS{tile['lanes']} JT{tile['units']} R{tile['rows']}{kinds}"
 
 
 def without_product(problem: Problem, tile: plan.Tile) -> None:
@@ -189,11 +219,27 @@ def summary(rows: list[dict[str, Any]]) -> None:
                 continue
             planned, best = timed[0], min(timed, key=lambda r: r["ms"])
             total += planned["ms"]
-            t = best["tile"]
-            shape = f"C{t['blocks']} KS{t['lanes']} JT{t['units']} R{t['rows']}{' mail' if t['mail'] else ''}"
-            cells += [f"{planned['ms']:.3f}", f"{best['ms']:.3f} ({shape})"]
+            cells += [f"{planned['ms']:.3f}", f"{best['ms']:.3f} ({shape_of(best['tile'])})"]
         compared = f"{peer['forward']:.2f} / {peer['both']:.2f} | {total / peer['both']:.2f}" if peer else "- | -"
         print("|", " | ".join([*map(str, size), *cells, compared]), "|")
+
+
+def tensor_cores(run: Run, only: list[str], steps: int) -> None:
+    """The plan's tiles and those on tensor cores, size by size."""
+    for cell, hidden, batch, models in [size for size in LARGE if size[0] in only]:
+        if run.over():
+            print("no time for the other sizes", flush=True)
+            break
+        run.alive(f"the reference of {cell} at H={hidden}")
+        print(f"{cell} H={hidden} B={batch} M={models}", flush=True)
+        problem = Problem(cell, hidden, batch, models, steps)
+        tiles = {way: [problem.kernel(way, None).tile, *on_tensor_cores(problem, way)] for way in WAYS}
+        run.prepare([problem.kernel(way, tile) for way in WAYS for tile in tiles[way]])
+        for way in WAYS:
+            for tile in dict.fromkeys(tiles[way]):
+                run.measure(problem, way, tile, "plan" if tile is tiles[way][0] else "")
+        run.write()
+        del problem
 
 
 def main() -> None:
@@ -203,9 +249,14 @@ def main() -> None:
     options.add_argument("--only", nargs="+", default=["elman", "gated", "gru", "lstm"])
     options.add_argument("--steps", type=int, default=784)
     options.add_argument("--plan", action="store_true", help="the plan's tiles alone")
+    options.add_argument("--tensor", action="store_true", help="the plan's tiles and those on tensor cores alone")
     given = options.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     run = Run(given.out, given.seconds)
+    if given.tensor:
+        tensor_cores(run, given.only, given.steps)
+        summary(run.rows)
+        return
     later: list[tuple[tuple[str, int, int, int], str, plan.Tile]] = []
     for cell, hidden, batch, models in [size for size in SIZES if size[0] in given.only]:
         if run.over(FIRST_PASS):

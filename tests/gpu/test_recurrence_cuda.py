@@ -22,12 +22,34 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 CLOSE = 1e-5
 # A number summed over all steps, rows and, but for modrelu, units; its parts largely cancel.
 CLOSE_SUM = 1e-4
+# How far a norm may drift in 784 steps: 1.3e-7 a step, the rounding of a single-precision number.
+NORM_KEPT = 1e-4
 SIZES = (8, 100, 128, 192, 256, 384, 512, 768, 1024)
 GATED_SIZES = (8, 100, 128, 256, 512)
 SUMS = ("d_alpha", "d_beta", "d_parameter")
 ELMAN = ["d_a", "d_weight", "d_h0", "d_alpha", "d_beta", "d_parameter", "d_states"]
 GRU = ["d_a", "d_weight", "d_bias", "d_h0", "d_states"]
 LSTM = ["d_a", "d_weight", "d_h0", "d_c0", "d_peephole", "d_h"]
+
+
+# By H.
+ON_TENSOR_CORES = {
+    100: plan.Tile(1, 32, 16, 8, tensor=True),
+    128: plan.Tile(1, 64, 16, 16, tensor=True),
+    256: plan.Tile(8, 128, 16, 8, mail=True, tensor=True),
+    384: plan.Tile(8, 64, 16, 8, held=16, tensor=True),
+    512: plan.Tile(8, 64, 16, 16, mail=True, tensor=True),
+    768: plan.Tile(16, 384, 48, 8, mail=True, tensor=True),
+    1024: plan.Tile(16, 128, 32, 8, held=36, mail=True, tensor=True),
+}
+# Forward and backward: several numbers per unit can be scattered where they go in, not where they come out.
+GATED_ON_TENSOR_CORES = {
+    256: (plan.Tile(8, 128, 16, 8, mail=True, tensor=True),) * 2,
+    512: (
+        plan.Tile(16, 128, 16, 8, held=32, mail=True, tensor=True),
+        plan.Tile(16, 128, 16, 8, held=32, mail=True, tensor=True, scatter=True),
+    ),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -115,45 +137,88 @@ def test_both_ways_to_exchange_states(size: int, mail: bool) -> None:
     check_elman(elman_inputs(size, 50, 784, 1, "tanh", False), "tanh", None, tile)
 
 
+@pytest.mark.parametrize("batch", [3, 50])
+@pytest.mark.parametrize("size", ON_TENSOR_CORES)
+def test_on_tensor_cores(size: int, batch: int) -> None:
+    tile = ON_TENSOR_CORES[size]
+    check_elman(elman_inputs(size, batch, 784, 1, "tanh", False), "tanh", None, tile)
+    check_elman(elman_inputs(size, batch, 5, 2, "oplu", True), "oplu", [batch, batch, 3, 2, 1], tile)
+
+
+@pytest.mark.parametrize("activation", ["identity", "oplu"])
+def test_tensor_cores_keep_the_norm(activation: str) -> None:
+    """Sums that were cut off would shrink an orthogonal recurrence, a little at each step."""
+    a, *rest = elman_inputs(256, 8, 784, 1, activation, False)
+    tile = ON_TENSOR_CORES[256]
+    states, kept = elman.forward(torch.zeros_like(a), *rest, activation, None, tile=tile)
+    assert (states[:, -1].norm() / rest[1].norm() - 1).abs() < NORM_KEPT
+    grad = torch.zeros_like(states)
+    grad[:, -1] = normal(1, 8, 256, seed=4)
+    d_h0 = elman.backward(grad, states, kept, *rest, activation, None, False, tile=tile)[2]
+    assert (d_h0.norm() / grad.norm() - 1).abs() < NORM_KEPT
+
+
 @pytest.mark.parametrize("steps", [3, 784])
 @pytest.mark.parametrize("batch", [1, 50, 256])
 @pytest.mark.parametrize("size", GATED_SIZES)
 def test_gru(size: int, batch: int, steps: int) -> None:
+    check_gru(size, batch, steps)
+
+
+@pytest.mark.parametrize("size", GATED_ON_TENSOR_CORES)
+def test_gru_on_tensor_cores(size: int) -> None:
+    check_gru(size, 50, 784, *GATED_ON_TENSOR_CORES[size])
+
+
+def check_gru(size: int, batch: int, steps: int, there: plan.Tile | None = None, back: plan.Tile | None = None) -> None:
     if batch == 256 and steps == 784:
         pytest.skip("the reference alone takes the memory of a small GPU")
     a, weight = normal(1, steps, batch, 3 * size), orthogonal(1, size, 3)
     inputs = a, weight, normal(1, size, seed=2), normal(1, batch, size, seed=3)
     expected = gru_torch.forward(*double(inputs), None)
-    same(["states", "kept"], gru.forward(*inputs, None), expected)
+    same(["states", "kept"], gru.forward(*inputs, None, tile=there), expected)
     kept = [v.float() for v in expected]
     given = (normal(*kept[0].shape, seed=4), *kept, weight, inputs[3], None, True)
-    same(GRU, gru.backward(*given), gru_torch.backward(*double(given)))
+    same(GRU, gru.backward(*given, tile=back), gru_torch.backward(*double(given)))
 
 
 @pytest.mark.parametrize("steps", [3, 784])
 @pytest.mark.parametrize("batch", [1, 50, 256])
 @pytest.mark.parametrize("size", GATED_SIZES)
 def test_lstm(size: int, batch: int, steps: int) -> None:
+    check_lstm(size, batch, steps)
+
+
+@pytest.mark.parametrize("size", GATED_ON_TENSOR_CORES)
+def test_lstm_on_tensor_cores(size: int) -> None:
+    check_lstm(size, 50, 784, *GATED_ON_TENSOR_CORES[size])
+
+
+def check_lstm(
+    size: int, batch: int, steps: int, there: plan.Tile | None = None, back: plan.Tile | None = None
+) -> None:
     if batch == 256 and steps == 784:
         pytest.skip("the reference alone takes the memory of a small GPU")
     a, weight = normal(1, steps, batch, 4 * size), orthogonal(1, size, 4)
     states = normal(1, batch, size, seed=2), normal(1, batch, size, seed=3)
     inputs = a, weight, *states, 0.3 * normal(1, 3 * size, seed=5)
     expected = lstm_torch.forward(*double(inputs), None)
-    same(["h", "c", "gates"], lstm.forward(*inputs, None), expected)
+    same(["h", "c", "gates"], lstm.forward(*inputs, None, tile=there), expected)
     kept = [v.float() for v in expected]
     grads = normal(*kept[0].shape, seed=6), normal(*kept[0].shape, seed=7)
     given = (*grads, *kept, *inputs[1:], False, None, True)
-    same(LSTM, lstm.backward(*given), lstm_torch.backward(*double(given)))
+    same(LSTM, lstm.backward(*given, tile=back), lstm_torch.backward(*double(given)))
 
 
+@pytest.mark.parametrize("tensor", [False, True], ids=["plan", "tensor cores"])
 @pytest.mark.parametrize("size", [128, 256, 1024])
-def test_the_same_bits_every_time(size: int) -> None:
+def test_the_same_bits_every_time(size: int, tensor: bool) -> None:
+    tile = ON_TENSOR_CORES[size] if tensor else None
     inputs = elman_inputs(size, 50, 100, 1, "tanh", True)
     seen = []
     for _ in range(3):
-        kept = elman.forward(*inputs, "tanh", None)
-        seen.append((*kept, *elman.backward(kept[0], *kept, *inputs[1:], "tanh", None, True)))
+        kept = elman.forward(*inputs, "tanh", None, tile=tile)
+        seen.append((*kept, *elman.backward(kept[0], *kept, *inputs[1:], "tanh", None, True, tile=tile)))
     for other in seen[1:]:
         assert all(torch.equal(one, two) for one, two in zip(seen[0], other, strict=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -18,11 +19,17 @@ class Case(NamedTuple):
     hidden: int
     tile: Tile | None  # None: the plan's
 
+    @property
+    def gathering(self) -> Tile | None:
+        """The tile for a product with several numbers per unit, which cannot be scattered."""
+        return self.tile and replace(self.tile, scatter=False)
+
     def __str__(self) -> str:
         t = self.tile
         if t is None:
             return f"H{self.hidden}, the plan's"
         kinds = f"{', part in shared memory' if t.held < 100 else ''}{', mail' if t.mail else ''}"
+        kinds += f"{', tensor cores' if t.tensor else ''}{', scatter' if t.scatter else ''}"
         return f"H{self.hidden} C{t.blocks} KS{t.lanes} JT{t.units} R{t.rows}{kinds}"
 
 

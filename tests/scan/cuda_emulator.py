@@ -24,10 +24,10 @@ class Emulator:
         order: in which order threads take turns; a correct kernel does not mind.
     """
 
-    def __init__(self, kernels: Iterable[build.Kernel], folder: Path) -> None:
+    def __init__(self, kernels: Iterable[build.Launched], folder: Path) -> None:
         self.names = {kernel: f"kernel_{n}" for n, kernel in enumerate(dict.fromkeys(kernels))}
         self.order = 0
-        files = (*build.SHARED, "elman.cuh", "gru.cuh", "lstm.cuh")
+        files = (*build.SHARED, "elman.cuh", "gru.cuh", "lstm.cuh", "gradient.cuh")
         text = SHIM.read_text() + "".join(build.read(file) for file in files)
         text += "".join(kernel.entry(name) for kernel, name in self.names.items())
         source, library = folder / "kernels.cpp", folder / "kernels.so"
@@ -36,6 +36,6 @@ class Emulator:
         assert done.returncode == 0, done.stderr[:4000]
         self.library = ctypes.CDLL(str(library))
 
-    def launch(self, kernel: build.Kernel, job: ctypes.Structure, like: Tensor, models: int, batch: int) -> None:
+    def launch(self, kernel: build.Launched, job: ctypes.Structure, like: Tensor, models: int, batch: int) -> None:
         run = getattr(self.library, self.names[kernel])
-        run(ctypes.byref(job), -(-batch // kernel.tile.rows), models, kernel.memory, self.order)
+        run(ctypes.byref(job), kernel.blocks(batch) // kernel.cluster, models, kernel.memory, self.order)

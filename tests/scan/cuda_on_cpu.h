@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <ucontext.h>
 #include <utility>
@@ -19,6 +20,7 @@
 #define EVERYWHERE
 #define UNROLL
 #define NO_UNROLL
+#define UNROLL_BY_8
 
 struct float4 {
     float x, y, z, w;
@@ -38,11 +40,12 @@ struct Barrier {
 struct Warp {
     Barrier barrier;
     float given[2][32];
+    float a[2][16][8], b[2][8][8]; /* of a product on tensor cores */
 };
 
 struct Block {
     std::vector<float> memory;
-    Barrier barrier;
+    Barrier barrier, teams[16];
     std::vector<Warp> warps;
     int rank, index, model, running;
 };
@@ -158,6 +161,8 @@ template <class Job, void (*FUNCTION)(const Job &)> void call(const void *given)
                 emulated::run_cluster(tile * blocks, blocks, threads, bytes / 4, model, order);             \
     }
 
+#define ENTRY_TOGETHER(name, threads, together, ...) ENTRY(name, threads, 1, __VA_ARGS__)
+
 inline int thread_index() { return emulated::self->thread; }
 inline int block_index() { return emulated::self->block->index; }
 inline int model_index() { return emulated::self->block->model; }
@@ -170,6 +175,54 @@ inline float shuffle_xor(float value, int mask) {
     given[lane] = value;
     emulated::meet(warp.barrier);
     return given[lane ^ mask];
+}
+
+template <int THREADS> void team_wait(int team) {
+    emulated::Block &block = *emulated::self->block;
+    if (THREADS == 32) {
+        emulated::meet(block.warps[emulated::self->thread / 32].barrier);
+    } else {
+        if (team > 14) emulated::fail("too many teams");
+        block.teams[team + 1].members = THREADS;
+        emulated::meet(block.teams[team + 1]);
+    }
+}
+
+/* Ten bits of fraction: the rest cut off, or rounded to the nearest, ties away from zero. */
+inline float cut(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    bits &= 0xffffe000u;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+
+inline float dropped(float x) { return x - cut(x); }
+
+inline float rounded(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    bits += 0x1000;
+    std::memcpy(&x, &bits, 4);
+    return cut(x);
+}
+
+inline bool always(int) { return true; }
+
+/* As the hardware does: inputs cut off, and the sum, exact until then, rounded towards zero. */
+inline void multiply(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
+    auto &warp = emulated::self->block->warps[emulated::self->thread / 32];
+    const int buffer = warp.barrier.round & 1, g = emulated::self->thread % 32 / 4, t = emulated::self->thread % 4;
+    for (int q = 0; q < 4; q++) warp.a[buffer][g + q % 2 * 8][t + q / 2 * 4] = cut(a[q]);
+    for (int q = 0; q < 2; q++) warp.b[buffer][t + q * 4][g] = cut(b[q]);
+    emulated::meet(warp.barrier);
+    for (int q = 0; q < 4; q++) {
+        double exact = sum[q];
+        for (int k = 0; k < 8; k++)
+            exact += (double)warp.a[buffer][g + q / 2 * 8][k] * warp.b[buffer][k][t * 2 + q % 2];
+        sum[q] = (float)exact;
+        if (std::fabs((double)sum[q]) > std::fabs(exact)) sum[q] = std::nextafterf(sum[q], 0.0f);
+    }
 }
 
 template <int BLOCKS> void barrier_arrive() {
@@ -232,6 +285,12 @@ inline void copy_start(float *to, const float *from) {
     }
     *to = std::numeric_limits<float>::quiet_NaN();
     emulated::self->copies.back().push_back({to, from});
+}
+
+template <int N> void copy_start(float *to, const float *from, int count) {
+    static const float zero = 0;
+    if (N == 4 && ((to - block_memory()) % 4 || (uintptr_t)from % 16)) emulated::fail("a copy that is not aligned");
+    for (int n = 0; n < N; n++) copy_start(to + n, n < count ? from + n : &zero);
 }
 
 inline void copy_close() { emulated::self->copies.emplace_back(); }

@@ -38,8 +38,7 @@ def test_every_tile_of_the_plan_can_be_launched(hidden: int) -> None:
         assert kernel.threads % 32 == 0
         assert kernel.memory <= SHARED_BYTES
         assert tile.owned(hidden) * tile.blocks >= hidden
-        held = min(tile.weights(hidden, kernel.out, kernel.into), 4 * tile.held * tile.units * kernel.out)
-        wanted = held + tile.rows * tile.units * kernel.out  # weights and sums
+        wanted = tile.in_registers(hidden, kernel.out, kernel.into) + tile.sums(kernel.out)
         assert wanted < min(REGISTERS_OF_A_THREAD, REGISTERS // kernel.threads)
 
 
@@ -50,6 +49,7 @@ def test_the_plan_fills_the_gpu_once_where_it_can() -> None:
         (256, 50, 1),
         (256, 256, 1),
         (512, 50, 1),
+        (512, 256, 1),
         (1024, 50, 1),
     ):
         tile = plan.choose(plan.ELMAN, hidden, batch, models)

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,7 +27,13 @@ from evenflow.scan import native
 from evenflow.scan.cuda.plan import Tile
 
 SOURCES = Path(__file__).parent
-SHARED = ("tile.cuh", "exchange.cuh", "activation.cuh")  # what every kernel is made with, in this order
+SHARED = (
+    "tile.cuh",
+    "exchange.cuh",
+    "tensor.cuh",
+    "scatter.cuh",
+    "activation.cuh",
+)  # what every kernel is made with, in this order
 OPTIONS = ("--std=c++17",)
 # Attributes of a function, as the driver numbers them.
 LOCAL_BYTES, REGISTERS, MOST_SHARED_BYTES, LARGE_CLUSTERS = 3, 4, 8, 14
@@ -38,6 +44,22 @@ _lock = threading.Lock()
 
 class CudaError(RuntimeError):
     """The driver or NVRTC refused; the message is theirs."""
+
+
+class Launched(Protocol):
+    """What is compiled and launched here: a recurrence, or the product after it."""
+
+    @property
+    def function(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def cluster(self) -> int: ...
+    def blocks(self, batch: int) -> int: ...
+    def entry(self, name: str) -> str: ...
+    def text(self, machine: str = ...) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -69,11 +91,20 @@ class Kernel:
     def memory(self) -> int:
         return self.tile.memory(self.hidden, self.out, self.into, self.streams)
 
+    @property
+    def cluster(self) -> int:
+        return self.tile.blocks
+
+    def blocks(self, batch: int) -> int:
+        """Of its grid, for each model."""
+        return -(-batch // self.tile.rows) * self.tile.blocks
+
     def entry(self, name: str) -> str:
         """The line that makes a kernel of the function."""
         t = self.tile
         numbers = (self.hidden, t.blocks, t.lanes, t.units, t.rows, t.held, self.out, self.into, self.streams)
-        tile = f"Tile<{', '.join(map(str, numbers))}, {_word(self.paired)}, {_word(t.mail)}>"
+        kinds = map(_word, (self.paired, t.mail, t.tensor, t.scatter))
+        tile = f"Tile<{', '.join((*map(str, numbers), *kinds))}>"
         called = f"{self.function}<{', '.join((tile, *self.arguments))}>"
         agree = f'static_assert({tile}::THREADS == {self.threads} && {tile}::BYTES == {self.memory}, "plan.py");'
         return f"{agree}\nENTRY({name}, {self.threads}, {t.blocks}, {self.file.capitalize()}, {called})\n"
@@ -105,28 +136,27 @@ def filled(job: type[ctypes.Structure], **values: Tensor | float | None) -> ctyp
     return made
 
 
-def launch(kernel: Kernel, job: ctypes.Structure, like: Tensor, models: int, batch: int) -> None:
+def launch(kernel: Launched, job: ctypes.Structure, like: Tensor, models: int, batch: int) -> None:
     """Run a kernel on the GPU of `like`, after what is already in its current stream."""
     if models * batch == 0:  # a grid of nothing is an error to the driver
         return
     with torch.cuda.device(like.device):
         _driver("cuCtxSetCurrent", _context(like.device.index))  # a new thread has none yet
         function = loaded(kernel, like.device.index)
-        blocks = -(-batch // kernel.tile.rows) * kernel.tile.blocks
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(job))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        grid, threads = (blocks, models, 1), (kernel.threads, 1, 1)
+        grid, threads = (kernel.blocks(batch), models, 1), (kernel.threads, 1, 1)
         _driver("cuLaunchKernel", function, *grid, *threads, kernel.memory, stream, arguments, None)
 
 
-def loaded(kernel: Kernel, device: int) -> ctypes.c_void_p:
+def loaded(kernel: Launched, device: int) -> ctypes.c_void_p:
     """The kernel on one GPU, from memory, from disk or freshly compiled."""
     with _lock:  # two threads must not compile the same kernel
         return _loaded(kernel, device)
 
 
 @functools.cache
-def _loaded(kernel: Kernel, device: int) -> ctypes.c_void_p:
+def _loaded(kernel: Launched, device: int) -> ctypes.c_void_p:
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     try:
         _driver("cuModuleLoadData", ctypes.byref(module), code(kernel, device))
@@ -136,17 +166,17 @@ def _loaded(kernel: Kernel, device: int) -> ctypes.c_void_p:
     _driver("cuModuleGetFunction", ctypes.byref(function), module, b"run")
     if kernel.memory > PLAIN_SHARED_BYTES:
         _driver("cuFuncSetAttribute", function, MOST_SHARED_BYTES, kernel.memory)
-    if kernel.tile.blocks > PORTABLE_CLUSTER:
+    if kernel.cluster > PORTABLE_CLUSTER:
         _driver("cuFuncSetAttribute", function, LARGE_CLUSTERS, 1)
     return function
 
 
-def code(kernel: Kernel, device: int) -> bytes:
+def code(kernel: Launched, device: int) -> bytes:
     """The kernel's machine code for one GPU, from disk or freshly compiled."""
     return cached(place(kernel, device), lambda: compiled(kernel.text(), _architecture(device)))
 
 
-def place(kernel: Kernel, device: int) -> Path:
+def place(kernel: Launched, device: int) -> Path:
     """Where its machine code is kept."""
     made_of = kernel.text(), _architecture(device), str(nvrtc_version()), str(driver_version())
     return native.cache_folder() / f"{kernel.function}-{fingerprint(*made_of)}.cubin"
@@ -177,7 +207,7 @@ def _architectures() -> list[int]:
     return list(numbers)
 
 
-def resources(kernel: Kernel, device: int) -> dict[str, int]:
+def resources(kernel: Launched, device: int) -> dict[str, int]:
     """Registers and bytes of local memory per thread, as the driver reports them."""
     found = {}
     for name, attribute in (("registers", REGISTERS), ("local_bytes", LOCAL_BYTES)):

@@ -52,8 +52,8 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
     take(0);
     exchange.open(seat, job.h0 + seat.model * job.batch * T::H, job.batch);
     for (int step = 0; step < seat.steps; step++) {
-        float sum[T::VALUES][T::OUT], pre[T::ITEMS], out[T::ITEMS];
-        product(seat, exchange.last(step), sum);
+        float sum[T::SUMS][T::OUT], pre[T::ITEMS], out[T::ITEMS];
+        product(seat, exchange, step, sum);
         UNROLL for (int q = 0; q < T::ITEMS; q++) pre[q] = x[q] + sum[q][0];
         activate<KIND>(seat, pre, p, out);
         UNROLL for (int q = 0; q < T::ITEMS; q++) {
@@ -120,8 +120,8 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
     exchange.open(seat, (const float *)0, job.batch);
     for (int back = 0;; back++) {
         const int t = seat.steps - 1 - back;
-        float sum[T::VALUES][T::OUT], value[T::ITEMS], d[T::ITEMS];
-        product(seat, exchange.last(back), sum);
+        float sum[T::SUMS][T::OUT], value[T::ITEMS], d[T::ITEMS];
+        product(seat, exchange, back, sum);
         if (t < 0) { /* one product more than steps, for the start */
             UNROLL for (int q = 0; q < T::ITEMS; q++)
                 if (seat.copy == 0 && seat.row < job.batch && seat.exists(q))

@@ -8,7 +8,8 @@
 
 template <class T> struct Exchange {
     float *states;
-    static constexpr int LETTERS = T::STATE / T::WIDTH * T::BLOCKS * T::OWNED * 4; /* bytes a step brings to a block */
+    /* Bytes that a step brings to a block. */
+    static constexpr int LETTERS = T::ROWS * (T::SCATTER ? 1 : T::IN) * T::BLOCKS * T::OWNED * 4;
 
     DEVICE Exchange(float *memory) : states(memory) {}
 
@@ -17,9 +18,9 @@ template <class T> struct Exchange {
     /* Both states zero, and where `start` is given (B rows of H) its rows in the first of them. */
     DEVICE void open(const Seat<T> &seat, const float *start, long long batch) {
         for (int i = seat.thread; i < 2 * T::STATE; i += T::THREADS) {
-            const int r = i / (T::IN * T::WIDTH), position = i % (T::IN * T::WIDTH);
+            const int r = i / T::ROW, position = i % T::ROW + (T::SCATTER ? seat.rank * T::OWNED : 0);
             float value = 0;
-            if (start && i < T::STATE && position < T::H && seat.first_row + r < batch)
+            if (start && i < T::STATE && i % T::ROW < T::REACH && position < T::H && seat.first_row + r < batch)
                 value = start[(size_t)(seat.first_row + r) * T::H + T::unit(position)];
             states[i] = value;
         }
@@ -37,8 +38,9 @@ template <class T> struct Exchange {
     /* Put this thread's items of number `in` where the next step will read them. Lanes that hold the same item share the
        blocks among themselves. */
     DEVICE void publish(const Seat<T> &seat, int step, int in, const float (&value)[T::ITEMS]) const {
-        float *at = states + (step & 1 ^ 1) * T::STATE + (seat.local_row * T::IN + in) * T::WIDTH + seat.position;
-        if (T::BLOCKS == 1) {
+        float *at = states + (step & 1 ^ 1) * T::STATE + seat.local_row * T::ROW + in * T::REACH + seat.position -
+                    (T::SCATTER ? seat.rank * T::OWNED : 0);
+        if (T::BLOCKS == 1 || T::SCATTER) {
             if (seat.copy == 0) UNROLL for (int q = 0; q < T::ITEMS; q++) at[q] = value[q];
         } else {
             UNROLL for (int first = 0; first < T::BLOCKS; first += T::COPIES)
@@ -57,12 +59,16 @@ template <class T> struct Exchange {
     }
 
     DEVICE void wait(const Seat<T> &seat, int step) const {
-        if (T::MAIL) {
-            mail_wait(box(step), step >> 1 & 1);
-            if (seat.thread == 0) mail_expect(box(step), LETTERS); /* for the step after next */
-        } else {
+        if (!T::MAIL)
             barrier_wait<T::BLOCKS>();
-        }
+        else if (!T::SCATTER)
+            await(seat, step);
+    }
+
+    /* All that a step brings is there. */
+    DEVICE void await(const Seat<T> &seat, int step) const {
+        mail_wait(box(step), step >> 1 & 1);
+        if (seat.thread == 0) mail_expect(box(step), LETTERS); /* for the step after next */
     }
 
     /* No block may end while another still writes to it. */

@@ -43,8 +43,8 @@ template <class T> DEVICE void gru_forward(const Gru &job) {
     take(0);
     exchange.open(seat, job.h0 + seat.model * job.batch * T::H, job.batch);
     for (int step = 0; step < seat.steps; step++) {
-        float sum[T::VALUES][T::OUT], r[T::ITEMS], z[T::ITEMS], n[T::ITEMS], u[T::ITEMS];
-        product(seat, exchange.last(step), sum);
+        float sum[T::SUMS][T::OUT], r[T::ITEMS], z[T::ITEMS], n[T::ITEMS], u[T::ITEMS];
+        product(seat, exchange, step, sum);
         UNROLL for (int q = 0; q < T::ITEMS; q++) {
             r[q] = sigmoid(x[0][q] + sum[q][0]);
             z[q] = sigmoid(x[1][q] + sum[q][1]);
@@ -108,8 +108,8 @@ template <class T> DEVICE void gru_backward(const Gru &job) {
     exchange.open(seat, (const float *)0, job.batch);
     for (int back = 0;; back++) {
         const int t = seat.steps - 1 - back;
-        float sum[T::VALUES][T::OUT], g[T::ITEMS], d[3][T::ITEMS], d_n[T::ITEMS];
-        product(seat, exchange.last(back), sum);
+        float sum[T::SUMS][T::OUT], g[T::ITEMS], d[3][T::ITEMS], d_n[T::ITEMS];
+        product(seat, exchange, back, sum);
         if (t < 0) { /* one product more than steps, for the start */
             UNROLL for (int q = 0; q < T::ITEMS; q++)
                 if (seat.copy == 0 && seat.row < job.batch && seat.exists(q))

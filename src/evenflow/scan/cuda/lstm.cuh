@@ -50,8 +50,8 @@ template <class T, bool PEEPHOLE> DEVICE void lstm_forward(const Lstm &job) {
     take(0);
     exchange.open(seat, job.h0 + seat.model * job.batch * T::H, job.batch);
     for (int step = 0; step < seat.steps; step++) {
-        float sum[T::VALUES][T::OUT];
-        product(seat, exchange.last(step), sum);
+        float sum[T::SUMS][T::OUT];
+        product(seat, exchange, step, sum);
         UNROLL for (int q = 0; q < T::ITEMS; q++) {
             UNROLL for (int gate = 0; gate < GATES; gate++) x[gate][q] += sum[q][gate];
             if (PEEPHOLE) x[0][q] += p[0][q] * c[q];
@@ -129,11 +129,11 @@ template <class T, bool PEEPHOLE, bool TRUNCATED> DEVICE void lstm_backward(cons
     exchange.open(seat, (const float *)0, job.batch);
     for (int back = 0;; back++) {
         const int t = seat.steps - 1 - back;
-        float sum[T::VALUES][T::OUT], g[T::ITEMS], d[GATES][T::ITEMS];
+        float sum[T::SUMS][T::OUT], g[T::ITEMS], d[GATES][T::ITEMS];
         if (TRUNCATED)
             UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][0] = 0;
         else
-            product(seat, exchange.last(back), sum);
+            product(seat, exchange, back, sum);
         if (t < 0) { /* one product more than steps, for the start */
             UNROLL for (int q = 0; q < T::ITEMS; q++)
                 if (seat.copy == 0 && seat.row < job.batch && seat.exists(q)) {

@@ -5,6 +5,7 @@
 #define EVERYWHERE __host__ __device__
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
+#define UNROLL_BY_8 _Pragma("unroll 8")
 
 #define CLUSTER_1
 #define CLUSTER_2 __cluster_dims__(2, 1, 1)
@@ -17,6 +18,13 @@
     extern "C" __global__ void CLUSTER_##blocks __launch_bounds__(threads, 1) name(const job_type job) \
     {                                                                                                  \
         __VA_ARGS__(job);                                                                              \
+    }
+
+/* The same for a kernel without clusters of which `together` blocks run on a multiprocessor at once. */
+#define ENTRY_TOGETHER(name, threads, together, job_type, ...)                                  \
+    extern "C" __global__ void __launch_bounds__(threads, together) name(const job_type job) \
+    {                                                                                           \
+        __VA_ARGS__(job);                                                                       \
     }
 
 DEVICE int thread_index() { return threadIdx.x; }
@@ -61,6 +69,43 @@ template <int N> DEVICE void store_at(float *at, int rank, const float (&value)[
         asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(far), "f"(value[0]), "f"(value[1 % N]),
                      "f"(value[2 % N]), "f"(value[3 % N])
                      : "memory");
+#endif
+}
+
+/* Whole warps, team number `team` of the block: each sees what the others have written to the block's memory. */
+template <int THREADS> DEVICE void team_wait(int team) {
+    if (THREADS == 32)
+        __syncwarp();
+    else
+        asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(THREADS) : "memory"); /* 0 is __syncthreads */
+}
+
+/* A number with ten bits of fraction, as tensor cores read it: the rest cut off, or rounded. */
+DEVICE float cut(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
+
+/* What cutting drops. Made anew each time: kept, it would take as many registers as the numbers themselves. */
+DEVICE float dropped(float x) {
+    unsigned bits;
+    asm volatile("and.b32 %0, %1, 0xffffe000;" : "=r"(bits) : "r"(__float_as_uint(x)));
+    return x - __uint_as_float(bits);
+}
+
+/* By hand: the instruction looks for infinity, at five times the cost. What is lost of a NaN its rest still has. */
+DEVICE float rounded(float x) { return cut(__uint_as_float(__float_as_uint(x) + 0x1000u)); }
+
+/* True for n >= 0, since grids are one block deep; the compiler does not know and schedules what it guards by itself. */
+DEVICE bool always(int n) { return gridDim.z < n + 2; }
+
+/* sum += A B for a warp, each number read as `cut` gives it. With g = lane / 4 and t = lane % 4 a lane brings rows g and
+   g + 8 of A at inputs t (first two) and t + 4, inputs t and t + 4 of B at column g, and holds columns 2 t and 2 t + 1
+   of the sums' rows g (first two) and g + 8. */
+DEVICE void multiply(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 #endif
 }
 
@@ -123,6 +168,21 @@ DEVICE void copy_start(float *to, const float *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
 #else
     *to = *from;
+#endif
+}
+
+/* N neighbouring numbers, of which the first `count` are copied and the others become zero. Four, which must begin at a
+   multiple of 16 bytes on both sides, leave the L1 cache aside. */
+template <int N> DEVICE void copy_start(float *to, const float *from, int count) {
+#if __CUDA_ARCH__ >= 800
+    if (N == 1)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(4 * count)
+                     : "memory");
+    if (N == 4)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(4 * count)
+                     : "memory");
+#else
+    for (int n = 0; n < N; n++) to[n] = n < count ? from[n] : 0;
 #endif
 }
 

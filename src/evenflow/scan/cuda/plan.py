@@ -24,6 +24,9 @@ class Tile:
         held: columns of four weights that a thread keeps in registers; the rest lie in shared memory.
         mail: the blocks of a cluster count what arrives instead of meeting at a barrier; see `exchange.cuh`.
         together: of its blocks that one multiprocessor runs at once.
+        tensor: the product runs on tensor cores, rows in multiples of 8, lanes in whole warps; `held` then counts
+            fragments of four weights. See `tensor.cuh`.
+        scatter: on tensor cores and with mail, blocks send each other sums instead of states; see `scatter.cuh`.
     """
 
     blocks: int
@@ -33,11 +36,13 @@ class Tile:
     held: int = ALL
     mail: bool = False
     together: int = 1
+    tensor: bool = False
+    scatter: bool = False
 
     def owned(self, hidden: int) -> int:
         """Units of a block, rounded up to whole warps."""
         groups = _up(_up(hidden, self.blocks), self.units)
-        warp = 32 // self.lanes
+        warp = max(1, 32 // self.lanes)
         return _up(groups, warp) * warp * self.units
 
     def threads(self, hidden: int) -> int:
@@ -45,16 +50,40 @@ class Tile:
 
     def weights(self, hidden: int, out: int, into: int) -> int:
         """Numbers of the matrix per thread, in registers or not."""
-        return 4 * self.units * out * into * _up(hidden, 4 * self.lanes)
+        if self.scatter:
+            return self.blocks * self.owned(hidden) ** 2 * into // self.threads(hidden)
+        per_column = self.units * out // 2 if self.tensor else 4 * self.units * out
+        return per_column * into * _up(hidden, self._span)
+
+    def in_registers(self, hidden: int, out: int, into: int) -> int:
+        """Those that are held."""
+        piece = 4 if self.tensor else 4 * self.units * out
+        return min(self.weights(hidden, out, into), self.held * piece)
+
+    def sums(self, out: int) -> int:
+        """Sums that a thread has under way."""
+        values = self.rows * self.units * out
+        return values * self.blocks // self.lanes * 2 if self.scatter else values // (16 if self.tensor else 1)
 
     def memory(self, hidden: int, out: int, into: int, streams: int) -> int:
         """Bytes of shared memory of a block."""
-        columns = _up(hidden, 4 * self.lanes)
-        width = max(columns * 4 * self.lanes, self.blocks * self.owned(hidden))
+        row = into * max(_up(hidden, self._span) * self._span, self.blocks * self.owned(hidden))
         items = max(1, self.rows * self.units // self.lanes)
         threads = self.threads(hidden)
-        spilled = max(0, into * columns - self.held) * self.units * out * threads * 4
-        return 4 * (2 * self.rows * into * width + (AHEAD + 1) * streams * items * threads + spilled + 4)
+        spilled = (self.weights(hidden, out, into) - self.in_registers(hidden, out, into)) * threads
+        if self.scatter:
+            row = into * self.owned(hidden)
+            spilled += 2 * self.blocks * self.owned(hidden) * self.rows  # what the others send, twice
+        elif self.tensor:
+            spilled += threads // 32 * self.rows * (self.units * out + 4)  # the sums of each warp
+        if self.tensor:
+            row = _up(row + 16, 32) * 32 - 16
+        return 4 * (2 * self.rows * row + (AHEAD + 1) * streams * items * threads + spilled + 4)
+
+    @property
+    def _span(self) -> int:
+        """Inputs that a group reads at a time."""
+        return self.lanes // 2 if self.tensor else 4 * self.lanes
 
 
 def _up(a: int, b: int) -> int:
@@ -74,39 +103,44 @@ def _mail(*tiles: Tile) -> tuple[Tile, ...]:
     return tuple(replace(tile, mail=True) for tile in tiles)
 
 
+def _tensor(blocks: int, lanes: int, units: int, rows: int, held: int = ALL, scatter: bool = False) -> Tile:
+    return Tile(blocks, lanes, units, rows, held, mail=blocks > 1, tensor=True, scatter=scatter)
+
+
 ELMAN: Table = (
     (64, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
-    (128, _rows(Tile(1, 8, 8, 1), 1, 2, 4)),
+    (128, (*_rows(Tile(1, 8, 8, 1), 1, 2, 4), _tensor(1, 64, 16, 8))),
     (192, (*_mail(Tile(2, 16, 8, 1)), Tile(1, 8, 8, 1), Tile(1, 16, 8, 2))),
     (256, _mail(Tile(4, 16, 4, 2), Tile(2, 16, 4, 4))),
     (384, _mail(Tile(8, 16, 4, 2, together=2), *_rows(Tile(8, 16, 4, 4), 4, 8))),
-    (512, _mail(Tile(8, 16, 4, 4), Tile(8, 16, 4, 8, held=4))),
-    (768, _mail(Tile(16, 32, 4, 8, held=4))),
-    (1024, _mail(Tile(16, 16, 4, 8, held=8))),
+    (512, (*_mail(Tile(8, 16, 4, 4)), _tensor(4, 64, 32, 8, held=37))),
+    (768, (_tensor(16, 128, 16, 8), _tensor(16, 128, 16, 16))),
+    (1024, (_tensor(16, 128, 32, 8, held=37),)),
 )
 GRU_FORWARD: Table = (
     (64, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
     (128, (*_mail(Tile(2, 8, 4, 1)), *_rows(Tile(1, 8, 4, 1), 1, 2))),
     (256, _mail(*_rows(Tile(8, 16, 2, 4), 4, 8), Tile(8, 16, 2, 16, held=2))),
-    (512, _mail(Tile(16, 16, 2, 8, held=4))),
+    (384, (_tensor(16, 128, 16, 8),)),
+    (512, (_tensor(16, 256, 32, 8, held=25),)),
 )
 GRU_BACKWARD: Table = (
     *GRU_FORWARD[:2],
-    (256, (Tile(8, 16, 4, 4), *_mail(Tile(8, 16, 2, 8), Tile(8, 16, 2, 16, held=8)))),
-    (512, _mail(Tile(16, 16, 2, 8, held=16))),
+    (256, (_tensor(16, 128, 16, 8, scatter=True), _tensor(8, 128, 16, 8, scatter=True))),
+    (512, (_tensor(16, 128, 16, 8, held=31, scatter=True),)),
 )
 LSTM_FORWARD: Table = (
     (64, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
     (96, (Tile(1, 8, 4, 1), *_mail(*_rows(Tile(2, 16, 4, 1), 2, 4)))),
     (128, _mail(*_rows(Tile(2, 16, 4, 1), 1, 2, 4))),
     (256, _mail(Tile(8, 16, 2, 4), Tile(8, 16, 2, 8, held=3))),
-    (512, _mail(Tile(16, 16, 2, 8, held=3))),
+    (384, (_tensor(16, 128, 8, 8),)),
+    (512, (_tensor(16, 128, 16, 8, held=31),)),
 )
 LSTM_BACKWARD: Table = (
     *LSTM_FORWARD[:3],
-    (256, (Tile(8, 32, 4, 4), *_mail(Tile(8, 16, 2, 8)))),
-    (384, _mail(Tile(16, 16, 2, 8, held=16))),
-    (512, (Tile(16, 16, 2, 8, held=24),)),
+    (256, (_tensor(16, 128, 16, 8, scatter=True), _tensor(8, 128, 16, 8, scatter=True))),
+    (512, (_tensor(16, 128, 16, 8, held=31, scatter=True),)),
 )
 
 
@@ -130,4 +164,4 @@ def choose(
 
 def _tiles(table: Table, hidden: int, clusters: bool) -> list[Tile]:
     entry = next(tiles for largest, tiles in table if hidden <= largest)
-    return [t for t in entry if clusters or t.blocks == 1]
+    return [t for t in entry if clusters or (t.blocks == 1 and not t.tensor)]

@@ -11,32 +11,52 @@
 
    A *position* is a place in this order of units; those from H up are padding with zero weights. An *item* is one unit
    of one row. A group has ROWS * UNITS of them, and after the sums over its lanes each lane is left with ITEMS (or
-   COPIES lanes with the same one). */
+   COPIES lanes with the same one).
+
+   With TENSOR the product runs on tensor cores, see tensor.cuh: a group is whole warps, which read 16 inputs at a time
+   each, and HELD counts fragments of four weights. With SCATTER too, blocks send each other sums and not states, see
+   scatter.cuh. */
 
 #define AHEAD 3 /* steps between the start of a fetch and its use */
 
 EVERYWHERE constexpr int up(int a, int b) { return (a + b - 1) / b; }
 
 template <int H_, int BLOCKS_, int LANES_, int UNITS_, int ROWS_, int HELD_, int OUT_, int IN_, int STREAMS_, bool PAIRED_,
-          bool MAIL_>
+          bool MAIL_, bool TENSOR_, bool SCATTER_>
 struct Tile {
     static constexpr int H = H_, BLOCKS = BLOCKS_, LANES = LANES_, UNITS = UNITS_, ROWS = ROWS_, OUT = OUT_, IN = IN_;
     static constexpr int STREAMS = STREAMS_;
-    static constexpr bool PAIRED = PAIRED_, MAIL = MAIL_ && BLOCKS > 1;
-    static constexpr int GROUPS = up(up(up(H, BLOCKS), UNITS), 32 / LANES) * (32 / LANES); /* whole warps */
-    static constexpr int OWNED = GROUPS * UNITS;                                           /* positions of a block */
+    static constexpr bool PAIRED = PAIRED_, MAIL = MAIL_ && BLOCKS > 1, TENSOR = TENSOR_, SCATTER = SCATTER_;
+    static constexpr int MEET = LANES < 32 ? 32 / LANES : 1;                       /* groups of a warp */
+    static constexpr int GROUPS = up(up(up(H, BLOCKS), UNITS), MEET) * MEET;       /* whole warps */
+    static constexpr int OWNED = GROUPS * UNITS;                                   /* positions of a block */
     static constexpr int THREADS = GROUPS * LANES;
-    static constexpr int COLUMNS = up(H, 4 * LANES); /* float4s of inputs per thread and number that goes in */
-    static constexpr int WIDTH = COLUMNS * 4 * LANES > BLOCKS * OWNED ? COLUMNS * 4 * LANES : BLOCKS * OWNED;
+    static constexpr int SPAN = TENSOR ? LANES / 2 : 4 * LANES; /* inputs that a group reads at a time */
+    static constexpr int COLUMNS = up(H, SPAN);                 /* how many times, per number that goes in */
+    static constexpr int WIDTH = COLUMNS * SPAN > BLOCKS * OWNED ? COLUMNS * SPAN : BLOCKS * OWNED;
+    /* A row of a state. On tensor cores eight rows are read side by side, two of them from all banks of the memory. */
+    static constexpr int REACH = SCATTER ? OWNED : WIDTH; /* from one number of a row to the next */
+    static constexpr int ROW = TENSOR ? up(IN * REACH + 16, 32) * 32 - 16 : IN * REACH;
     static constexpr int VALUES = ROWS * UNITS;
     static constexpr int ITEMS = VALUES > LANES ? VALUES / LANES : 1;
     static constexpr int COPIES = VALUES < LANES ? LANES / VALUES : 1;
-    static constexpr int HELD = HELD_ < IN * COLUMNS ? HELD_ : IN * COLUMNS;
-    static constexpr int STATE = ROWS * IN * WIDTH; /* one of the two */
+    static constexpr int SUMS = TENSOR ? ITEMS : VALUES; /* that a thread makes, per gate */
+    static constexpr int TALL = SCATTER ? BLOCKS * OWNED / (THREADS / 2) : UNITS * OUT / 16; /* matrices of a warp */
+    static constexpr int PIECES = SCATTER ? IN * OWNED / 8 * TALL : TENSOR ? IN * COLUMNS * 2 * TALL : IN * COLUMNS;
+    static constexpr int HELD = HELD_ < PIECES ? HELD_ : PIECES;
+    static constexpr int STATE = ROWS * ROW; /* one of the two */
     static constexpr int SLOT = STREAMS * ITEMS * THREADS;
-    static constexpr int SPILLED = (IN * COLUMNS - HELD) * UNITS * OUT * THREADS * 4;
-    static constexpr int BYTES = 4 * (2 * STATE + (AHEAD + 1) * SLOT + SPILLED + 4);
-    static_assert(LANES <= 32 && ITEMS <= UNITS && ITEMS <= 4 && UNITS <= LANES, "no such tile");
+    static constexpr int SPILLED = (PIECES - HELD) * 4 * (TENSOR ? 1 : UNITS * OUT) * THREADS;
+    static constexpr int TRACK = UNITS * OUT + 4; /* of a warp's sums for one row; 4 keeps rows in different banks */
+    static constexpr int PARTIAL = SCATTER ? 2 * BLOCKS * OWNED * ROWS : TENSOR ? THREADS / 32 * ROWS * TRACK : 0;
+    static constexpr int BYTES = 4 * (2 * STATE + (AHEAD + 1) * SLOT + SPILLED + PARTIAL + 4);
+    static_assert(ITEMS <= UNITS && ITEMS <= 4 && ITEMS != 3, "no such tile");
+    static_assert(TENSOR || (LANES <= 32 && UNITS <= LANES), "no such tile");
+    static_assert(!TENSOR || (LANES % 32 == 0 && ROWS % 8 == 0 && UNITS * OUT % 16 == 0), "no such tile on tensor cores");
+    static_assert(!TENSOR || (VALUES % LANES == 0 || LANES % VALUES == 0), "items would not be shared out evenly");
+    static_assert(!TENSOR || (COPIES <= BLOCKS && (LANES == 32 || GROUPS < 16)), "no such tile on tensor cores");
+    static_assert(!SCATTER || (TENSOR && MAIL && OUT == 1 && OWNED % 16 == 0), "no such tile with sums sent");
+    static_assert(!SCATTER || BLOCKS * OWNED % (THREADS / 2) == 0, "outputs would not be shared out evenly");
     static_assert(!PAIRED || (UNITS > 1 && H % 2 == 0), "pairs need an even number of units in a group");
     static_assert(WIDTH % 4 == 0 && OWNED % ITEMS == 0, "vectors would not be aligned");
 
@@ -68,9 +88,13 @@ template <class T> struct Seat {
     DEVICE int unit(int q) const { return T::unit(position + q); }
 };
 
+template <class T> struct Exchange;
+enum { BY_THREADS, ON_TENSOR_CORES, SCATTERED };
+
 /* A thread's share of the matrix, and its product with the state. FORWARD takes W (OUT * H rows of H), else its
    transpose (IN * H rows of H). */
-template <class T, bool FORWARD> struct Product {
+template <class T, bool FORWARD, int WAY = T::SCATTER ? SCATTERED : T::TENSOR ? ON_TENSOR_CORES : BY_THREADS>
+struct Product {
     float held[T::UNITS * T::OUT][T::HELD * 4 + (T::HELD == 0)];
     const float *spilled; /* [column][unit and gate][thread][4] */
 
@@ -96,7 +120,9 @@ template <class T, bool FORWARD> struct Product {
     }
 
     /* What this lane's items get, summed over the group. */
-    DEVICE void operator()(const Seat<T> &seat, const float *state, float (&sum)[T::VALUES][T::OUT]) const {
+    DEVICE void operator()(const Seat<T> &seat, const Exchange<T> &exchange, int step,
+                           float (&sum)[T::SUMS][T::OUT]) const {
+        const float *state = exchange.last(step);
         UNROLL for (int v = 0; v < T::VALUES; v++) UNROLL for (int g = 0; g < T::OUT; g++) sum[v][g] = 0;
         /* Weights in registers meet one row after another; those in shared memory are read once, for all rows. */
         UNROLL for (int n = 0; n < T::HELD; n++) UNROLL for (int r = 0; r < T::ROWS; r++) {

@@ -1,0 +1,241 @@
+"""``Σ_n left_n' right_n`` on tensor cores, for weight gradients: sums over all steps and rows; see `gradient.cuh`.
+
+A result is cut into patches, one for each block, and the rows into parts, so that all blocks together fill the GPU.
+What a choice costs is counted in cycles of a multiprocessor, and the cheapest is taken.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from evenflow.scan import native
+from evenflow.scan.cuda import build
+
+OLDEST = (8, 0)  # the first compute capability whose tensor cores take TF32, and that copies by itself
+# Multiply-adds below which cuBLAS is asked: on an H200 either then takes about as long as two launches.
+LEAST_WORK = 2**27
+LEAST_ROWS = 128  # of a part
+# Cycles a block takes to begin and to store, and those of a launch more, to add up the parts.
+BEGIN_CYCLES, LAUNCH_CYCLES = 5000, 5000
+SUM_BYTES = 1500  # per cycle, of all multiprocessors: parts are written and read once, mostly in the L2 cache
+MOST_INDEX = 2**31 - 1  # rows and strides are 32 bits wide in the kernel
+
+Job = native.structure(
+    "Gradient",
+    int64="rows each shift tiles across left_size left_row left_model right_size right_row right_model"
+    " first_row first_model models pitch",
+    pointer="left right first out",
+)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """The part of a result that one block computes.
+
+    Args:
+        tall, wide: numbers of the left and of the right side.
+        down, across: warps that share these.
+        cycles: of a multiprocessor for one row of a block, when `together` blocks run on it at once.
+        rows, stages: rows in shared memory at a time, and such pieces in the ring.
+        chain: rows that the hardware adds up, cutting off as it goes, before they are rounded and added outside.
+    """
+
+    tall: int
+    wide: int
+    down: int
+    across: int
+    cycles: float
+    together: int = 1
+    rows: int = 32
+    stages: int = 4
+    chain: int = 16
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.down * self.across
+
+    @property
+    def memory(self) -> int:
+        """Bytes of shared memory of a block."""
+        row = sum(size if size % 16 else size + 8 for size in (self.tall, self.wide))
+        return 4 * self.stages * self.rows * row
+
+    def tiles(self, left: int, right: int) -> tuple[int, int]:
+        """Patches below and beside each other."""
+        return -(-left // self.tall), -(-right // self.wide)
+
+
+# Cycles by count: 6.5 for a product of 16 x 8 x 8 on one of four tensor cores, three products each, and for what is
+# thin the copies, 18 bytes of device memory a cycle.
+PATCHES = (
+    Patch(128, 128, 2, 4, 78),
+    Patch(128, 64, 4, 2, 42, together=2),
+    Patch(64, 64, 2, 2, 28, together=4, stages=3),
+    Patch(128, 16, 8, 1, 32, together=4, stages=2),
+)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel for one patch, with copies of four numbers at a time where a side's rows begin at multiples of 16 bytes."""
+
+    patch: Patch
+    left_by_4: bool = True
+    right_by_4: bool = True
+    function = "gradient"
+    cluster = 1
+
+    @property
+    def threads(self) -> int:
+        return self.patch.threads
+
+    @property
+    def memory(self) -> int:
+        return self.patch.memory
+
+    def blocks(self, batch: int) -> int:
+        return batch
+
+    def entry(self, name: str) -> str:
+        """The line that makes a kernel of the function."""
+        p = self.patch
+        numbers = (p.tall, p.wide, p.down, p.across, p.rows, p.stages, p.chain)
+        kinds = (str(by_4).lower() for by_4 in (self.left_by_4, self.right_by_4))
+        patch = f"Patch<{', '.join((*map(str, numbers), *kinds))}>"
+        agree = f'static_assert({patch}::THREADS == {p.threads} && {patch}::BYTES == {p.memory}, "gradient.py");'
+        return f"{agree}\nENTRY_TOGETHER({name}, {p.threads}, {p.together}, Gradient, gradient<{patch}>)\n"
+
+    def text(self, machine: str = "machine.cuh") -> str:
+        """The whole source, the same for every GPU."""
+        return build.read(machine) + build.read("gradient.cuh") + self.entry("run")
+
+
+def runs(left: Tensor, right: Tensor, rows: int) -> bool:
+    """Whether the kernel takes this product, and is worth it: ``(M, ..., L)`` and ``(M, ..., R)`` over `rows` rows."""
+    return (
+        left.is_cuda
+        and left.dtype == right.dtype == torch.float32
+        and len(left) * rows * left.shape[-1] * right.shape[-1] >= LEAST_WORK
+        and rows <= MOST_INDEX
+        and _processors(left.device) > 0
+    )
+
+
+@functools.cache
+def _processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU that runs the kernel, else zero."""
+    usable = torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= OLDEST
+    if not usable or build.missing(device.index) is not None:
+        return 0
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def product(
+    left: Tensor, right: Tensor, first: Tensor | None = None, *, patch: Patch | None = None, parts: int | None = None
+) -> Tensor:
+    """``Σ_n left_n' right_n`` for each model; with `first`, of B rows, ``right`` comes B rows later and `first` before it.
+
+    Shapes:
+        left: ``(M, N, L)``; right: ``(M, N, R)``; first: ``(M, B, R)``; result ``(M, L, R)``.
+
+    Args:
+        patch, parts: instead of the cheapest.
+    """
+    models, rows, left_size = left.shape
+    right_size = right.shape[-1]
+    if left.numel() == 0 or right_size == 0:
+        return left.new_zeros(models, left_size, right_size)
+    left, right = _readable(left), _readable(right)
+    first = None if first is None else _readable(first)
+    processors = _processors(left.device) if left.is_cuda else PROCESSORS
+    patch, each = choose(models, rows, left_size, right_size, processors, patch, parts)
+    parts, (down, across) = -(-rows // each), patch.tiles(left_size, right_size)
+    pitch = -(-right_size // 4) * 4
+    out = left.new_empty(parts, models, left_size, pitch)
+    job = Job(
+        rows=rows,
+        each=each,
+        shift=0 if first is None else first.shape[1],
+        tiles=down * across,
+        across=across,
+        left_size=left_size,
+        left_row=left.stride(1),
+        left_model=left.stride(0),
+        right_size=right_size,
+        right_row=right.stride(1),
+        right_model=right.stride(0),
+        first_row=0 if first is None else first.stride(1),
+        first_model=0 if first is None else first.stride(0),
+        models=models,
+        pitch=pitch,
+        left=left.data_ptr(),
+        right=right.data_ptr(),
+        first=None if first is None else first.data_ptr(),
+        out=out.data_ptr(),
+    )
+    kernel = Kernel(patch, _by_4(left), _by_4(right) and (first is None or _by_4(first)))
+    build.launch(kernel, job, left, models, down * across * parts)
+    out = out[..., :right_size]
+    return out[0].contiguous() if parts == 1 else out.sum(0)
+
+
+def _readable(x: Tensor) -> Tensor:
+    """The same numbers, those of a row side by side and rows no further apart than the kernel can count."""
+    return x if x.stride(-1) == 1 and x.stride(1) <= MOST_INDEX else x.contiguous()
+
+
+def _by_4(x: Tensor) -> bool:
+    return x.data_ptr() % 16 == 0 and x.stride(0) % 4 == 0 and x.stride(1) % 4 == 0
+
+
+PROCESSORS = 132  # of an H200
+
+
+@functools.cache
+def choose(
+    models: int,
+    rows: int,
+    left: int,
+    right: int,
+    processors: int = PROCESSORS,
+    patch: Patch | None = None,
+    parts: int | None = None,
+) -> tuple[Patch, int]:
+    """The cheapest patch, and how many rows a part has."""
+    _, found, each = min(
+        (
+            (cycles(p, n, models, rows, left, right, processors), p, _each(p, rows, n))
+            for p in ((patch,) if patch else PATCHES)
+            for n in ((parts,) if parts else range(1, _most_parts(p, models, rows, left, right, processors) + 1))
+        ),
+        key=lambda each: each[0],
+    )
+    return found, each
+
+
+def cycles(patch: Patch, parts: int, models: int, rows: int, left: int, right: int, processors: int) -> float:
+    """What a product costs, in cycles of the whole GPU."""
+    each = _each(patch, rows, parts)
+    parts = -(-rows // each)
+    blocks = parts * models * math.prod(patch.tiles(left, right))
+    full, rest = divmod(blocks, processors * patch.together)
+    last = min(patch.together, -(-rest // processors))  # fewer blocks on a multiprocessor share it with fewer
+    work = (full * patch.together + last) * each * patch.cycles + (full + (rest > 0)) * BEGIN_CYCLES
+    adds_up = LAUNCH_CYCLES + 8 * parts * models * left * right / SUM_BYTES
+    return work + (adds_up if parts > 1 else 0)
+
+
+def _each(patch: Patch, rows: int, parts: int) -> int:
+    """Rows of a part, in whole pieces."""
+    return -(-rows // (parts * patch.rows)) * patch.rows
+
+
+def _most_parts(patch: Patch, models: int, rows: int, left: int, right: int, processors: int) -> int:
+    """Parts up to which a GPU is filled no more than a few times, none of them short."""
+    filled = 4 * processors * patch.together // (models * math.prod(patch.tiles(left, right)))
+    return max(1, min(filled, rows // LEAST_ROWS))

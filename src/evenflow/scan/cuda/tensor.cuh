@@ -1,0 +1,145 @@
+/* The product of a step on tensor cores, for tiles with TENSOR.
+
+   A group is LANES / 32 whole warps, and its outputs (UNITS units, OUT gates each) are the rows of matrices A of 16 rows
+   and 8 inputs; eight rows of the batch at a time are the columns of matrices B. The warps of a group share the inputs
+   among themselves, 16 at a time, so that a state is read from shared memory once per group. Their sums meet in shared
+   memory and are added up there, always in the same order.
+
+   Tensor cores take numbers with ten bits of fraction and drop the rest. Three products give what single precision
+   would: with w = w' + w" and h = h' + h", w h ≈ w" h' + w' h" + w' h' (Ootomo and Yokota 2022). Two more things keep
+   the error from having a preferred sign, which would grow with the number of steps. h' is rounded and not cut off, so
+   that the product left out, w" h", has either sign; w' may then be cut off, by the hardware itself, where w is made
+   beforehand the sum of two such numbers. And since the hardware cuts off its sums, it adds up eight inputs alone; all
+   longer sums are made outside of it. */
+
+/* A thread's share of the matrix in fragments, which are four weights of a matrix A: TALL of them below each other, then
+   the next 8 inputs. */
+template <class T> struct Fragments {
+    static constexpr int TALL = T::TALL, WIDE = T::ROWS / 8, COLUMNS = T::PIECES / (2 * TALL);
+    static constexpr int WHOLE = up(T::HELD, 2 * TALL); /* columns of 16 inputs with some weights in registers */
+    static constexpr int BATCH = TALL * WIDE < 4 ? 4 / (TALL * WIDE) : 1;
+    typedef float Sums[TALL][WIDE][4];
+    float held[T::HELD + (T::HELD == 0)][4];
+    const float *spilled; /* [fragment][thread][4] */
+
+    /* `read` gives weight q of fragment f. A weight is made the sum of two numbers that tensor cores can take. Eight
+       fragments are read at a time, for the sake of registers too. */
+    template <class Read> DEVICE Fragments(const Seat<T> &seat, float *memory, Read read) {
+        spilled = memory + seat.thread * 4;
+        UNROLL for (int f = 0; f < WHOLE * 2 * TALL; f++) if (always(f / 8)) UNROLL for (int q = 0; q < 4; q++) {
+            const float w = read(f, q);
+            if (f < T::HELD)
+                held[f][q] = cut(w) + rounded(dropped(w));
+            else
+                memory[((f - T::HELD) * T::THREADS + seat.thread) * 4 + q] = cut(w) + rounded(dropped(w));
+        }
+        UNROLL_BY_8 for (int f = WHOLE * 2 * TALL; f < T::PIECES; f++) UNROLL for (int q = 0; q < 4; q++) {
+            const float w = read(f, q);
+            memory[((f - T::HELD) * T::THREADS + seat.thread) * 4 + q] = cut(w) + rounded(dropped(w));
+        }
+    }
+
+    /* The sums of this warp; `at` says where in a state the lane's inputs of column n are. */
+    template <class At> DEVICE void operator()(const float *state, At at, Sums &total) const {
+        Sums minor; /* of the two smaller products */
+        UNROLL for (int m = 0; m < TALL; m++) UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++)
+            total[m][r][q] = minor[m][r][q] = 0;
+        /* A few columns at a time: given all of them, the compiler starts more than there are registers for. */
+        UNROLL for (int first = 0; first < WHOLE; first += BATCH)
+            if (first == 0 || always(first))
+                UNROLL for (int n = first; n < first + BATCH && n < WHOLE; n++)
+                    column<true>(state + at(n), n, total, minor);
+        NO_UNROLL for (int n = WHOLE; n < COLUMNS; n++) column<false>(state + at(n), n, total, minor);
+        UNROLL for (int m = 0; m < TALL; m++) UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++)
+            total[m][r][q] += minor[m][r][q];
+    }
+
+    /* Add what 16 inputs give. A lane reads four of a row: two are for one pair of matrices, two for the next; which
+       inputs a matrix has does not matter so long as A and B agree. Products whose sums are not carried on come first:
+       they are done when they are added. */
+    template <bool HOLDS> DEVICE void column(const float *state, int n, Sums &total, Sums &minor) const {
+        float in[WIDE][2][2], rest[WIDE][2][2], w[2][TALL][4], more[2][TALL][WIDE][4] = {};
+        UNROLL for (int r = 0; r < WIDE; r++) {
+            const float4 x = *(const float4 *)(state + r * 8 * T::ROW);
+            const float all[2][2] = {{x.x, x.y}, {x.z, x.w}};
+            UNROLL for (int second = 0; second < 2; second++) UNROLL for (int q = 0; q < 2; q++) {
+                in[r][second][q] = rounded(all[second][q]);
+                rest[r][second][q] = all[second][q] - in[r][second][q];
+            }
+        }
+        UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++) {
+            const int f = (n * 2 + second) * TALL + m;
+            if (HOLDS && f < T::HELD) {
+                UNROLL for (int q = 0; q < 4; q++) w[second][m][q] = held[HOLDS && f < T::HELD ? f : 0][q];
+            } else {
+                const float4 at = *(const float4 *)(spilled + (f - T::HELD) * T::THREADS * 4);
+                w[second][m][0] = at.x, w[second][m][1] = at.y, w[second][m][2] = at.z, w[second][m][3] = at.w;
+            }
+            UNROLL for (int r = 0; r < WIDE; r++) multiply(more[second][m][r], w[second][m], in[r][second]);
+        }
+        UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++) {
+            float w_rest[4];
+            UNROLL for (int q = 0; q < 4; q++) w_rest[q] = dropped(w[second][m][q]);
+            UNROLL for (int r = 0; r < WIDE; r++) multiply(minor[m][r], w[second][m], rest[r][second]);
+            UNROLL for (int r = 0; r < WIDE; r++) multiply(minor[m][r], w_rest, in[r][second]);
+            UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++)
+                total[m][r][q] += more[second][m][r][q];
+        }
+    }
+};
+
+template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {
+    static constexpr int WARPS = T::LANES / 32;
+    const Fragments<T> fragments;
+    float *partial; /* [warp][row][gate][unit] */
+    int inputs;     /* where in a state this lane reads first */
+
+    DEVICE Product(const Seat<T> &seat, const float *weight, float *memory)
+        : fragments(seat, memory, [&](int f, int q) { return read(seat, weight, f, q); }) {
+        partial = memory + T::SPILLED;
+        inputs = seat.thread % 32 / 4 * T::ROW + seat.lane / 32 * 16 + seat.thread % 4 * 4;
+    }
+
+    static DEVICE float read(const Seat<T> &seat, const float *weight, int f, int q) {
+        const int n = f / (2 * T::TALL), second = f / T::TALL % 2;
+        const int output = f % T::TALL * 16 + q % 2 * 8 + seat.thread % 32 / 4;
+        const int j = seat.rank * T::OWNED + seat.thread / T::LANES * T::UNITS + output % T::UNITS;
+        const int k = (n % T::COLUMNS * WARPS + seat.lane / 32) * 16 + seat.thread % 4 * 4 + second * 2 + q / 2;
+        if ((T::BLOCKS * T::OWNED > T::H && j >= T::H) || (T::COLUMNS * T::SPAN > T::H && k >= T::H)) return 0;
+        return FORWARD ? weight[(size_t)(output / T::UNITS * T::H + T::unit(j)) * T::H + T::unit(k)]
+                       : weight[(size_t)(n / T::COLUMNS * T::H + T::unit(k)) * T::H + T::unit(j)];
+    }
+
+    /* What this lane's items get, summed over the group. */
+    DEVICE void operator()(const Seat<T> &seat, const Exchange<T> &exchange, int step,
+                           float (&sum)[T::SUMS][T::OUT]) const {
+        auto at = [](int n) { return n / T::COLUMNS * T::WIDTH + n % T::COLUMNS * WARPS * 16; };
+        typename Fragments<T>::Sums total;
+        fragments(exchange.last(step) + inputs, at, total);
+        meet(seat, total, sum);
+    }
+
+    /* Hand each lane its items. No warp is here again before all have read: the exchange of states is between. */
+    DEVICE void meet(const Seat<T> &seat, const typename Fragments<T>::Sums &total,
+                     float (&sum)[T::SUMS][T::OUT]) const {
+        const int high = seat.thread % 32 / 4, low = seat.thread % 4, item = seat.lane / T::COPIES * T::ITEMS;
+        float *mine = partial + seat.thread / 32 * T::ROWS * T::TRACK;
+        UNROLL for (int m = 0; m < T::TALL; m++)
+            UNROLL for (int r = 0; r < T::ROWS / 8; r++) UNROLL for (int q = 0; q < 4; q++)
+                mine[(r * 8 + low * 2 + q % 2) * T::TRACK + m * 16 + q / 2 * 8 + high] = total[m][r][q];
+        team_wait<T::LANES>(seat.thread / T::LANES);
+        const float *all =
+            partial + (seat.thread / T::LANES * WARPS * T::ROWS + item / T::UNITS) * T::TRACK + item % T::UNITS;
+        UNROLL for (int gate = 0; gate < T::OUT; gate++) {
+            UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][gate] = 0;
+            UNROLL for (int warp = 0; warp < WARPS; warp++) {
+                const Pack got = *(const Pack *)(all + warp * T::ROWS * T::TRACK + gate * T::UNITS);
+                UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][gate] += got.value[q];
+            }
+        }
+    }
+
+    struct alignas(4 * T::ITEMS) Pack {
+        float value[T::ITEMS];
+    };
+};
