@@ -81,7 +81,7 @@ def test_seeds_side_by_side_give_what_each_gives_alone(tmp_path, monkeypatch):
     told: list[str] = []
     monkeypatch.setattr(side_by_side, "pays", lambda _: True)
     together = reproduce(made(), folder=tmp_path / "a", progress=False, announce=told.append)
-    assert "plain: 2 seeds side by side" in told
+    assert "2 runs side by side: plain" in told
     monkeypatch.setattr(side_by_side, "pays", lambda _: False)
     alone = reproduce(made(), folder=tmp_path / "b", progress=False)
     for key, cell in alone.cells.items():

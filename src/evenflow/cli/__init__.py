@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from evenflow.cli import data, lists, look, reproduce, train  # each hangs its commands on the app
+from evenflow.cli import data, lists, look, reproduce, results, sweep, train  # each hangs its commands on the app
 from evenflow.cli.app import app, complain
 
 INTERRUPTED = 130  # what the parser makes of Ctrl-C in a command
 
-__all__ = ["app", "data", "lists", "look", "main", "reproduce", "train"]
+__all__ = ["app", "data", "lists", "look", "main", "reproduce", "results", "sweep", "train"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

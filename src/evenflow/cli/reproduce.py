@@ -35,6 +35,9 @@ def reproduce(
         Path | None, typer.Option(help="For runs, page and record; runs/NAME/SCALE if not given.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Stop after about this long, with a record of what has ended.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train what a document trained, and set the numbers beside those it printed.
@@ -60,8 +63,13 @@ def reproduce(
         task=task,
         data=where,
         device=device,
+        limit=seconds,
         progress=not quiet,
         announce=say,
     )
-    show_reproduction(done)
-    say(f"The record: {done.record}   The page: {done.page}")
+    if done.record is not None:
+        show_reproduction(done)
+        say(f"The record: {done.record}   The page: {done.page}")
+    if done.left:
+        ended = len(done.outcomes)
+        say(f"Out of time: {ended} of {ended + done.left} rows and seeds have ended; the same command goes on.")

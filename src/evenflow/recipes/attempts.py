@@ -14,6 +14,7 @@ from evenflow.tasks.data_set import DataSet
 from evenflow.training import NonFiniteLoss, Run, Settings, atomic, build
 from evenflow.training.fit import fit_settings
 
+from . import origin
 from .configs import Job, counted
 from .evidence import Evidence
 from .measures import MEASURES
@@ -59,7 +60,8 @@ def settle(recipe: Recipe, group: Sequence[Job], progress: bool, announce: Calla
         if recipe.search == "until-solved" and evidence is not None and solves(evidence):
             break
     best = min(tries, key=_rank)
-    best.seconds = sum(t.seconds for t in tries)
+    # Rates behind the first that solves the task may have run as well, beside it.
+    best.seconds = sum(origin.machine_seconds(job) for job in group)
     if best.evidence is not None:
         best.values = measure(recipe, best.evidence)
     return best
@@ -70,6 +72,24 @@ def solves(evidence: Evidence) -> bool:
     if evidence.run is None:
         return True  # a model that is not trained has no rate to search for
     return not evidence.diverged and evidence.task.solved(evidence.best("valid_metric"))
+
+
+def ended(job: Job) -> bool:
+    """Whether a run needs no more training: it has finished, or its loss is not finite."""
+    if not (job.folder / "config.toml").is_file():
+        return False
+    status = Run(job.folder).status
+    return status["state"] == "finished" or NOT_FINITE in str(status.get("message", ""))
+
+
+def settled(recipe: Recipe, group: Sequence[Job]) -> bool:
+    """Whether the rates of a row and seed that count have all ended, so that `settle` trains nothing."""
+    for job in group:
+        if not ended(job):
+            return False
+        if recipe.search == "until-solved" and solves(Evidence(job, make_task(job), job.folder)):
+            return True
+    return True
 
 
 def _rank(outcome: Outcome) -> tuple[bool, bool, float]:
@@ -94,18 +114,15 @@ def attempt(recipe: Recipe, job: Job, progress: bool) -> Outcome:
     known = Run(job.folder) if (job.folder / "config.toml").is_file() else None
     if known is not None:
         _same(known, task, config, settings)
-    status = {} if known is None else known.status
-    ended = status.get("state") == "finished" or NOT_FINITE in str(status.get("message", ""))
-    if not ended:
+    if not ended(job):
+        origin.write([job])
         model = build(task, config["system"], settings.seed)
         try:
             system = {"system": dict(config["system"])}
             fit_settings(model, task, settings, job.folder, config=system, resume=known is not None, progress=progress)
         except NonFiniteLoss:
             pass  # the run's folder says so, and Evidence reads it there
-    evidence = Evidence(job, task, job.folder)
-    seconds = evidence.curve("seconds")[1]
-    return Outcome(job, evidence, seconds=float(seconds[-1]) if len(seconds) else 0.0)
+    return Outcome(job, Evidence(job, task, job.folder))
 
 
 def _same(known: Run, task: Task, config: dict[str, dict[str, Any]], settings: Settings) -> None:

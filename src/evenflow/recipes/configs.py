@@ -15,6 +15,8 @@ from evenflow.tasks.data_set import FileData
 
 from .schema import TABLES, Recipe, Row, folder_name
 
+CHECKPOINT_STEPS = 1e6  # time steps between two checkpoints at full scale: half a minute or so on a GPU
+
 
 @dataclass(frozen=True)
 class Job:
@@ -119,7 +121,21 @@ def config_of(
         config["task"]["name"] = task
     if data is not None and reads_files(config["task"]):
         config["task"]["data"] = data
+    if scale == "full":
+        training["checkpoint_every"] = _often(config)
     return config
+
+
+def _often(config: dict[str, dict[str, Any]]) -> int:
+    """Updates between two checkpoints: the recipe's, or fewer where updates are so long that an interruption would cost
+    minutes. A multiple of `log_every`, so that no rows are added."""
+    from .cost import METHODS, time_steps
+
+    training = config["training"]
+    each = max(1, time_steps(config["task"])) * METHODS.get(str(training.get("optimizer")), 1.0)
+    every = int(training.get("log_every", 10))
+    most = max(1, int(CHECKPOINT_STEPS / each) // every) * every
+    return min(int(training.get("checkpoint_every", 1000)), most)
 
 
 class _Set:

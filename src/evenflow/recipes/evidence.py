@@ -15,6 +15,7 @@ from evenflow.tasks import Batch, Position, Task
 from evenflow.training import Run, build, checkpoint, evaluation
 
 from .configs import Job
+from .curves import CURVES, Line
 
 BATCH = 256  # sequences at a time where nothing is learned
 BATCHES = 20  # Jacobians of figure 4 of the urnn document: one sequence each
@@ -74,6 +75,18 @@ class Evidence:
             return float("nan")
         higher = name == "valid_metric" and self.task.higher_is_better
         return float(values.max() if higher else values.min())
+
+    def line(self, kind: str) -> Line:
+        """x and y of one of the lines that figures draw, see `curves`."""
+        return CURVES[kind].read(self)
+
+    def levels(self, kind: str) -> list[float]:
+        """The numbers that such a figure draws across."""
+        return CURVES[kind].levels(self)
+
+    @property
+    def trained(self) -> bool:
+        return self.run is not None
 
     @property
     def diverged(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .curves import CURVES, Curve
 from .schema import Row
 from .verdict import as_number
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from evenflow.report.svg import Panel
 
-    from .attempts import Outcome
+    from .evidence import Evidence
     from .run import Reproduction
 
 LARGEST = 1e30
@@ -41,103 +42,35 @@ def place(done: Reproduction, row: Row) -> int:
     return [r.label for r in done.recipe.rows if r.group == row.group].index(row.label)
 
 
-def _trained(done: Reproduction, row: Row) -> list[Outcome]:
-    return [o for o in done.of(row.label) if o.evidence is not None and o.evidence.run is not None]
+def _drawn(done: Reproduction, row: Row, curve: Curve) -> list[Evidence]:
+    found = [o.evidence for o in done.of(row.label) if o.evidence is not None]
+    return [e for e in found if e.trained or not curve.trained]
 
 
-def _curve(kind: str, title: str, column: str, marks: bool = False) -> Callable[[Reproduction], list[Panel]]:
-    """Panels of a column of metrics.csv against updates, one for each group: the mean of the seeds, and their range."""
-
-    def read(o: Outcome) -> tuple[np.ndarray, np.ndarray]:
-        assert o.evidence is not None
-        return o.evidence.curve(column)
-
-    def draw(done: Reproduction) -> list[Panel]:
-        def baselines(rows: list[Row]) -> list[tuple[float, int | None]]:
-            """The loss without memory."""
-            found = {o.evidence.task.baseline for row in rows for o in _trained(done, row) if o.evidence is not None}
-            return [(level, None) for level in sorted(found)] if "loss" in column else []
-
-        return list(_panels(done, kind, title, "update", read, marks=marks, levels=baselines))
-
-    return draw
+def _levels(done: Reproduction, kind: str, rows: list[Row]) -> list[tuple[float, int | None]]:
+    """Numbers to draw across, with the row's colour where each row has its own."""
+    curve = CURVES[kind]
+    if curve.own:
+        firsts = [(row, e) for row in rows for e in _drawn(done, row, curve)[:1]]
+        return [(level, place(done, row)) for row, e in firsts for level in e.levels(kind)]
+    found = {level for row in rows for e in _drawn(done, row, curve) for level in e.levels(kind)}
+    return [(level, None) for level in sorted(found)]
 
 
-def _gap(done: Reproduction) -> list[Panel]:
-    def read(o: Outcome) -> tuple[np.ndarray, np.ndarray]:
-        assert o.evidence is not None
-        step, valid = o.evidence.curve("valid_loss")
-        trained = np.interp(step, *o.evidence.curve("loss")) if len(step) else valid
-        return step, valid - trained
-
-    return list(_panels(done, "gap", "Validation minus training loss", "update", read, log=False))
-
-
-def _first_step(done: Reproduction) -> list[Panel]:
-    def read(o: Outcome) -> tuple[np.ndarray, np.ndarray]:
-        found = None if o.evidence is None else o.evidence.probed("gradient_norm")
-        return (np.zeros(0), np.zeros(0)) if found is None else (found[0], found[1][:, 0])
-
-    return list(_panels(done, "first-step", "Gradient at the first step, |∂L/∂h₁|", "update", read))
-
-
-def _margin(done: Reproduction) -> list[Panel]:
-    def read(o: Outcome) -> tuple[np.ndarray, np.ndarray]:
-        found = None if o.evidence is None else o.evidence.probed("singular_values")
-        return (np.zeros(0), np.zeros(0)) if found is None else (found[0], np.abs(found[1][:, 0, 2:] - 1).max(1))
-
-    return list(_panels(done, "margin", "Spectral margin, max |σ − 1|", "update", read))
-
-
-def _components(done: Reproduction) -> list[Panel]:
-    def read(o: Outcome) -> tuple[np.ndarray, np.ndarray]:
-        assert o.evidence is not None
-        norms = o.evidence.temporal_norms
-        return np.arange(1, len(norms) + 1), norms
-
-    return list(
-        _panels(done, "components", "Norm of the temporal components", "time step t", read, log=True, run=False)
-    )
-
-
-def _jacobian(done: Reproduction) -> list[Panel]:
-    def read(o: Outcome) -> tuple[np.ndarray, np.ndarray]:
-        assert o.evidence is not None
-        norms = o.evidence.jacobian_norms
-        return np.arange(1, len(norms) + 1), norms
-
-    def bands(rows: list[Row]) -> list[tuple[float, int | None]]:
-        """What theory allows."""
-        found = [(row, o.evidence.band) for row in rows for o in _trained(done, row)[:1] if o.evidence is not None]
-        return [(level, place(done, row)) for row, band in found for level in band or ()]
-
-    return list(_panels(done, "jacobian", "‖∂h_T/∂h₁‖, sequence by sequence", "sequence", read, levels=bands))
-
-
-def _panels(
-    done: Reproduction,
-    kind: str,
-    title: str,
-    along: str,
-    read: Callable[[Outcome], tuple[np.ndarray, np.ndarray]],
-    *,
-    log: bool | None = None,
-    marks: bool = False,
-    run: bool = True,
-    levels: Callable[[list[Row]], list[tuple[float, int | None]]] = lambda _: [],
-) -> Iterator[Panel]:
+def _panels(done: Reproduction, kind: str) -> Iterator[Panel]:
+    """One panel for each group: the mean of the seeds, and their range."""
     from evenflow.report.svg import MUTED, Panel, count_axis, drawing, inline, log_axis, series_marker
     from evenflow.report.thinning import means
 
+    curve = CURVES[kind]
     for index, (group, rows) in enumerate(groups(done).items()):
-        panel = Panel(f"{kind}-{index}", f"{title}{f': {group}' if group else ''}")
+        panel = Panel(f"{kind}-{index}", f"{curve.title}{f': {group}' if group else ''}")
         lines: list[tuple[Row, np.ndarray, np.ndarray]] = []
         for row in rows:
-            outcomes = _trained(done, row) if run else [o for o in done.of(row.label) if o.evidence is not None]
-            found = [read(outcome) for outcome in outcomes]
-            found = [(x, y) for x, y in found if len(y)]
+            evidence = _drawn(done, row, curve)
+            found = [(x, y) for x, y in (e.line(kind) for e in evidence) if len(y)]
             if not found:
-                diverged = any(o.evidence is not None and o.evidence.diverged for o in outcomes)
+                diverged = any(e.diverged for e in evidence)
                 panel.notes.append(f"{row.label}: {'it diverged' if diverged else 'nothing to draw'}.")
                 continue
             # Seeds that stopped early end their curve; the mean is over the seeds that are left.
@@ -164,24 +97,24 @@ def _panels(
                         axes.fill_between(
                             x[kept], np.nanmin(y, 0)[kept], np.nanmax(y, 0)[kept], color=_colour(at), alpha=0.15, lw=0
                         )
-                    if marks:
+                    if curve.marks:
                         _mark(done, row, axes, float(x[-1]))
-                drawn = [(level, of) for level, of in levels(rows) if low / NEAR < level < high * NEAR]
+                drawn = [(level, of) for level, of in _levels(done, kind, rows) if low / NEAR < level < high * NEAR]
                 for level, of in drawn:
                     axes.axhline(
                         level, color=MUTED if of is None else _colour(of), linestyle=(0, (5, 4)), linewidth=1.3
                     )
                 shown_values = np.concatenate([values, [level for level, _ in drawn]])
-                if log or (log is None and low > 0 and high / low > WIDE):
+                if curve.log or (curve.log is None and low > 0 and high / low > WIDE):
                     positive = shown_values[shown_values > 0]
                     if len(positive):
                         least, most = float(positive.min()), float(positive.max())
                         log_axis(axes, max(least, most * 1e-12) / 1.5, most * 1.5, powers=most / least > 1000)
                 elif shown_values.max() - shown_values.min() < FLAT * abs(high):
                     axes.set_ylim(high - 0.1 * abs(high), high + 0.1 * abs(high))
-                count_axis(axes, along)
+                count_axis(axes, curve.along)
                 ends = "; ".join(f"{row.label} ends at {_end(y):.4g}" for row, _, y in lines)
-                panel.alt = f"Line plot of {panel.title} against {along}. {ends}."
+                panel.alt = f"Line plot of {panel.title} against {curve.along}. {ends}."
                 panel.svg = inline(figure, panel.key, panel.alt)
         yield panel
 
@@ -210,15 +143,11 @@ def _colour(index: int) -> str:
 def _figures() -> dict[str, Callable[[Reproduction], list[Panel]]]:
     from . import drawings
 
+    def of(kind: str) -> Callable[[Reproduction], list[Panel]]:
+        return lambda done: list(_panels(done, kind))
+
     return {
-        "metric": _curve("metric", "Validation metric", "valid_metric", marks=True),
-        "loss": _curve("loss", "Validation loss", "valid_loss"),
-        "train-loss": _curve("train-loss", "Training loss", "loss"),
-        "gap": _gap,
-        "first-step": _first_step,
-        "margin": _margin,
-        "components": _components,
-        "jacobian": _jacobian,
+        **{kind: of(kind) for kind in CURVES},
         "heat": drawings.heat,
         "spectrum": drawings.spectrum,
         "lines": drawings.lines,

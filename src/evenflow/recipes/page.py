@@ -62,7 +62,7 @@ def render(done: Reproduction) -> str:
         columns=[(column.name, MEASURES[column.measure].about) for column in recipe.columns],
         rows=[_row(done, label) for label in done.labels],
         panels=panels,
-        legends=_legends(done),
+        legends=legends(done),
         notes=[note for note in dict.fromkeys(notes) if note] + data_notes(done),
         version=evenflow.__version__,
         hardware=hardware(done),
@@ -102,7 +102,7 @@ def _row(done: Reproduction, label: str) -> dict[str, Any]:
     }
 
 
-def _legends(done: Reproduction) -> list[dict[str, Any]]:
+def legends(done: Reproduction) -> list[dict[str, Any]]:
     """Rows and their colours; rows of one line share one entry."""
     from markupsafe import Markup
 

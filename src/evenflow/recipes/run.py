@@ -11,8 +11,9 @@ from pathlib import Path
 from evenflow.training import Settings, build
 
 from . import cost, verdict
-from .attempts import Outcome, make_task, missing, settle
+from .attempts import Outcome, make_task, missing, settle, settled
 from .catalog import load
+from .clock import Clock
 from .configs import Job, Plan, counted, plan
 from .schema import Recipe
 from .side_by_side import together
@@ -21,7 +22,10 @@ from .verdict import Cell, Pair
 
 @dataclass
 class Reproduction:
-    """A recipe that has run: cells by (row label, column name), the ordering, and where page and record lie."""
+    """A recipe that has run: cells by (row label, column name), the ordering, and where page and record lie.
+
+    left: how many rows and seeds the time was too short for; page and record are None where none has ended.
+    """
 
     recipe: Recipe
     scale: str
@@ -32,6 +36,7 @@ class Reproduction:
     seconds: float
     page: Path | None = None
     record: Path | None = None
+    left: int = 0
 
     def of(self, label: str) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.job.row.label == label]
@@ -51,6 +56,7 @@ def reproduce(
     task: str | None = None,
     data: str | None = None,
     device: str | None = None,
+    limit: float | None = None,
     progress: bool = True,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Reproduction:
@@ -66,6 +72,7 @@ def reproduce(
         task: another task's name in place of the recipe's own: "har", the published windows, for "har-rebuilt".
         data: the data folder.
         device: in place of the recipe's, which is "auto".
+        limit: seconds after which to stop; the same call then goes on. The record holds the rows and seeds that ended.
         announce: told about each run before it starts.
 
     A row that diverges or whose data is missing is an outcome, not an error.
@@ -78,13 +85,13 @@ def reproduce(
     plans = plan(found, scale, where, seeds=seeds, rows=rows, task=task, data=data, device=device)
     check(plans)
     began = time.monotonic()
-    outcomes = run_all(plans, progress, announce)
+    outcomes = run_all(plans, progress, announce, limit)
     cells = gather(found, outcomes)
-    pairs = verdict.order(found, cells, scale)
-    told = verdict.by_row(pairs)
-    for cell in cells.values():
-        verdict.judge(cell, scale, told if cell.column is found.columns[0] else {})
+    pairs = judge_all(found, cells, scale)
     done = Reproduction(found, scale, where, outcomes, cells, pairs, time.monotonic() - began)
+    done.left = len(plans.attempts) - len(outcomes)
+    if not outcomes:
+        return done
     from .page import write_page
     from .record import write_record
 
@@ -111,23 +118,39 @@ def check(plans: Plan) -> None:
         build(task, config["system"], job.seed)
 
 
-def run_all(plans: Plan, progress: bool, announce: Callable[[str], None]) -> list[Outcome]:
-    """The attempt that counts for every row and seed, with a word on how far it is before each run."""
+def run_all(plans: Plan, progress: bool, announce: Callable[[str], None], limit: float | None = None) -> list[Outcome]:
+    """The attempt that counts for every row and seed, with a word on how far it is before each run.
+
+    After `limit` seconds nothing is trained any more, and only the rows and seeds that have ended are there.
+    """
     recipe, total = plans.recipe, len(plans.attempts)
     guesses = [sum(cost.seconds(job, recipe) for job in group) for group in plans.attempts]
-    began, outcomes = time.monotonic(), []
-    for index, group in enumerate(plans.attempts):
-        seeds = [other for other in plans.attempts if other[0].row is group[0].row]
-        if group is seeds[0] and len(seeds) > 1:
-            together(recipe, seeds, progress, announce)
-        spent, done = time.monotonic() - began, sum(guesses[:index])
-        left = f", about {cost.rough(spent / done * sum(guesses[index:]))} left" if done and spent > 1 else ""
+    began, outcomes = time.monotonic(), {}
+    with Clock(limit) as clock:
+        together(plans, progress, announce)
+        for index, group in enumerate(plans.attempts):
+            spent, done = time.monotonic() - began, sum(guesses[:index])
+            left = f", about {cost.rough(spent / done * sum(guesses[index:]))} left" if done and spent > 1 else ""
 
-        def say(job: Job, at: str = f"{index + 1} of {total}", left: str = left) -> None:
-            announce(f"{at}: {job.title}{left}")
+            def say(job: Job, at: str = f"{index + 1} of {total}", left: str = left) -> None:
+                announce(f"{at}: {job.title}{left}")
 
-        outcomes.append(settle(recipe, group, progress, say))
-    return outcomes
+            outcomes[index] = settle(recipe, group, progress, say)
+    if clock.over:
+        # A population ends all of its runs at once, before the first of them is settled.
+        for index, group in enumerate(plans.attempts):
+            if index not in outcomes and settled(recipe, group):
+                outcomes[index] = settle(recipe, group, progress, lambda _: None)
+    return [outcomes[index] for index in sorted(outcomes)]
+
+
+def judge_all(recipe: Recipe, cells: dict[tuple[str, str], Cell], scale: str) -> list[Pair]:
+    """Fill in all verdicts, and what became of the document's ordering."""
+    pairs = verdict.order(recipe, cells, scale)
+    told = verdict.by_row(pairs)
+    for cell in cells.values():
+        verdict.judge(cell, scale, told if cell.column is recipe.columns[0] else {})
+    return pairs
 
 
 def gather(recipe: Recipe, outcomes: Sequence[Outcome]) -> dict[tuple[str, str], Cell]:

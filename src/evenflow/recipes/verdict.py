@@ -63,8 +63,11 @@ class Cell:
             return (
                 f"{say(self.column, statistics.fmean(ended))} in {len(ended)} of {len(self.numbers)} seeds, else never"
             )
+        if in_words(self.column) and len(set(self.numbers)) > 1:
+            words = {say(self.column, value): self.numbers.count(value) for value in sorted(set(self.numbers))[::-1]}
+            return f"{', '.join(f'{word} in {count}' for word, count in words.items())} of {len(self.numbers)} seeds"
         shown = say(self.column, self.mean)
-        return shown if self.spread is None or in_words(self.column) else f"{shown} ± {number(self.spread, 2)}"
+        return f"{shown} ± {number(self.spread, 2)}" if self.spread else shown
 
     def published_text(self) -> str:
         if self.published is None:
@@ -161,8 +164,8 @@ def order(recipe: Recipe, cells: Mapping[tuple[str, str], Cell], scale: str = "f
     column, meaningful = recipe.columns[0], recipe.scale(scale).ordering is not False
     pairs = []
     for chain in recipe.claims(scale):
-        ranks = {label: _rank(cells.get((label, column.name)), column) for label in chain}
-        measured = [(label, rank) for label, rank in ranks.items() if rank is not None]
+        ranks = {label: rank(cells.get((label, column.name)), column) for label in chain}
+        measured = [(label, at) for label, at in ranks.items() if at is not None]
         for (first, a), (second, b) in itertools.pairwise(measured):
             gap = a - b if column.better == "higher" else b - a
             noise = _noise(cells[first, column.name], cells[second, column.name])
@@ -181,7 +184,7 @@ def _noise(a: Cell, b: Cell) -> float:
     return 2 * math.sqrt(a.spread**2 / len(a.numbers) + b.spread**2 / len(b.numbers))
 
 
-def _rank(cell: Cell | None, column: Column) -> float | None:
+def rank(cell: Cell | None, column: Column) -> float | None:
     """The number a row is ordered by: diverged is worst of all; None where nothing was measured."""
     if cell is None:
         return None

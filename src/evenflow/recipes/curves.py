@@ -1,0 +1,89 @@
+"""The lines of a recipe's figures: what is read off a run, against what, and the levels drawn beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from .evidence import Evidence
+
+Line = tuple[np.ndarray, np.ndarray]
+NOTHING: Line = (np.zeros(0), np.zeros(0))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line for each run.
+
+    Attributes:
+        read: x and y of a run; empty where nothing was recorded.
+        levels: numbers to draw across, such as the loss without memory; own: whether each row has its own.
+        log: whether the axis is logarithmic; None leaves it to the numbers.
+        marks: whether published numbers are marked where the line ends.
+        trained: whether only a trained model has one.
+    """
+
+    title: str
+    along: str
+    read: Callable[[Evidence], Line]
+    levels: Callable[[Evidence], list[float]] = lambda _: []
+    own: bool = False
+    log: bool | None = None
+    marks: bool = False
+    trained: bool = True
+
+
+def _column(name: str) -> Callable[[Evidence], Line]:
+    return lambda e: e.curve(name)
+
+
+def _baseline(e: Evidence) -> list[float]:
+    """The loss without memory."""
+    return [e.task.baseline]
+
+
+def _gap(e: Evidence) -> Line:
+    step, valid = e.curve("valid_loss")
+    return step, valid - (np.interp(step, *e.curve("loss")) if len(step) else valid)
+
+
+def _first_step(e: Evidence) -> Line:
+    found = e.probed("gradient_norm")
+    return NOTHING if found is None else (found[0], found[1][:, 0])
+
+
+def _margin(e: Evidence) -> Line:
+    found = e.probed("singular_values")
+    return NOTHING if found is None else (found[0], np.abs(found[1][:, 0, 2:] - 1).max(1))
+
+
+def _counted(values: np.ndarray) -> Line:
+    return np.arange(1, len(values) + 1), values
+
+
+CURVES: dict[str, Curve] = {
+    "metric": Curve("Validation metric", "update", _column("valid_metric"), marks=True),
+    "loss": Curve("Validation loss", "update", _column("valid_loss"), _baseline),
+    "train-loss": Curve("Training loss", "update", _column("loss"), _baseline),
+    "gap": Curve("Validation minus training loss", "update", _gap, log=False),
+    "first-step": Curve("Gradient at the first step, |∂L/∂h₁|", "update", _first_step),
+    "margin": Curve("Spectral margin, max |σ − 1|", "update", _margin),
+    "components": Curve(
+        "Norm of the temporal components",
+        "time step t",
+        lambda e: _counted(e.temporal_norms),
+        log=True,
+        trained=False,
+    ),
+    "jacobian": Curve(
+        "‖∂h_T/∂h₁‖, sequence by sequence",
+        "sequence",
+        lambda e: _counted(e.jacobian_norms),
+        lambda e: list(e.band or ()),
+        own=True,
+    ),
+}

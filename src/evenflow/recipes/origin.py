@@ -1,0 +1,72 @@
+"""Where and when a run was made: kept in its folder, so that whoever reads it back later tells the same."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import evenflow
+from evenflow.training import Run, atomic
+
+from .configs import Job
+
+FILE = "origin.json"
+
+
+def write(jobs: Sequence[Job]) -> None:
+    """Note in the folders of runs that start now, side by side, what they start on."""
+    for job in jobs:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        atomic.write(job.folder / FILE, json.dumps(here(job) | {"side_by_side": len(jobs)}).encode())
+
+
+def read(job: Job) -> dict[str, Any]:
+    """Hardware, versions and date of a run; those of this moment where its folder has no note."""
+    try:
+        return dict(json.loads((job.folder / FILE).read_text()))
+    except (OSError, ValueError):
+        return here(job) | {"side_by_side": 1}
+
+
+def here(job: Job) -> dict[str, Any]:
+    return {
+        "hardware": hardware([str(job.config["training"].get("device", "auto"))]),
+        "evenflow": evenflow.__version__,
+        "torch": str(torch.__version__),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def machine_seconds(job: Job) -> float:
+    """How long the machine was busy with a run: of runs side by side each has its share."""
+    if not (job.folder / "config.toml").is_file():
+        return 0.0
+    shown = Run(job.folder).metrics.get("seconds", np.zeros(0))
+    shown = shown[np.isfinite(shown)]
+    # Where the clock goes back, a population was resumed and its clock began anew.
+    grown = np.diff(shown, prepend=0.0)
+    return float(np.where(grown < 0, shown, grown).sum()) / max(1, int(read(job)["side_by_side"]))
+
+
+def hardware(devices: Sequence[str]) -> str:
+    """The machine in words, for runs that asked for these devices."""
+    if torch.cuda.is_available() and any(device.split(":")[0] in ("auto", "cuda") for device in devices):
+        return torch.cuda.get_device_name()
+    return f"{_processor()}, {torch.get_num_threads()} of its cores"
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
