@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 
+from evenflow import penalties
 from evenflow.model import SequenceModel
 from evenflow.population import Population
 from evenflow.systems import NETWORKS
@@ -31,7 +32,7 @@ def together(plans: Plan, progress: bool, announce: Callable[[str], None]) -> No
 
     Rows, seeds and learning rates whose models have the same shape are one population. All rates of a search run,
     although the first that solves the task still is the one that counts: beside each other they cost little more than
-    one. Whatever a population cannot do (penalties, other methods, dropout) is left, and so are recipes that measure
+    one. Whatever a population cannot do (penalties of states, other methods, dropout) is left, and so are recipes that measure
     time.
     """
     for jobs in populations(plans):
@@ -85,7 +86,8 @@ def _solved(recipe: Recipe, job: Job) -> bool:
 
 def _plain(job: Job) -> bool:
     system, training = job.config["system"], job.config["training"]
-    usual = training.get("optimizer", "adam") in OPTIMIZERS and "penalty" not in training
+    penalty = training.get("penalty")
+    usual = training.get("optimizer", "adam") in OPTIMIZERS and not (penalty and penalties.make(penalty).listens)
     return usual and system["name"] not in NETWORKS and not system.get("dropout")
 
 

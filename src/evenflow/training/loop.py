@@ -75,7 +75,7 @@ class Loop:
     def run(self, shown: bool) -> None:
         """Train from the present step to the end."""
         settings, device = self.settings, self.fabric.device
-        self._began = time.monotonic() - self.seconds
+        self.resume_clock()
         bar = ProgressBar(settings.steps, self.step, shown and self.fabric.is_global_zero)
         # The caller's global generator is left as it was found.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -88,6 +88,10 @@ class Loop:
                 self.test()
             finally:
                 bar.close()
+
+    def resume_clock(self) -> None:
+        """Count the seconds on from where the run was interrupted."""
+        self._began = time.monotonic() - self.seconds
 
     @property
     def running(self) -> bool:

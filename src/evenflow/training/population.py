@@ -114,6 +114,7 @@ class _Walk:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             try:
                 for loop in self.loops:
+                    loop.resume_clock()
                     loop.start()
                 self._walk(bar)
                 for i, loop in enumerate(self.loops):
