@@ -14,7 +14,7 @@ from torch import Tensor
 from evenflow import create
 from evenflow.activations import ACTIVATIONS
 from evenflow.scan import choice, elman_torch, gru_torch, lstm_torch
-from evenflow.scan.cuda import build, elman, gru, lstm, plan
+from evenflow.scan.cuda import build, elman, gradient, gru, lstm, plan, problem
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -24,6 +24,8 @@ CLOSE = 1e-5
 CLOSE_SUM = 1e-4
 # How far a norm may drift in 784 steps: 1.3e-7 a step, the rounding of a single-precision number.
 NORM_KEPT = 1e-4
+# The weight gradient alone, from the same numbers: three products of TF32 and rounded sums.
+CLOSE_GRADIENT = 1e-6
 SIZES = (8, 100, 128, 192, 256, 384, 512, 768, 1024)
 GATED_SIZES = (8, 100, 128, 256, 512)
 SUMS = ("d_alpha", "d_beta", "d_parameter")
@@ -221,6 +223,50 @@ def test_the_same_bits_every_time(size: int, tensor: bool) -> None:
         seen.append((*kept, *elman.backward(kept[0], *kept, *inputs[1:], "tanh", None, True, tile=tile)))
     for other in seen[1:]:
         assert all(torch.equal(one, two) for one, two in zip(seen[0], other, strict=True))
+
+
+def exact_gradient(d: Tensor, x: Tensor, x0: Tensor) -> Tensor:
+    behind = torch.cat([x0.unsqueeze(1), x[:, :-1]], 1)
+    return d.flatten(1, 2).double().mT @ behind.flatten(1, 2).double()
+
+
+def check_gradient(got: Tensor, expected: Tensor) -> None:
+    assert got.shape == expected.shape
+    error = ((got.double() - expected).norm() / expected.norm()).item()
+    assert error < CLOSE_GRADIENT, f"off by {error:.1e}"
+
+
+@pytest.mark.parametrize("models", [1, 3])
+@pytest.mark.parametrize("size", [8, 33, 100, 128, 256, 512, 1024])
+def test_weight_gradient(size: int, models: int) -> None:
+    d, x, x0 = (normal(models, 200, 50, width, seed=seed) for seed, width in enumerate((3 * size, size, size)))
+    x0 = x0[:, 0].contiguous()
+    for left in (d[..., :size].contiguous(), d[..., : 2 * size]):  # also rows of a wider tensor, as the GRU's
+        expected = exact_gradient(left, x, x0)
+        flat = left.flatten(1, 2), x.flatten(1, 2), x0
+        for patch in (None, *gradient.PATCHES):
+            got = gradient.product(*flat, patch=patch)
+            check_gradient(got, expected)
+            for _ in range(2):
+                assert torch.equal(gradient.product(*flat, patch=patch), got)
+        check_gradient(problem.weight_gradient(left, x, x0), expected)
+
+
+@pytest.mark.parametrize("patch", gradient.PATCHES, ids=lambda p: f"{p.tall} x {p.wide}")
+@pytest.mark.parametrize("kind", ["either sign", "one sign"])
+def test_weight_gradient_over_200_000_rows(kind: str, patch: gradient.Patch) -> None:
+    d, x, x0 = normal(1, 784, 256, 64), normal(1, 784, 256, 64, seed=1), normal(1, 256, 64, seed=2)
+    if kind == "one sign":
+        d, x, x0 = d.abs(), x.abs(), x0.abs()
+    for parts in (1, 40):
+        got = gradient.product(d.flatten(1, 2), x.flatten(1, 2), x0, patch=patch, parts=parts)
+        check_gradient(got, exact_gradient(d, x, x0))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 16])
+def test_products_with_a_thin_side(width: int) -> None:
+    left, right = normal(4, 5000, 128), normal(4, 5000, width, seed=1)
+    check_gradient(gradient.product(left, right), left.double().mT @ right.double())
 
 
 def test_another_batch_compiles_nothing() -> None:

@@ -129,8 +129,9 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Any, monkeypatch: pytest.
 
     whole, parts = model(), model()
     fit(whole, task, folder=tmp_path / "whole", **settings)
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Loop, "look", interrupted)
+    monkeypatch.setattr(Loop, "look", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         fit(parts, task, folder=tmp_path / "parts", **settings)
+    monkeypatch.setattr(Loop, "look", look)
     fit(parts, task, folder=tmp_path / "parts", resume=True, **settings)
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parts.parameters(), strict=True))

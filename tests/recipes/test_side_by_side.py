@@ -64,14 +64,22 @@ def test_tasks_of_one_size_train_together(tmp_path, monkeypatch, gpu):
         ({"task": {"length": 10}}, {"task": {"length": 11}}),
         ({}, {"training": {"batch_size": 4}}),
         ({}, {"system": {"name": "rnn", "activation": "relu"}}),
-        ({}, {"training": {"penalty": "weight_decay(0.1)"}}),
+        ({}, {"training": {"penalty": "stabilizer(0.1)"}}),
         ({}, {"training": {"optimizer": "temporal-simplex"}}),
     ],
-    ids=["another system", "another length", "another batch", "another activation", "a penalty", "another method"],
+    ids=["another system", "another length", "another batch", "another activation", "a penalty of states", "another method"],
 )
 def test_what_differs_in_shape_or_method_stays_apart(tmp_path, gpu, first, second):
     rows = [{"system": {"name": "rnn"}} | first | {"label": "a"}, {"system": {"name": "rnn"}} | second | {"label": "b"}]
     assert shapes(made(rows=rows, ordering=[], seeds=[1]), tmp_path) == []
+
+
+def test_a_penalty_of_the_weights_is_no_reason_to_stay_apart(tmp_path, gpu):
+    rows = [
+        {"label": "a", "system": {"name": "rnn"}},
+        {"label": "b", "system": {"name": "rnn"}, "training": {"penalty": "weight_decay(0.1)"}},
+    ]
+    assert len(shapes(made(rows=rows, ordering=[], seeds=[1]), tmp_path)) == 1
 
 
 def test_recipes_that_measure_time_train_one_by_one(tmp_path, gpu):

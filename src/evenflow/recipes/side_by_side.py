@@ -32,8 +32,8 @@ def together(plans: Plan, progress: bool, announce: Callable[[str], None]) -> No
 
     Rows, seeds and learning rates whose models have the same shape are one population. All rates of a search run,
     although the first that solves the task still is the one that counts: beside each other they cost little more than
-    one. Whatever a population cannot do (penalties of states, other methods, dropout) is left, and so are recipes that measure
-    time.
+    one. Whatever a population cannot do (penalties of states, other methods, dropout) is left, and so are recipes that
+    measure time.
     """
     for jobs in populations(plans):
         _train(jobs, progress, announce)

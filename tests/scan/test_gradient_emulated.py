@@ -1,0 +1,202 @@
+"""The weight gradient's kernel, run on the CPU by `cuda_on_cpu.h`, against the plain sum in double precision; and how
+its work is shared out. `tests/gpu` runs it on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product as combined
+
+import pytest
+import torch
+from cuda_cases import normal
+from cuda_emulator import COMPILER, Emulator
+from torch import Tensor
+
+from evenflow.scan.cuda import build, gradient, problem
+from evenflow.scan.cuda.gradient import PATCHES, PROCESSORS, Kernel, Patch
+from evenflow.scan.product import summed
+
+# ‖difference‖ / ‖sum‖: three products of TF32 leave about 1e-7, two would leave 1e-4, sums cut off at their full length
+# 1e-5 and single precision added up one after another 1e-6.
+CLOSE = 5e-7
+SHARED_BYTES, REGISTERS = 227 * 1024, 65536  # of a multiprocessor
+
+ONE_WARP = Patch(16, 8, 1, 1, 1, rows=16, stages=2)
+SMALL = {
+    "one warp": ONE_WARP,
+    "four warps": Patch(32, 16, 2, 2, 1, rows=8, stages=3, chain=8),
+    "side by side": Patch(64, 32, 1, 2, 1, stages=2),
+    "packs of four": Patch(32, 32, 1, 1, 1, chain=32),
+}
+# L, R and rows: fitting, smaller and larger than a patch, not multiples of four, and a single number.
+SIZES = [(16, 8, 32), (40, 12, 50), (33, 9, 21), (7, 35, 77), (65, 64, 40), (1, 1, 1), (4, 4, 3)]
+
+
+def kernels() -> Iterator[Kernel]:
+    for patch in (*SMALL.values(), *PATCHES):
+        for by_4 in combined((False, True), repeat=2):
+            yield Kernel(patch, *by_4)
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+    if COMPILER is None:
+        pytest.skip("needs a C++ compiler")
+    return Emulator(kernels(), tmp_path_factory.mktemp("gradient"))
+
+
+@pytest.fixture
+def emulated(machine: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
+    machine.order = 0
+    monkeypatch.setattr(build, "launch", machine.launch)
+    return machine
+
+
+def plain(left: Tensor, right: Tensor, first: Tensor | None = None) -> Tensor:
+    if first is not None:
+        right = torch.cat([first, right], 1)[:, : left.shape[1]]
+    return torch.einsum("mnl,mnr->mlr", left.double(), right.double())
+
+
+def off(got: Tensor, expected: Tensor) -> float:
+    assert got.shape == expected.shape
+    assert got.dtype == torch.float32
+    assert got.is_contiguous()
+    return ((got.double() - expected).norm() / expected.norm()).item()
+
+
+def sides(models: int, rows: int, left: int, right: int) -> tuple[Tensor, Tensor]:
+    return normal(models, rows, left), normal(models, rows, right, seed=1)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("models", [1, 3])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("patch", SMALL.values(), ids=SMALL)
+def test_sums(patch: Patch, size: tuple[int, int, int], models: int) -> None:
+    left, right = sides(models, size[2], *size[:2])
+    for parts in (1, 3):
+        assert off(gradient.product(left, right, patch=patch, parts=parts), plain(left, right)) < CLOSE
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("batch", [1, 5, 24, 60])
+@pytest.mark.parametrize("patch", SMALL.values(), ids=SMALL)
+def test_one_step_behind(patch: Patch, batch: int) -> None:
+    left, right = sides(2, 60, 20, 12)
+    first = normal(2, batch, 12, seed=2)
+    right[:, 60 - batch :] = torch.nan  # the last step meets nothing
+    for parts in (1, 2, 4):
+        assert off(gradient.product(left, right, first, patch=patch, parts=parts), plain(left, right, first)) < CLOSE
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.tall} x {p.wide}")
+def test_the_patches_of_the_plan(patch: Patch) -> None:
+    left, right = sides(1, 70, 132, 72)
+    first = normal(1, 6, 72, seed=2)
+    assert off(gradient.product(left, right, first, patch=patch, parts=2), plain(left, right, first)) < CLOSE
+
+
+@pytest.mark.usefixtures("emulated")
+def test_slices_and_repeated_rows_are_read_in_place() -> None:
+    wide = normal(2, 40, 24)
+    right, first = normal(2, 40, 9, seed=1)[..., 1:], normal(2, 1, 8, seed=2).expand(2, 5, 8)
+    for left in (wide[..., :16], wide[..., 3:], wide.mT.contiguous().mT):
+        assert off(gradient.product(left, right, first, patch=ONE_WARP), plain(left, right, first)) < CLOSE
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("kind", ["either sign", "one sign"])
+@pytest.mark.parametrize("rows", [2048, 39_200])
+def test_long_sums_keep_single_precision(rows: int, kind: str) -> None:
+    left, right = sides(1, rows, 16, 8)
+    if kind == "one sign":
+        left, right = left.abs(), right.abs()
+    assert off(gradient.product(left, right, patch=ONE_WARP, parts=1), plain(left, right)) < CLOSE
+
+
+@pytest.mark.parametrize("order", [1, 2], ids=["falling", "scattered"])
+def test_the_order_of_threads_does_not_matter(order: int, emulated: Emulator) -> None:
+    left, right = sides(2, 100, 40, 20)
+    for patch in SMALL.values():
+        seen = []
+        for emulated.order in (0, order):
+            seen.append(gradient.product(left, right, normal(2, 7, 20, seed=2), patch=patch, parts=2))
+        assert torch.equal(*seen)
+
+
+@pytest.mark.usefixtures("emulated")
+def test_a_number_that_is_none_stays_in_its_row_and_column() -> None:
+    left, right = sides(1, 30, 20, 10)
+    left[0, 3, 4] = torch.nan
+    right[0, 8, 2] = torch.inf
+    got = gradient.product(left, right, patch=ONE_WARP)[0]
+    spoilt = torch.zeros(20, 10, dtype=torch.bool)
+    spoilt[4], spoilt[:, 2] = True, True
+    assert torch.equal(~got.isfinite(), spoilt)
+
+
+@pytest.mark.usefixtures("emulated")
+def test_no_rows() -> None:
+    assert torch.equal(gradient.product(*sides(2, 0, 3, 5)), torch.zeros(2, 3, 5))
+
+
+def test_the_weight_gradient_takes_it(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradient, "runs", lambda *_: True)
+    d, x, x0 = normal(3, 5, 6, 24), normal(3, 5, 6, 10, seed=1), normal(3, 6, 10, seed=2)
+    rows = d.flatten(1, 2), x.flatten(1, 2)
+    assert off(problem.weight_gradient(d, x, x0), plain(*rows, x0)) < CLOSE
+    assert off(problem.weight_gradient(d[..., :16], x, x0), plain(rows[0][..., :16], rows[1], x0)) < CLOSE
+    assert off(summed(*rows), plain(*rows)) < CLOSE
+
+
+@pytest.mark.parametrize("models", [1, 3])
+def test_elsewhere_the_weight_gradient_is_a_product_of_torch(models: int) -> None:
+    d, x, x0 = normal(models, 5, 6, 24), normal(models, 5, 6, 10, seed=1), normal(models, 6, 10, seed=2)
+    rows = d.flatten(1, 2), x.flatten(1, 2)
+    assert not gradient.runs(*rows, 10**9)
+    assert off(problem.weight_gradient(d, x, x0), plain(*rows, x0)) < CLOSE
+
+
+# Models, rows, L, R: those of the benchmark.
+WANTED = [
+    (1, 39_200, 1024, 1024),
+    (1, 200_704, 512, 512),
+    (1, 39_200, 2048, 512),
+    (1, 39_200, 1024, 512),
+    (1, 39_200, 128, 128),
+    (16, 39_200, 128, 128),
+    (32, 39_200, 128, 128),
+]
+LEAST_BUSY = 0.85  # of the multiprocessors, over the whole product
+
+
+@pytest.mark.parametrize("size", WANTED, ids=str)
+def test_all_multiprocessors_are_at_work(size: tuple[int, int, int, int]) -> None:
+    models, rows, left, right = size
+    patch, each = gradient.choose(*size)
+    down, across = patch.tiles(left, right)
+    parts = -(-rows // each)
+    blocks = parts * models * down * across
+    full, rest = divmod(blocks, PROCESSORS * patch.together)
+    turns = full * patch.together + min(patch.together, -(-rest // PROCESSORS))
+    assert each % patch.rows == 0
+    assert models * down * across * rows / (turns * PROCESSORS * each) > LEAST_BUSY
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.tall} x {p.wide}")
+def test_every_patch_can_be_launched(patch: Patch) -> None:
+    assert patch.together * (patch.memory + 1024) <= SHARED_BYTES + 1024
+    matrices = patch.tall * patch.wide // (128 * patch.down * patch.across)
+    assert 8 * matrices * patch.threads * patch.together < REGISTERS  # two sums of four for each, and room for the rest
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.tall} x {p.wide}")
+def test_nvrtc_compiles(patch: Patch) -> None:
+    try:
+        build.nvrtc_version()
+    except build.CudaError as error:
+        pytest.skip(str(error))
+    assert build.compiled(Kernel(patch).text(), "sm_90")[:4] == b"\x7fELF"
