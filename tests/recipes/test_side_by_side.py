@@ -10,10 +10,11 @@ import torch
 from made_recipes import made
 
 from evenflow import cli
-from evenflow.recipes import clock, load, origin, reproduce, side_by_side
+from evenflow.recipes import load, origin, reproduce, side_by_side
 from evenflow.recipes.configs import plan
 from evenflow.recipes.side_by_side import populations
 from evenflow.training import Run
+from evenflow.training.alarm import TimeUp
 from evenflow.training.loop import Loop
 
 ROUNDING = 1e-4  # relative: a population adds up in another order than a run alone
@@ -67,7 +68,14 @@ def test_tasks_of_one_size_train_together(tmp_path, monkeypatch, gpu):
         ({}, {"training": {"penalty": "stabilizer(0.1)"}}),
         ({}, {"training": {"optimizer": "temporal-simplex"}}),
     ],
-    ids=["another system", "another length", "another batch", "another activation", "a penalty of states", "another method"],
+    ids=[
+        "another system",
+        "another length",
+        "another batch",
+        "another activation",
+        "a penalty of states",
+        "another method",
+    ],
 )
 def test_what_differs_in_shape_or_method_stays_apart(tmp_path, gpu, first, second):
     rows = [{"system": {"name": "rnn"}} | first | {"label": "a"}, {"system": {"name": "rnn"}} | second | {"label": "b"}]
@@ -139,22 +147,6 @@ def test_a_population_takes_no_more_than_the_memory_allows(tmp_path, monkeypatch
     assert [len(titles) for titles in shapes(recipe, tmp_path)] == [2, 2, 2]
 
 
-class Alarm:
-    """A timer that rings when it is told to."""
-
-    def __init__(self, seconds: float, ring) -> None:
-        Alarm.seconds, Alarm.ring = seconds, staticmethod(ring)
-
-    def start(self) -> None: ...
-
-    def cancel(self) -> None: ...
-
-    @staticmethod
-    def ring_and_wait() -> None:
-        Alarm.ring()
-        clock.time.sleep(1)
-
-
 @pytest.mark.parametrize(
     ("beside", "ended"),
     [(False, ["plain", "plain", "orthogonal"]), (True, ["plain", "plain"])],
@@ -168,10 +160,9 @@ def test_out_of_time_the_record_holds_what_has_ended_and_the_same_call_goes_on(t
     def slow(self):
         calls.append(1)
         if len(calls) == 20:  # of 24, in the second row
-            Alarm.ring()
+            raise TimeUp
         return draw(self)
 
-    monkeypatch.setattr(clock, "Timer", Alarm)
     monkeypatch.setattr(Loop, "draw", slow)
     part = reproduce(made(), "full", folder=tmp_path / "parts", limit=60, progress=False)
     assert part.left == 4 - len(ended)
@@ -185,8 +176,10 @@ def test_out_of_time_the_record_holds_what_has_ended_and_the_same_call_goes_on(t
 
 
 def test_out_of_time_before_anything_has_ended_there_is_no_record(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(clock, "Timer", Alarm)
-    monkeypatch.setattr(Loop, "draw", lambda self: Alarm.ring())
+    def over(self):
+        raise TimeUp
+
+    monkeypatch.setattr(Loop, "draw", over)
     arguments = ["reproduce", "urnn/table-3", "--rows", "RNN, N=20", "--folder", str(tmp_path), "--seconds", "60", "-q"]
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
@@ -204,30 +197,11 @@ def test_a_persons_interruption_is_not_the_clocks(tmp_path, monkeypatch):
         reproduce(made(), folder=tmp_path, limit=600, progress=False)
 
 
-def test_the_clock_rings():
-    with clock.Clock(0.01) as ringing:
-        for _ in range(1000):
-            clock.time.sleep(0.01)
-    assert ringing.over
-
-
-def test_the_clock_rings_again_where_an_interruption_is_lost_and_never_after_the_end(monkeypatch):
-    monkeypatch.setattr(clock, "Timer", Alarm)
-    with clock.Clock(60) as ringing:
-        for _ in range(2):
-            with pytest.raises(KeyboardInterrupt):
-                Alarm.ring_and_wait()
-            assert Alarm.seconds == clock.AGAIN
-            Alarm.seconds = 0
-    assert ringing.over
-    Alarm.ring()  # too late: nothing is interrupted
-    assert Alarm.seconds == 0
-
-
-def test_the_clock_needs_a_time():
-    with pytest.raises(ValueError) as error:
-        clock.Clock(0)
-    assert str(error.value) == "seconds must be a number above 0, got 0"
+def test_the_alarm_rings_in_a_recipe(tmp_path):
+    done = reproduce(load("sgornn/table-1"), folder=tmp_path, rows=["SGORNN, T=5000"], limit=0.5, progress=False)
+    assert done.left == 1
+    with pytest.raises(ValueError, match="seconds must be a number above 0, got 0"):
+        reproduce(made(), folder=tmp_path / "never", limit=0, progress=False)
 
 
 def test_a_record_keeps_the_rows_of_earlier_goes(tmp_path):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from evenflow.training import Settings, build
+from evenflow.training.alarm import TimeUp, alarm
 
 from . import cost, verdict
 from .attempts import Outcome, make_task, missing, settle, settled
 from .catalog import load
-from .clock import Clock
 from .configs import Job, Plan, counted, plan
 from .schema import Recipe
 from .side_by_side import together
@@ -83,7 +84,7 @@ def reproduce(
     found = load(recipe) if isinstance(recipe, str) else recipe
     where = folder or Path("runs") / found.document / found.name / scale
     plans = plan(found, scale, where, seeds=seeds, rows=rows, task=task, data=data, device=device)
-    check(plans)
+    check_plan(plans)
     began = time.monotonic()
     outcomes = run_all(plans, progress, announce, limit)
     cells = gather(found, outcomes)
@@ -100,7 +101,7 @@ def reproduce(
     return done
 
 
-def check(plans: Plan) -> None:
+def check_plan(plans: Plan) -> None:
     """A ValueError for a slip in any row, before the first one has cost an hour; missing data is no slip."""
     seen: set[str] = set()
     for job in plans.jobs():
@@ -126,9 +127,10 @@ def run_all(plans: Plan, progress: bool, announce: Callable[[str], None], limit:
     recipe, total = plans.recipe, len(plans.attempts)
     guesses = [sum(cost.seconds(job, recipe) for job in group) for group in plans.attempts]
     began, outcomes = time.monotonic(), {}
-    with Clock(limit) as clock:
+    with suppress(TimeUp), alarm(limit) as check:
         together(plans, progress, announce)
         for index, group in enumerate(plans.attempts):
+            check()
             spent, done = time.monotonic() - began, sum(guesses[:index])
             left = f", about {cost.rough(spent / done * sum(guesses[index:]))} left" if done and spent > 1 else ""
 
@@ -136,11 +138,10 @@ def run_all(plans: Plan, progress: bool, announce: Callable[[str], None], limit:
                 announce(f"{at}: {job.title}{left}")
 
             outcomes[index] = settle(recipe, group, progress, say)
-    if clock.over:
-        # A population ends all of its runs at once, before the first of them is settled.
-        for index, group in enumerate(plans.attempts):
-            if index not in outcomes and settled(recipe, group):
-                outcomes[index] = settle(recipe, group, progress, lambda _: None)
+    # Where the time was too short: a population ends all of its runs at once, before the first of them is settled.
+    for index, group in enumerate(plans.attempts):
+        if index not in outcomes and settled(recipe, group):
+            outcomes[index] = settle(recipe, group, progress, lambda _: None)
     return [outcomes[index] for index in sorted(outcomes)]
 
 
