@@ -1,6 +1,7 @@
 """Registers, spills and shared memory of the recurrence kernels, as the compiler reports them; needs nvcc, no GPU.
 
     python benchmarks/kernel_registers.py [--cells elman gru lstm] [--sizes 128 256] [--rows 50] [--architecture sm_90]
+    python benchmarks/kernel_registers.py --gradient [--architecture sm_90]
 
 A kernel that spills keeps part of its weights in device memory and is slow: `plan.py` must choose tiles that do not.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from evenflow.scan.cuda import build, elman, gru, lstm, plan
+from evenflow.scan.cuda import build, elman, gradient, gru, lstm, plan
 
 SIZES = (32, 64, 100, 128, 192, 256, 384, 512, 768, 1024)
 TABLES = {"elman": plan.ELMAN, "gated": plan.ELMAN, "gru": plan.GRU_FORWARD, "lstm": plan.LSTM_FORWARD}
@@ -35,7 +36,7 @@ def kernels(cell: str, hidden: int, batch: int) -> Iterator[tuple[str, build.Ker
             yield way, lstm.kernel(way, states, 4, True, False)
 
 
-def report(kernel: build.Kernel, architecture: str) -> tuple[int, int]:
+def report(kernel: build.Launched, architecture: str) -> tuple[int, int]:
     """Registers per thread and bytes spilled, by the compiler's own account."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.cu"
@@ -50,13 +51,28 @@ def report(kernel: build.Kernel, architecture: str) -> tuple[int, int]:
     return int(registers[1]), sum(map(int, spills))
 
 
+def gradients(architecture: str) -> None:
+    """The weight gradient's kernel, for each patch, with copies of four numbers and of one."""
+    print("| patch | warps | together | copies | registers | spilled bytes | shared KB |", flush=True)
+    print("|---|---|---|---|---|---|---|", flush=True)
+    for p in gradient.PATCHES:
+        for by_4 in (True, False):
+            registers, spilled = report(gradient.Kernel(p, by_4, by_4), architecture)
+            numbers = (p.together, 4 if by_4 else 1, registers, spilled, f"{p.memory / 1024:.0f}")
+            print(f"| {p.tall} x {p.wide} | {p.down} x {p.across} |", " | ".join(map(str, numbers)), "|", flush=True)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--cells", nargs="+", default=list(TABLES), choices=list(TABLES))
     options.add_argument("--sizes", nargs="+", type=int, default=SIZES)
     options.add_argument("--rows", type=int, default=50)
     options.add_argument("--architecture", default="sm_90")
+    options.add_argument("--gradient", action="store_true", help="the weight gradient's kernel alone")
     given = options.parse_args()
+    if given.gradient:
+        gradients(given.architecture)
+        return
     print("| | H | C KS JT R | threads | weights | in registers | registers | spilled bytes | shared KB |", flush=True)
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     for cell in given.cells:

@@ -2,13 +2,15 @@
 
     python benchmarks/recurrence_cuda.py [--out FOLDER] [--seconds 330] [--only elman gru] [--steps 784] [--plan]
     python benchmarks/recurrence_cuda.py --tensor [--out FOLDER] [--only elman gru]
+    python benchmarks/recurrence_cuda.py --gradient [--out FOLDER] [--seconds 35]
 
 For every size: cuDNN's layer, the tile that `plan.py` would take, and its neighbours (rows, lanes, units or blocks
 halved or doubled). Every result is compared with the torch operations in double precision before it is timed. Times are
 medians in milliseconds: of the forward pass, and of the backward pass with the weight gradient and without. Results are
-written to ``FOLDER/recurrence-cuda.json`` after every size, so a run that is cut short has shown something. Tiles that
+written to ``FOLDER/kernels-cuda.json`` after every size, so a run that is cut short has shown something. Tiles that
 exchange states by mail come last; a kernel that hangs ends the run after half a minute. With ``--tensor`` the plan's
-tiles meet those on tensor cores alone, at the sizes where these may win, without cuDNN.
+tiles meet those on tensor cores alone, at the sizes where these may win, without cuDNN. With ``--gradient`` it is the
+weight gradient's product alone, written to ``FOLDER/gradient-cuda.json``; see `gradient_cuda.py`.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import gradient_cuda
 import torch
 from cuda_problems import Problem, neighbours, on_tensor_cores
 from torch import nn
@@ -126,8 +129,8 @@ def cudnn(cell: str, hidden: int, batch: int, steps: int) -> dict[str, float]:
 class Run:
     """What has been measured so far, and how long it may go on."""
 
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self.path, self.start, self.seconds = folder / "recurrence-cuda.json", time.monotonic(), seconds
+    def __init__(self, folder: Path, seconds: float, name: str = "recurrence-cuda") -> None:
+        self.path, self.start, self.seconds = folder / f"{name}.json", time.monotonic(), seconds
         self.beat = self.start
         self.rows: list[dict[str, Any]] = []
         self.doing = "starting"
@@ -153,12 +156,12 @@ class Run:
         about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "nvrtc": build.nvrtc_version()}
         self.path.write_text(json.dumps(about | {"results": self.rows}, indent=1))
 
-    def prepare(self, kernels: list[build.Kernel]) -> None:
+    def prepare(self, kernels: Sequence[build.Launched]) -> None:
         """Compile side by side, into the cache."""
         with ThreadPoolExecutor(COMPILERS) as pool:
             for kernel, done in [(k, pool.submit(build.code, k, 0)) for k in dict.fromkeys(kernels)]:
                 done.result()
-                self.alive(f"compiling {kernel.function} at H={kernel.hidden}")
+                self.alive(f"compiling {kernel}")
 
     def measure(self, problem: Problem, way: str, tile: plan.Tile, note: str = "") -> None:
         label = (
@@ -245,14 +248,20 @@ def tensor_cores(run: Run, only: list[str], steps: int) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options.add_argument("--seconds", type=float, default=330)
+    options.add_argument("--seconds", type=float, default=None, help="330, or 35 with --gradient")
     options.add_argument("--only", nargs="+", default=["elman", "gated", "gru", "lstm"])
     options.add_argument("--steps", type=int, default=784)
     options.add_argument("--plan", action="store_true", help="the plan's tiles alone")
     options.add_argument("--tensor", action="store_true", help="the plan's tiles and those on tensor cores alone")
+    options.add_argument("--gradient", action="store_true", help="the weight gradient's product alone")
     given = options.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    run = Run(given.out, given.seconds)
+    if given.gradient:
+        run = Run(given.out, given.seconds or 35, "gradient-cuda")
+        gradient_cuda.measure(run, milliseconds)
+        gradient_cuda.table(run.rows)
+        return
+    run = Run(given.out, given.seconds or 330)
     if given.tensor:
         tensor_cores(run, given.only, given.steps)
         summary(run.rows)

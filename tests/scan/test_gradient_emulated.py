@@ -186,6 +186,11 @@ def test_all_multiprocessors_are_at_work(size: tuple[int, int, int, int]) -> Non
     assert models * down * across * rows / (turns * PROCESSORS * each) > LEAST_BUSY
 
 
+def test_a_gpu_with_little_shared_memory_has_patches_too() -> None:
+    assert gradient.choose(1, 39_200, 1024, 1024)[0].memory > 99 * 1024
+    assert gradient.choose(1, 39_200, 1024, 1024, block_bytes=99 * 1024)[0].memory <= 99 * 1024
+
+
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.tall} x {p.wide}")
 def test_every_patch_can_be_launched(patch: Patch) -> None:
     assert patch.together * (patch.memory + 1024) <= SHARED_BYTES + 1024

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from evenflow.scan.cuda import gradient
+
 # Products of one batched call that a GPU works on at once, and the rows below which one of them is not worth its start.
 PARTS, LEAST_ROWS = 256, 1024
 
@@ -12,12 +14,14 @@ def summed(left: Tensor, right: Tensor) -> Tensor:
     """``Σ_n left_n' right_n`` for each model, the sum in parts that run side by side.
 
     A plain product of a GPU's library is split over its inner side where that is long; a batched one is not, and with
-    few models leaves most of a GPU idle.
+    few models leaves most of a GPU idle. Large ones in single precision run on tensor cores; see `cuda.gradient`.
 
     Shapes:
         left: ``(M, N, L)``; right: ``(M, N, R)``; result ``(M, L, R)``.
     """
     models, rows = left.shape[:2]
+    if gradient.runs(left, right, rows):
+        return gradient.product(left, right)
     if models == 1:
         return (left[0].mT @ right[0]).unsqueeze(0)
     parts = max(1, min(PARTS // models, rows // LEAST_ROWS))

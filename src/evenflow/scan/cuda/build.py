@@ -37,6 +37,7 @@ SHARED = (
 OPTIONS = ("--std=c++17",)
 # Attributes of a function, as the driver numbers them.
 LOCAL_BYTES, REGISTERS, MOST_SHARED_BYTES, LARGE_CLUSTERS = 3, 4, 8, 14
+BLOCK_BYTES = 97  # an attribute of a device
 PORTABLE_CLUSTER, PLAIN_SHARED_BYTES = 8, 48 * 1024
 
 _lock = threading.Lock()
@@ -60,6 +61,7 @@ class Launched(Protocol):
     def blocks(self, batch: int) -> int: ...
     def entry(self, name: str) -> str: ...
     def text(self, machine: str = ...) -> str: ...
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,14 @@ def resources(kernel: Launched, device: int) -> dict[str, int]:
         _driver("cuFuncGetAttribute", ctypes.byref(number), attribute, loaded(kernel, device))
         found[name] = number.value
     return found
+
+
+def block_bytes(device: int) -> int:
+    """Bytes of shared memory that a block of a GPU may ask for."""
+    number, found = ctypes.c_int(), ctypes.c_int()
+    _driver("cuDeviceGet", ctypes.byref(number), device)
+    _driver("cuDeviceGetAttribute", ctypes.byref(found), BLOCK_BYTES, number)
+    return found.value
 
 
 def fingerprint(*made_of: str) -> str:

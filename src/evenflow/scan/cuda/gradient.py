@@ -17,13 +17,14 @@ from evenflow.scan import native
 from evenflow.scan.cuda import build
 
 OLDEST = (8, 0)  # the first compute capability whose tensor cores take TF32, and that copies by itself
+PROCESSORS, BLOCK_BYTES = 132, 227 * 1024  # of an H200: multiprocessors, and shared memory of a block
 # Multiply-adds below which cuBLAS is asked: on an H200 either then takes about as long as two launches.
 LEAST_WORK = 2**27
-LEAST_ROWS = 128  # of a part
+LEAST_ROWS, TURNS = 128, 4  # rows of a part, and times that a GPU is filled to spare the last turn
 # Cycles a block takes to begin and to store, and those of a launch more, to add up the parts.
 BEGIN_CYCLES, LAUNCH_CYCLES = 5000, 5000
 SUM_BYTES = 1500  # per cycle, of all multiprocessors: parts are written and read once, mostly in the L2 cache
-MOST_INDEX = 2**31 - 1  # rows and strides are 32 bits wide in the kernel
+MOST_ROWS, MOST_STRIDE = 2**31 - 2**16, 2**24  # numbers of 32 bits count rows, and the numbers of a piece
 
 Job = native.structure(
     "Gradient",
@@ -70,19 +71,19 @@ class Patch:
         return -(-left // self.tall), -(-right // self.wide)
 
 
-# Cycles by count: 6.5 for a product of 16 x 8 x 8 on one of four tensor cores, three products each, and for what is
-# thin the copies, 18 bytes of device memory a cycle.
+# Cycles by count: 6.5 for a product of 16 x 8 x 8 on one of four tensor cores, three of these each, and for smaller
+# patches what they read more often: 20 bytes of the L2 cache a cycle, 16 of device memory.
 PATCHES = (
     Patch(128, 128, 2, 4, 78),
     Patch(128, 64, 4, 2, 42, together=2),
-    Patch(64, 64, 2, 2, 28, together=4, stages=3),
-    Patch(128, 16, 8, 1, 32, together=4, stages=2),
+    Patch(64, 64, 2, 2, 26, together=3, stages=3),
+    Patch(128, 16, 8, 1, 36, together=2),
 )
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel for one patch, with copies of four numbers at a time where a side's rows begin at multiples of 16 bytes."""
+    """The kernel for one patch; a side whose rows begin at multiples of 16 bytes is copied four numbers at a time."""
 
     patch: Patch
     left_by_4: bool = True
@@ -121,24 +122,25 @@ def runs(left: Tensor, right: Tensor, rows: int) -> bool:
         left.is_cuda
         and left.dtype == right.dtype == torch.float32
         and len(left) * rows * left.shape[-1] * right.shape[-1] >= LEAST_WORK
-        and rows <= MOST_INDEX
-        and _processors(left.device) > 0
+        and rows <= MOST_ROWS
+        and _machine(left.device) is not None
     )
 
 
 @functools.cache
-def _processors(device: torch.device) -> int:
-    """Multiprocessors of a GPU that runs the kernel, else zero."""
-    usable = torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= OLDEST
-    if not usable or build.missing(device.index) is not None:
-        return 0
-    return torch.cuda.get_device_properties(device).multi_processor_count
+def _machine(device: torch.device) -> tuple[int, int] | None:
+    """Multiprocessors of a GPU, and bytes of shared memory that a block may have; None where the kernel cannot run."""
+    if torch.version.cuda is None or torch.cuda.get_device_capability(device) < OLDEST:
+        return None
+    if build.missing(device.index) is not None:
+        return None
+    return torch.cuda.get_device_properties(device).multi_processor_count, build.block_bytes(device.index)
 
 
 def product(
     left: Tensor, right: Tensor, first: Tensor | None = None, *, patch: Patch | None = None, parts: int | None = None
 ) -> Tensor:
-    """``Σ_n left_n' right_n`` for each model; with `first`, of B rows, ``right`` comes B rows later and `first` before it.
+    """``Σ_n left_n' right_n`` for each model; with `first`, of B rows, right_n is row n - B of `right`, after `first`.
 
     Shapes:
         left: ``(M, N, L)``; right: ``(M, N, R)``; first: ``(M, B, R)``; result ``(M, L, R)``.
@@ -152,8 +154,8 @@ def product(
         return left.new_zeros(models, left_size, right_size)
     left, right = _readable(left), _readable(right)
     first = None if first is None else _readable(first)
-    processors = _processors(left.device) if left.is_cuda else PROCESSORS
-    patch, each = choose(models, rows, left_size, right_size, processors, patch, parts)
+    machine = (_machine(left.device) if left.is_cuda else None) or (PROCESSORS, BLOCK_BYTES)
+    patch, each = choose(models, rows, left_size, right_size, *machine, patch, parts)
     parts, (down, across) = -(-rows // each), patch.tiles(left_size, right_size)
     pitch = -(-right_size // 4) * 4
     out = left.new_empty(parts, models, left_size, pitch)
@@ -186,23 +188,21 @@ def product(
 
 def _readable(x: Tensor) -> Tensor:
     """The same numbers, those of a row side by side and rows no further apart than the kernel can count."""
-    return x if x.stride(-1) == 1 and x.stride(1) <= MOST_INDEX else x.contiguous()
+    return x if x.stride(-1) == 1 and x.stride(1) <= MOST_STRIDE else x.contiguous()
 
 
 def _by_4(x: Tensor) -> bool:
     return x.data_ptr() % 16 == 0 and x.stride(0) % 4 == 0 and x.stride(1) % 4 == 0
 
 
-PROCESSORS = 132  # of an H200
-
-
-@functools.cache
+@functools.lru_cache(4096)  # rows may differ with every batch
 def choose(
     models: int,
     rows: int,
     left: int,
     right: int,
     processors: int = PROCESSORS,
+    block_bytes: int = BLOCK_BYTES,
     patch: Patch | None = None,
     parts: int | None = None,
 ) -> tuple[Patch, int]:
@@ -210,8 +210,8 @@ def choose(
     _, found, each = min(
         (
             (cycles(p, n, models, rows, left, right, processors), p, _each(p, rows, n))
-            for p in ((patch,) if patch else PATCHES)
-            for n in ((parts,) if parts else range(1, _most_parts(p, models, rows, left, right, processors) + 1))
+            for p in ((patch,) if patch else (each for each in PATCHES if each.memory <= block_bytes))
+            for n in ((parts,) if parts else _numbers_of_parts(p, models, rows, left, right, processors))
         ),
         key=lambda each: each[0],
     )
@@ -235,7 +235,8 @@ def _each(patch: Patch, rows: int, parts: int) -> int:
     return -(-rows // (parts * patch.rows)) * patch.rows
 
 
-def _most_parts(patch: Patch, models: int, rows: int, left: int, right: int, processors: int) -> int:
-    """Parts up to which a GPU is filled no more than a few times, none of them short."""
-    filled = 4 * processors * patch.together // (models * math.prod(patch.tiles(left, right)))
-    return max(1, min(filled, rows // LEAST_ROWS))
+def _numbers_of_parts(patch: Patch, models: int, rows: int, left: int, right: int, processors: int) -> set[int]:
+    """Those with which blocks fill a GPU once, twice and up to `TURNS` times, and no part is short."""
+    tiles, most = models * math.prod(patch.tiles(left, right)), max(1, rows // LEAST_ROWS)
+    turns = range(1, TURNS * patch.together + 1)
+    return {min(most, max(1, turn * processors // tiles)) for turn in turns}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from evenflow.scan.cuda import build, plan
+from evenflow.scan.cuda import build, gradient, plan
 from evenflow.scan.product import summed
 
 OLDEST, CLUSTERS = (7, 0), (9, 0)  # compute capabilities: the oldest tried for, and the first with clusters
@@ -66,6 +66,8 @@ def weight_gradient(d: Tensor, x: Tensor, x0: Tensor) -> Tensor:
     Shapes:
         d: ``(M, T, B, L)``; x: ``(M, T, B, R)``; x0: ``(M, B, R)``; result ``(M, L, R)``.
     """
+    if gradient.runs(d, x, d.shape[1] * d.shape[2]):
+        return gradient.product(d.flatten(1, 2), x.flatten(1, 2), x0)
     first, left, right = d[:, 0].mT, d[:, 1:].flatten(1, 2), x[:, :-1].flatten(1, 2)
     if len(d) == 1:
         return torch.addmm(first[0] @ x0[0], left[0].mT, right[0]).unsqueeze(0)
