@@ -1,6 +1,6 @@
 """Every speed goal of the recurrence on a GPU, beside cuDNN in the same run.
 
-    python benchmarks/goals_cuda.py [--out benchmarks/results] [--quick]
+    python benchmarks/goals_cuda.py [--out benchmarks/results] [--quick] [--only "lstm H=512" populations taps]
 
 A pass is what a layer does in training: input projection (width 2), map, recurrence, and all gradients; T = 784,
 float32, TF32 off. Each is timed twice: as Python hands it over, kernel by kernel ("eager"), and recorded as a CUDA
@@ -191,7 +191,8 @@ class Results:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / "goals-cuda.json"
-        self.found: dict[str, Any] = {"hardware": torch.cuda.get_device_name(), "torch": torch.__version__}
+        self.found: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.found |= {"hardware": torch.cuda.get_device_name(), "torch": torch.__version__}
 
     def note(self, table: str, name: str, measure: Callable[..., Any], *given: Any) -> Any:
         try:
@@ -235,22 +236,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--quick", action="store_true", help="fewer layers of each size")
+    parser.add_argument("--only", nargs="+", default=[], help="tables by the beginning of their names; others are kept")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     results = Results(options.out)
+
+    def wanted(table: str) -> bool:
+        return not options.only or any(table.startswith(word) for word in options.only)
+
     for kind, hidden, batch in GOALS:
-        size(results, kind, hidden, batch, options.quick)
-    one = results.found["rnn H=128 B=50"]["cuDNN"]
-    for models, goal in POPULATIONS.items():
-        for name, make, *given in (("alone", alone, 128, 50, models), ("sgornn", population, models)):
-            found = results.note("populations", f"{models} models, {name}", timed, make, *given)
-            print(f"{models} models, {name}: {found}, of one by cuDNN {one}, goal {goal}", flush=True)
-    for hidden in (128, 512):
+        if wanted(f"{kind} H={hidden} B={batch}"):
+            size(results, kind, hidden, batch, options.quick)
+    if wanted("populations"):
+        one = results.note("populations", "one by cuDNN", timed, cudnn, "rnn", 128, 50)
+        for models, goal in POPULATIONS.items():
+            for name, make, *given in (("alone", alone, 128, 50, models), ("sgornn", population, models)):
+                found = results.note("populations", f"{models} models, {name}", timed, make, *given)
+                print(f"{models} models, {name}: {found}, of one by cuDNN {one}, goal {goal}", flush=True)
+    for hidden in (128, 512) if wanted("taps") else ():
         for tap in (False, True):
             found = results.note("taps", f"H={hidden}{', tapped' * tap}", timed, alone, hidden, 50, 1, tap)
             print(f"H={hidden}{', tapped' * tap}: {found}", flush=True)
-    print(results.note("linear T=10000", "H=128", linear))
-    print(results.note("memory T=100000", "H=128 B=16", memory))
+    if wanted("linear"):
+        print(results.note("linear T=10000", "H=128", linear))
+    if wanted("memory"):
+        print(results.note("memory T=100000", "H=128 B=16", memory))
 
 
 if __name__ == "__main__":
