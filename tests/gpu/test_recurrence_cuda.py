@@ -297,7 +297,7 @@ def test_which_problems_run() -> None:
     assert gru.missing(torch.empty(1, 3 * 513, 513, device="cuda")) is not None
 
 
-@pytest.mark.parametrize("batch", [3, 10])
+@pytest.mark.parametrize("batch", [1, 3, 10])
 def test_linear_recurrences_run_in_pieces(batch: int) -> None:
     inputs = elman_inputs(33, batch, 10_000, 1, "identity", False)
     assert elman._pieces(inputs[0]) > 2

@@ -112,18 +112,20 @@ def test_when_it_pays() -> None:
     assert chunked.pays(torch.empty(1, 10_000, 20, 128, device="meta")), "another device"
 
 
+@pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("pieces", [1, 3, 7, 60])
-def test_any_number_of_pieces_and_any_loop(pieces: int) -> None:
-    """On a GPU the pieces are few and the loop is a kernel."""
-    given = problem(61, 2, 5)
-    a, weight, h0 = (given[name].unsqueeze(0) for name in ("a", "weight_hh", "h0"))
+def test_any_number_of_pieces_and_any_loop(pieces: int, batch: int) -> None:
+    """On a GPU the pieces are few and the loop is a kernel, which takes contiguous tensors."""
+    given = problem(61, batch, 5)
+    a, weight, h0 = (given[name].unsqueeze(0).contiguous() for name in ("a", "weight_hh", "h0"))
     calls = []
 
     def loop(a: Tensor, weight: Tensor, h: Tensor) -> Tensor:
+        assert all(value.is_contiguous() for value in (a, weight, h))
         calls.append(a.shape)
         return torch.stack([h := row + h @ weight.mT for row in a.unbind(1)], 1)
 
     found = chunked.scan(a, weight, h0, pieces, loop)
     assert found is not None
-    assert calls[0] == (1, 61 // pieces, 61 // (61 // pieces) * 2, 5)
+    assert calls[0] == (1, 61 // pieces, 61 // (61 // pieces) * batch, 5)
     torch.testing.assert_close(found, loop(a, weight, h0), atol=1e-11, rtol=1e-11)
