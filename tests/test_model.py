@@ -40,6 +40,23 @@ def test_vocabulary_embeds_whole_numbers():
     }
 
 
+@pytest.mark.parametrize("readout", ["last", "every"])
+def test_dropout_of_inputs_and_of_what_the_readout_sees(readout):
+    x = torch.randn(4, 50, 3)
+    plain = SequenceModel(RNN(3, 40), 2, readout=readout)
+    model = SequenceModel(RNN(3, 40), 2, readout=readout, input_dropout=0.5, output_dropout=0.25)
+    model.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(model.eval()(x)[0], plain(x)[0])  # in training alone
+    seen = {}
+    model.layer.register_forward_pre_hook(lambda _, given: seen.update(x=given[0]))
+    model.output.register_forward_pre_hook(lambda _, given: seen.update(h=given[0]))
+    model.train()(x)
+    for name, share in (("x", 0.5), ("h", 0.25)):
+        assert abs((seen[name] == 0).float().mean() - share) < 0.1
+    kept = seen["x"] != 0
+    torch.testing.assert_close(seen["x"][kept], 2 * x[kept])
+
+
 def test_a_reservoir_with_a_trained_readout():
     model = SequenceModel(EchoState(3, 20), 2, readout="every")
     outputs, _ = model(torch.randn(6, 4, 3))
@@ -61,6 +78,10 @@ def test_dtype_follows_the_layer():
         (lambda: SequenceModel(RNN(2, 4, batch_first=True), 1), "time first"),
         (lambda: SequenceModel(nn.Linear(2, 4), 1), "recurrent layer"),
         (lambda: SequenceModel(RNN(2, 4), 1, vocabulary=5)(torch.randn(3, 2)), "whole numbers"),
+        (
+            lambda: SequenceModel(RNN(2, 4), 1, output_dropout=1.0),
+            "output_dropout must be at least 0 and below 1, got 1.0",
+        ),
     ],
 )
 def test_bad_input(call, words):

@@ -26,6 +26,8 @@ class SequenceModel(nn.Module):
         output_size: O.
         readout: ``"last"`` or ``"every"``.
         vocabulary: how many symbols there are; adds an embedding as wide as the layer's input.
+        input_dropout, output_dropout: share of the layer's inputs (of the embedding, if there is one) and of the states
+            that the readout sees which training sets to zero; at least 0 and below 1.
 
     Starting value: readout Glorot uniform with bias zero, embedding N(0, 1).
 
@@ -42,10 +44,14 @@ class SequenceModel(nn.Module):
         *,
         readout: str = "last",
         vocabulary: int | None = None,
+        input_dropout: float = 0.0,
+        output_dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         one_of("readout", readout, READOUTS)
+        self.drop_input = _dropout("input_dropout", input_dropout)
+        self.drop_output = _dropout("output_dropout", output_dropout)
         whole_number("output_size", output_size, 1)
         if vocabulary is not None:
             whole_number("vocabulary", vocabulary, 1)
@@ -78,15 +84,15 @@ class SequenceModel(nn.Module):
             if inputs.is_floating_point():
                 raise ValueError(f"inputs must be whole numbers for a model with a vocabulary, got {inputs.dtype}")
             x = self.embedding(inputs)
+        x = self.drop_input(x)
         if lengths is not None:
             h, state = self.layer(pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False), state)
             assert isinstance(h, PackedSequence)
             h, _ = pad_packed_sequence(h, total_length=len(inputs))
         else:
             h, state = self.layer(x, state)
-        if self.readout == "every":
-            return self.output(h), state
-        return self.output(self._last(h, lengths)), state
+        seen = h if self.readout == "every" else self._last(h, lengths)
+        return self.output(self.drop_output(seen)), state
 
     def _last(self, h: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:
@@ -102,6 +108,12 @@ class SequenceModel(nn.Module):
             if part is not None
         }
         return counts | {"total": sum(counts.values())}
+
+
+def _dropout(name: str, share: float) -> nn.Dropout:
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {share!r}")
+    return nn.Dropout(share)
 
 
 def _size(layer: nn.Module, name: str) -> int:

@@ -113,13 +113,14 @@ class _Padded(nn.Module):
     def forward(self, inputs: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
         model = self.model
         x = inputs if model.embedding is None else model.embedding(inputs)
-        h, state = model.layer(x, state)
+        h, state = model.layer(model.drop_input(x), state)
         if model.readout == "every":
-            return model.output(h), state
-        if lengths is None:
-            return model.output(h[-1]), state
-        place = (lengths - 1).view(1, -1, 1).expand(1, -1, h.shape[-1])
-        return model.output(h.gather(0, place)[0]), state
+            seen = h
+        elif lengths is None:
+            seen = h[-1]
+        else:
+            seen = h.gather(0, (lengths - 1).view(1, -1, 1).expand(1, -1, h.shape[-1]))[0]
+        return model.output(model.drop_output(seen)), state
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:

@@ -14,6 +14,7 @@ from evenflow.population import Population
 from evenflow.systems import NETWORKS
 from evenflow.training import OPTIMIZERS, build
 from evenflow.training.population import SHARED, train_population
+from evenflow.training.train import DROPS
 
 from . import cost, origin
 from .attempts import ended, make_task, missing, solves
@@ -88,7 +89,7 @@ def _plain(job: Job) -> bool:
     system, training = job.config["system"], job.config["training"]
     penalty = training.get("penalty")
     usual = training.get("optimizer", "adam") in OPTIMIZERS and not (penalty and penalties.make(penalty).listens)
-    return usual and system["name"] not in NETWORKS and not system.get("dropout")
+    return usual and system["name"] not in NETWORKS and not any(system.get(key) for key in ("dropout", *DROPS))
 
 
 def _shape(job: Job) -> str:
