@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from evenflow import RNN
-from evenflow.training.optimizers import BASES, OPTIMIZERS, make_optimizer
+from evenflow.training.optimizers import BASES, OPTIMIZERS, load, make_optimizer
 from evenflow.training.settings import Settings
 
 # Equations below in float64 against torch's, ten steps.
@@ -111,3 +113,30 @@ def test_a_way_for_bases_that_are_not_there(name, value):
         ValueError, match=rf"^{name} goes with a factorized map, got a model with no orthonormal bases$"
     ):
         make_optimizer(RNN(2, 6), Settings(**{name: value}))
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
+def test_what_was_remembered_on_a_gpu_goes_on_elsewhere(name):
+    """There rates and counts are tensors and steps are counted on the device; here they are not."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    ends = []
+    for moved in (False, True):
+        one = copy.deepcopy(model)
+        optimizer = make_optimizer(one, Settings(optimizer=name, momentum=0.0 if name == "adam" else 0.5))
+        for step in range(4):
+            if step == 2 and moved:
+                saved = copy.deepcopy(optimizer.state_dict())
+                for group in saved["param_groups"]:
+                    group["lr"] = torch.tensor(group["lr"])
+                    group.update({way: True for way in ("capturable", "fused") if way in group})
+                optimizer = make_optimizer(one, Settings(optimizer=name, momentum=0.0 if name == "adam" else 0.5))
+                load(optimizer, saved)
+                assert all(isinstance(group["lr"], float) for group in optimizer.param_groups)
+                assert not any(group.get("capturable") or group.get("fused") for group in optimizer.param_groups)
+            optimizer.zero_grad()
+            one(torch.ones(1, 3)).square().sum().backward()
+            optimizer.step()
+        ends.append([p.detach().clone() for p in one.parameters()])
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b)

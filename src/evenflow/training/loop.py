@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from evenflow.tasks import Batch, Position, Task
 
-from . import checkpoint, evaluation, metrics
+from . import checkpoint, evaluation, metrics, optimizers
 from .best import Best
 from .drawing import Drawing
 from .event_log import open_events
@@ -219,7 +219,7 @@ class Loop:
                 f"got {self.fabric.world_size}"
             )
         checkpoint.load_weights(self.model, saved.weights, origin)
-        self.optimizer.load_state_dict(state["optimizer"])
+        optimizers.load(self.optimizer, state["optimizer"])
         self.seconds = state["seconds"]
         self.best.restore(state["best"], best)
         self.state = evaluation.move(state.get("carried"), self.fabric.device)

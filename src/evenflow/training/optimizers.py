@@ -73,6 +73,24 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
     return members[0] if len(members) == 1 else Joined(members)
 
 
+# How an optimiser runs on its device, which may be another one than that of the run it goes on with.
+WAYS = ("capturable", "fused", "foreach")
+
+
+def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Give an optimiser back what it remembered, on whatever device it is now."""
+    members, states = [optimizer], [saved]
+    if isinstance(optimizer, Joined) and isinstance(saved.get("optimizers"), list):
+        members, states = list(optimizer.optimizers), saved["optimizers"]
+    for member, state in zip(members, states, strict=False):
+        groups = zip(state.get("param_groups", []), member.param_groups, strict=False)
+        for group, own in groups:
+            group.update({way: own[way] for way in WAYS if way in own})
+            if "lr" in group:
+                group["lr"] = float(group["lr"])
+    optimizer.load_state_dict(saved)
+
+
 def _one_kernel(groups: Groups) -> bool | None:
     """On a GPU one fused kernel updates all weights; it knows real numbers only."""
     return True if all(p.is_cuda and p.is_floating_point() for group in groups for p in group["params"]) else None
