@@ -25,7 +25,9 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x W' + b`` for x ``(M, N, I)``, weight ``(M, L, I)`` and bias ``(M, L)``."""
     if bias is None:
         return x @ weight.mT
-    if len(x) == 1 or x.shape[-1] > THIN:
+    if len(x) == 1:
+        return torch.addmm(bias[0], x[0], weight[0].mT).unsqueeze(0)  # the bias is added as the product is written
+    if x.shape[-1] > THIN:
         return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
     return _extended(x) @ torch.cat([weight, bias.unsqueeze(-1)], -1).mT
 
