@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from evenflow.scan.cuda import build, elman, gradient, gru, lstm, plan
+from evenflow.scan.cuda import build, elman, gradient, gru, libraries, lstm, plan
 
 SIZES = (32, 64, 100, 128, 192, 256, 384, 512, 768, 1024)
 TABLES = {"elman": plan.ELMAN, "gated": plan.ELMAN, "gru": plan.GRU_FORWARD, "lstm": plan.LSTM_FORWARD}
@@ -41,7 +41,7 @@ def report(kernel: build.Launched, architecture: str) -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernel.cu"
         source.write_text(kernel.text())
-        command = ["nvcc", *build.OPTIONS, f"-arch={architecture}", "-cubin", "-Xptxas", "-v"]
+        command = ["nvcc", *libraries.OPTIONS, f"-arch={architecture}", "-cubin", "-Xptxas", "-v"]
         done = subprocess.run([*command, str(source), "-o", f"{folder}/out"], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)

@@ -33,7 +33,7 @@ from cuda_problems import Problem, neighbours, on_tensor_cores
 from torch import nn
 
 from evenflow.activations import ACTIVATIONS
-from evenflow.scan.cuda import build, plan
+from evenflow.scan.cuda import build, libraries, plan
 
 WAYS = ("forward", "backward")
 ROUNDS, WARM = 12, 3
@@ -153,7 +153,7 @@ class Run:
         self.beat, self.doing = time.monotonic(), doing
 
     def write(self) -> None:
-        about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "nvrtc": build.nvrtc_version()}
+        about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "nvrtc": libraries.nvrtc_version()}
         self.path.write_text(json.dumps(about | {"results": self.rows}, indent=1))
 
     def prepare(self, kernels: Sequence[build.Launched]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evenflow.activations import ACTIVATIONS
-from evenflow.scan.cuda import build, elman, gru, lstm, plan
+from evenflow.scan.cuda import build, elman, gru, libraries, lstm, plan
 
 # A block of a Hopper GPU: threads, bytes of shared memory, registers of a multiprocessor and of a thread.
 THREADS, SHARED_BYTES, REGISTERS, REGISTERS_OF_A_THREAD = 1024, 227 * 1024, 65536, 255
@@ -115,8 +115,8 @@ def test_the_fingerprint_follows_the_text_the_gpu_and_the_versions() -> None:
 @pytest.fixture
 def nvrtc() -> None:
     try:
-        build.nvrtc_version()
-    except build.CudaError as error:
+        libraries.nvrtc_version()
+    except libraries.CudaError as error:
         pytest.skip(str(error))
 
 
@@ -124,12 +124,12 @@ def nvrtc() -> None:
 @pytest.mark.parametrize("hidden", [100, 1024])
 def test_nvrtc_compiles(hidden: int) -> None:
     for kernel in kernels(hidden, 50):
-        assert build.compiled(kernel.text(), "sm_90")[:4] == b"\x7fELF"
+        assert libraries.compiled(kernel.text(), "sm_90")[:4] == b"\x7fELF"
 
 
 @pytest.mark.usefixtures("nvrtc")
 def test_what_nvrtc_says_is_shown() -> None:
-    with pytest.raises(build.CudaError) as raised:
-        build.compiled("nonsense", "sm_90")
+    with pytest.raises(libraries.CudaError) as raised:
+        libraries.compiled("nonsense", "sm_90")
     assert "for sm_90: " in str(raised.value)
     assert "nonsense" in str(raised.value)

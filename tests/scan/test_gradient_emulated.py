@@ -13,7 +13,7 @@ from cuda_cases import normal
 from cuda_emulator import COMPILER, Emulator
 from torch import Tensor
 
-from evenflow.scan.cuda import build, gradient, problem
+from evenflow.scan.cuda import build, gradient, libraries, problem
 from evenflow.scan.cuda.gradient import PATCHES, PROCESSORS, Kernel, Patch
 from evenflow.scan.product import summed
 
@@ -201,7 +201,7 @@ def test_every_patch_can_be_launched(patch: Patch) -> None:
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.tall} x {p.wide}")
 def test_nvrtc_compiles(patch: Patch) -> None:
     try:
-        build.nvrtc_version()
-    except build.CudaError as error:
+        libraries.nvrtc_version()
+    except libraries.CudaError as error:
         pytest.skip(str(error))
-    assert build.compiled(Kernel(patch).text(), "sm_90")[:4] == b"\x7fELF"
+    assert libraries.compiled(Kernel(patch).text(), "sm_90")[:4] == b"\x7fELF"

@@ -1,10 +1,8 @@
 """Compiles the kernels beside this file at first use, keeps them on disk, and launches them.
 
-Everything that talks to CUDA's own libraries is here: NVRTC, which comes with torch and turns a kernel into machine
-code without a compiler being installed, and the driver. What was compiled lies in the cache folder of `native`, under a
-name made from the text of the kernel, the options, the GPU's architecture and the versions of NVRTC and the driver, so
-that it is compiled once per machine. T, B and the number of models are arguments of a kernel; H and the tile are
-compiled in.
+What was compiled lies in the cache folder of `native`, under a name made from the text of the kernel, the options, the
+GPU's architecture and the versions of NVRTC and the driver, so that it is compiled once per machine. T, B and the number of
+models are arguments of a kernel; H and the tile are compiled in.
 """
 
 from __future__ import annotations
@@ -15,15 +13,25 @@ import hashlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from evenflow.scan import native
+from evenflow.scan.cuda.libraries import (
+    OPTIONS,
+    CudaError,
+    architectures,
+    compiled,
+    context,
+    driver,
+    driver_version,
+    nvrtc_version,
+)
 from evenflow.scan.cuda.plan import Tile
 
 SOURCES = Path(__file__).parent
@@ -34,17 +42,11 @@ SHARED = (
     "scatter.cuh",
     "activation.cuh",
 )  # what every kernel is made with, in this order
-OPTIONS = ("--std=c++17",)
 # Attributes of a function, as the driver numbers them.
 LOCAL_BYTES, REGISTERS, MOST_SHARED_BYTES, LARGE_CLUSTERS = 3, 4, 8, 14
-BLOCK_BYTES = 97  # an attribute of a device
 PORTABLE_CLUSTER, PLAIN_SHARED_BYTES = 8, 48 * 1024
 
 _lock = threading.Lock()
-
-
-class CudaError(RuntimeError):
-    """The driver or NVRTC refused; the message is theirs."""
 
 
 class Launched(Protocol):
@@ -143,12 +145,12 @@ def launch(kernel: Launched, job: ctypes.Structure, like: Tensor, models: int, b
     if models * batch == 0:  # a grid of nothing is an error to the driver
         return
     with torch.cuda.device(like.device):
-        _driver("cuCtxSetCurrent", _context(like.device.index))  # a new thread has none yet
+        driver("cuCtxSetCurrent", context(like.device.index))  # a new thread has none yet
         function = loaded(kernel, like.device.index)
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(job))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         grid, threads = (kernel.blocks(batch), models, 1), (kernel.threads, 1, 1)
-        _driver("cuLaunchKernel", function, *grid, *threads, kernel.memory, stream, arguments, None)
+        driver("cuLaunchKernel", function, *grid, *threads, kernel.memory, stream, arguments, None)
 
 
 def loaded(kernel: Launched, device: int) -> ctypes.c_void_p:
@@ -161,15 +163,15 @@ def loaded(kernel: Launched, device: int) -> ctypes.c_void_p:
 def _loaded(kernel: Launched, device: int) -> ctypes.c_void_p:
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     try:
-        _driver("cuModuleLoadData", ctypes.byref(module), code(kernel, device))
+        driver("cuModuleLoadData", ctypes.byref(module), code(kernel, device))
     except CudaError:
         place(kernel, device).unlink(missing_ok=True)  # a spoilt file: compile once more
-        _driver("cuModuleLoadData", ctypes.byref(module), code(kernel, device))
-    _driver("cuModuleGetFunction", ctypes.byref(function), module, b"run")
+        driver("cuModuleLoadData", ctypes.byref(module), code(kernel, device))
+    driver("cuModuleGetFunction", ctypes.byref(function), module, b"run")
     if kernel.memory > PLAIN_SHARED_BYTES:
-        _driver("cuFuncSetAttribute", function, MOST_SHARED_BYTES, kernel.memory)
+        driver("cuFuncSetAttribute", function, MOST_SHARED_BYTES, kernel.memory)
     if kernel.cluster > PORTABLE_CLUSTER:
-        _driver("cuFuncSetAttribute", function, LARGE_CLUSTERS, 1)
+        driver("cuFuncSetAttribute", function, LARGE_CLUSTERS, 1)
     return function
 
 
@@ -193,20 +195,11 @@ def missing(device: int) -> str | None:
     """Why nothing can be compiled for, or started on, this GPU; None where it can."""
     try:
         driver_version()
-        known = _architectures()
+        known = architectures()
     except CudaError as why:
         return str(why)
     wanted = _architecture(device)
     return None if int(wanted[3:]) in known else f"NVRTC {'.'.join(map(str, nvrtc_version()))} does not know {wanted}"
-
-
-def _architectures() -> list[int]:
-    """Compute capabilities, times ten, that NVRTC compiles for."""
-    count = ctypes.c_int()
-    _check_nvrtc(_nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
-    numbers = (ctypes.c_int * count.value)()
-    _check_nvrtc(_nvrtc().nvrtcGetSupportedArchs(numbers))
-    return list(numbers)
 
 
 def resources(kernel: Launched, device: int) -> dict[str, int]:
@@ -214,17 +207,9 @@ def resources(kernel: Launched, device: int) -> dict[str, int]:
     found = {}
     for name, attribute in (("registers", REGISTERS), ("local_bytes", LOCAL_BYTES)):
         number = ctypes.c_int()
-        _driver("cuFuncGetAttribute", ctypes.byref(number), attribute, loaded(kernel, device))
+        driver("cuFuncGetAttribute", ctypes.byref(number), attribute, loaded(kernel, device))
         found[name] = number.value
     return found
-
-
-def block_bytes(device: int) -> int:
-    """Bytes of shared memory that a block of a GPU may ask for."""
-    number, found = ctypes.c_int(), ctypes.c_int()
-    _driver("cuDeviceGet", ctypes.byref(number), device)
-    _driver("cuDeviceGetAttribute", ctypes.byref(found), BLOCK_BYTES, number)
-    return found.value
 
 
 def fingerprint(*made_of: str) -> str:
@@ -249,85 +234,3 @@ def cached(path: Path, make: Callable[[], bytes]) -> bytes:
     except OSError:
         pass
     return code
-
-
-def compiled(text: str, architecture: str) -> bytes:
-    """Machine code of a source, by NVRTC."""
-    rtc = _nvrtc()
-    program = ctypes.c_void_p()
-    _check_nvrtc(rtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"evenflow.cu", 0, None, None))
-    try:
-        options = [o.encode() for o in (*OPTIONS, f"--gpu-architecture={architecture}")]
-        status = rtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-        if status:
-            size = ctypes.c_size_t()
-            _check_nvrtc(rtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
-            log = ctypes.create_string_buffer(size.value)
-            _check_nvrtc(rtc.nvrtcGetProgramLog(program, log))
-            raise CudaError(f"NVRTC could not compile a recurrence kernel for {architecture}: {log.value.decode()}")
-        size = ctypes.c_size_t()
-        _check_nvrtc(rtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
-        code = ctypes.create_string_buffer(size.value)
-        _check_nvrtc(rtc.nvrtcGetCUBIN(program, code))
-        return code.raw
-    finally:
-        rtc.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-def nvrtc_version() -> tuple[int, int]:
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    _check_nvrtc(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
-    return major.value, minor.value
-
-
-def driver_version() -> int:
-    version = ctypes.c_int()
-    _driver("cuDriverGetVersion", ctypes.byref(version))
-    return version.value
-
-
-@functools.cache
-def _nvrtc() -> ctypes.CDLL:
-    major = (torch.version.cuda or "").split(".")[0]  # that of torch is in the process already
-    names = (f"libnvrtc.so.{major}".rstrip("."), "libnvrtc.so") if os.name != "nt" else (f"nvrtc64_{major}0_0.dll",)
-    return _first_library(names, "NVRTC")
-
-
-@functools.cache
-def _cuda() -> ctypes.CDLL:
-    return _first_library(("libcuda.so.1",) if os.name != "nt" else ("nvcuda.dll",), "the CUDA driver")
-
-
-@functools.cache
-def _context(device: int) -> ctypes.c_void_p:
-    """The context that torch works in on this GPU."""
-    number, context = ctypes.c_int(), ctypes.c_void_p()
-    _driver("cuDeviceGet", ctypes.byref(number), device)
-    _driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
-    return context
-
-
-def _first_library(names: Sequence[str], called: str) -> ctypes.CDLL:
-    for name in names:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise CudaError(f"{called} ({' or '.join(names)}) cannot be loaded")
-
-
-def _check_nvrtc(status: int) -> None:
-    if status:
-        get = _nvrtc().nvrtcGetErrorString
-        get.restype = ctypes.c_char_p
-        raise CudaError(f"NVRTC says: {get(status).decode()}")
-
-
-def _driver(function: str, *arguments: Any) -> None:
-    """Call the driver, and raise what it complains about."""
-    library = _cuda()
-    status = getattr(library, function)(*arguments)
-    if status:
-        said = ctypes.c_char_p()
-        library.cuGetErrorString(status, ctypes.byref(said))
-        raise CudaError(f"{function} failed: {(said.value or b'error %d' % status).decode()}")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from evenflow.scan import native
-from evenflow.scan.cuda import build
+from evenflow.scan.cuda import build, libraries
 
 OLDEST = (8, 0)  # the first compute capability whose tensor cores take TF32, and that copies by itself
 PROCESSORS, BLOCK_BYTES = 132, 227 * 1024  # of an H200: multiprocessors, and shared memory of a block
@@ -134,7 +134,7 @@ def _machine(device: torch.device) -> tuple[int, int] | None:
         return None
     if build.missing(device.index) is not None:
         return None
-    return torch.cuda.get_device_properties(device).multi_processor_count, build.block_bytes(device.index)
+    return torch.cuda.get_device_properties(device).multi_processor_count, libraries.block_bytes(device.index)
 
 
 def product(
