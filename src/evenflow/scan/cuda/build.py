@@ -1,8 +1,8 @@
 """Compiles the kernels beside this file at first use, keeps them on disk, and launches them.
 
 What was compiled lies in the cache folder of `native`, under a name made from the text of the kernel, the options, the
-GPU's architecture and the versions of NVRTC and the driver, so that it is compiled once per machine. T, B and the number of
-models are arguments of a kernel; H and the tile are compiled in.
+GPU's architecture and the versions of NVRTC and the driver, so that it is compiled once per machine. T, B and the
+number of models are arguments of a kernel; H and the tile are compiled in.
 """
 
 from __future__ import annotations
