@@ -47,12 +47,29 @@ def test_one_by_one_each_has_its_own_seed() -> None:
     assert same(found, task.batch(3, torch.Generator().manual_seed(1007)))
 
 
-def test_tasks_with_an_order_are_drawn_one_by_one() -> None:
-    """A curriculum, and a data set, which has fewer sequences than a block of batches."""
-    position = Position(5, 100, seed=3)
-    for task in (tasks.make("curriculum", task="adding", length=100), tasks.make("digits")):
-        found = make(task, True, 200).batch(position)
-        assert same(found, task.training_batch(200, position, torch.Generator().manual_seed(1005)))
+def test_a_curriculum_is_drawn_one_by_one() -> None:
+    task, position = tasks.make("curriculum", task="adding", length=100), Position(5, 100, seed=3)
+    found = make(task, True).batch(position)
+    assert same(found, task.training_batch(3, position, torch.Generator().manual_seed(1005)))
+
+
+@pytest.mark.parametrize("size", [200, 1499, 1600])  # seven batches an epoch, one, and fewer sequences than a batch
+@pytest.mark.parametrize(("rank", "processes"), [(0, 1), (1, 2)])
+def test_batches_of_a_data_set_are_the_same_looked_up_together(size: int, rank: int, processes: int) -> None:
+    task, drawing = tasks.make("digits"), make(tasks.make("digits"), True, size)
+    for step in range(20):
+        position = Position(step, 100, 3, rank, processes)
+        assert same(drawing.batch(position), task.training_batch(size, position, torch.Generator()))
+
+
+def test_a_data_set_is_looked_up_once_for_several_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = tasks.make("digits")
+    taken, take = [], type(task).take
+    monkeypatch.setattr(type(task), "take", lambda self, rows: taken.append(len(rows)) or take(self, rows))
+    drawn = make(task, True, 10)
+    for step in range(2 * drawing.UPDATES):
+        drawn.batch(Position(step, 100))
+    assert taken == [10, 10 * drawing.UPDATES, 10 * drawing.UPDATES]
 
 
 def test_a_block_is_no_larger_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

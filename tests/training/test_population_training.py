@@ -48,6 +48,15 @@ def test_seeds_and_rates_side_by_side(training):
     assert_as_alone(configs, train_population(configs, progress=False))
 
 
+def test_runs_of_one_seed_read_one_batch(monkeypatch):
+    drawn, draw = [], Loop.draw
+    monkeypatch.setattr(Loop, "draw", lambda loop: drawn.append(loop.settings.seed) or draw(loop))
+    configs = [config(seed=seed, rate=rate) for seed, rate in ((3, 0.01), (5, 0.01), (3, 0.003), (5, 0.003))]
+    results = train_population(configs, progress=False)
+    assert drawn == [3, 5] * QUICK["steps"]
+    assert_as_alone(configs, results)
+
+
 def test_bases_move_along_geodesics():
     options = {"optimizer": "rmsprop", "bases_rate": 0.01, "rate": 0.01}
     configs = [config(system={"name": "factorized"}, seed=seed, **options) for seed in range(2)]

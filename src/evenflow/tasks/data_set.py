@@ -68,14 +68,18 @@ class DataSet(Task):
         return max(1, self.count() // (size * processes))
 
     def training_batch(self, size: int, position: Position, generator: torch.Generator) -> Batch:
+        return self.take(self.rows(size, position, generator.device))
+
+    def rows(self, size: int, position: Position, device: torch.device) -> Tensor:
+        """The numbers of the sequences in the batch of one update of one process."""
         steps = self.epoch_steps(size, position.processes)
         assert steps is not None
         epoch, index = divmod(position.step, steps)
-        order = _order(self.count(), position.seed, epoch, generator.device)
+        order = _order(self.count(), position.seed, epoch, device)
         first = (index * position.processes + position.rank) * size
         if len(order) < size * position.processes:
             first = 0
-        return self.take(order[first : first + size])
+        return order[first : first + size]
 
     def every_batch(self, size: int, position: Position, device: torch.device) -> Iterator[Batch]:
         for first in range(position.rank * size, self.count(), size * position.processes):
@@ -113,7 +117,8 @@ def split(count: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:
     return shuffled[held_out:], shuffled[:held_out]
 
 
-@lru_cache(maxsize=4)
+# As many as runs that may train side by side, each in its own order.
+@lru_cache(maxsize=64)
 def _order(count: int, seed: int, epoch: int, device: torch.device) -> Tensor:
     """The order of an epoch, the same in every process and after a resumption."""
     generator = torch.Generator(device).manual_seed((seed + epoch) % 2**63)

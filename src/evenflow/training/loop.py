@@ -57,8 +57,8 @@ class Loop:
         seed = functools.partial(derive, settings.seed, "train", rank=fabric.global_rank)
         on_gpu = fabric.device.type == "cuda"
         self._drawing = Drawing(task, settings.batch_size, self._generator, seed, on_gpu)
-        self._loss_sum = torch.zeros((), device=fabric.device)
-        self._norm_sum = torch.zeros((), device=fabric.device)
+        # Of the loss and of the gradient norm, since the last row.
+        self.sums = [torch.zeros((), device=fabric.device) for _ in range(2)]
         self._since, self.note = 0, ""
         self._began = time.monotonic()
         self.step, self.seconds = 0, 0.0
@@ -106,13 +106,17 @@ class Loop:
             self._save()
 
     def _update(self) -> None:
+        self.seed_noise()
         batch = self.draw()
         self.absorb(self.method.update(batch, self.state, self.share))
 
     def draw(self) -> Batch:
-        """The batch of the next update; dropout draws from its own seed."""
-        seed_global(derive(self.settings.seed, "noise", self.step, self.fabric.global_rank), self.fabric.device)
+        """The batch of the next update."""
         return self._drawing.batch(self.position())
+
+    def seed_noise(self) -> None:
+        """Dropout draws from a seed of its own at every update."""
+        seed_global(derive(self.settings.seed, "noise", self.step, self.fabric.global_rank), self.fabric.device)
 
     @property
     def share(self) -> float:
@@ -120,12 +124,15 @@ class Loop:
         return self._share(self.step)
 
     def absorb(self, outcome: Outcome) -> None:
-        """Count an update that was made."""
-        loss, norm, state = outcome
+        """Take in what an update has found."""
+        self.sums[0] += outcome.loss
+        self.sums[1] += outcome.norm
+        self.count(outcome.state)
+
+    def count(self, state: Any) -> None:
+        """Count an update whose loss and norm are in the sums."""
         if self.task.carries:
             self.state = evaluation.cut(state)
-        self._loss_sum += loss
-        self._norm_sum += norm
         self._since += 1
         self.step += 1
 
@@ -150,10 +157,10 @@ class Loop:
 
     def _row(self, found: tuple[float, float] | None) -> None:
         validating = self.validating
-        loss, norm = self.read(torch.stack((self._loss_sum, self._norm_sum)) / self._since)
+        loss, norm = self.read(torch.stack(self.sums) / self._since)
         first = self.step - self._since + 1
-        self._loss_sum.zero_()
-        self._norm_sum.zero_()
+        for total in self.sums:
+            total.zero_()
         self._since = 0
         row: dict[str, float | None] = {"step": self.step, "loss": loss, "gradient_norm": norm}
         row["rate"] = self.settings.rate * self._share(self.step - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -14,7 +15,7 @@ from evenflow.population import Population
 from evenflow.tasks import Batch, Task
 
 from . import evaluation
-from .captured import Captured
+from .captured import Captured, side_by_side
 from .loop import Loop
 from .methods import GradientMethod, Outcome
 
@@ -27,20 +28,28 @@ class Together:
         self.population = Population([cast(SequenceModel, loop.model) for loop in loops])
         self._methods = [cast(GradientMethod, loop.method) for loop in loops]
         self._captured = Captured(self._work) if all(method.capturable for method in self._methods) else None
+        self._sums = [total for loop in loops for total in loop.sums]
+        # Runs of one seed, as those of several learning rates, read the same batches: each is drawn once.
+        alike: dict[str, int] = {}
+        keys = [repr((loop.task.name, loop.task.options(), loop.settings.seed, loop.step)) for loop in loops]
+        self._which = tuple(alike.setdefault(key, len(alike)) for key in keys)
+        self._drawing = [loops[self._which.index(i)] for i in range(len(alike))]
 
     def update(self) -> None:
-        batches = [loop.draw() for loop in self.loops]
+        self.loops[0].seed_noise()
+        drawn = [loop.draw() for loop in self._drawing]
         states = _stack(
-            [loop.state if batch.carried else None for loop, batch in zip(self.loops, batches, strict=True)]
+            [loop.state if drawn[which].carried else None for loop, which in zip(self.loops, self._which, strict=True)]
         )
         for loop, method in zip(self.loops, self._methods, strict=True):
             method.schedule(loop.share)
-        lengths = () if batches[0].lengths is None else [cast(Tensor, batch.lengths) for batch in batches]
-        given = ([batch.inputs for batch in batches], [batch.targets for batch in batches], lengths)
+        lengths = () if drawn[0].lengths is None else [cast(Tensor, batch.lengths) for batch in drawn]
+        given = ([batch.inputs for batch in drawn], [batch.targets for batch in drawn], lengths)
         run = self._work if self._captured is None else self._captured
-        outcomes = run(tuple(map(type, batches)), *given, () if states is None else states)
-        for loop, outcome in zip(self.loops, outcomes, strict=True):
-            loop.absorb(outcome)
+        outcomes = run(tuple(map(type, drawn)), *given, () if states is None else states)
+        torch._foreach_add_(self._sums, [number for found in outcomes for number in (found.loss, found.norm)])
+        for loop, found in zip(self.loops, outcomes, strict=True):
+            loop.count(found.state)
 
     def _work(
         self,
@@ -51,7 +60,8 @@ class Together:
         state: Any,
     ) -> list[Outcome]:
         ends: Sequence[Tensor | None] = lengths or [None] * len(inputs)
-        batches = [kind(x, y, end) for kind, x, y, end in zip(kinds, inputs, targets, ends, strict=True)]
+        drawn = [kind(x, y, end) for kind, x, y, end in zip(kinds, inputs, targets, ends, strict=True)]
+        batches = [drawn[which] for which in self._which]
         tasks = [loop.task for loop in self.loops]
         start = None if isinstance(state, tuple) and not state else state
         with self.loops[0].fabric.autocast():
@@ -61,7 +71,8 @@ class Together:
             total = torch.stack([method.penalized(loss) for method, loss in zip(self._methods, losses, strict=True)])
         total.sum().backward()
         after = evaluation.cut(after)
-        return [method.apply(losses[i].detach(), _part(after, i)) for i, method in enumerate(self._methods)]
+        work = [partial(method.apply, losses[i].detach(), _part(after, i)) for i, method in enumerate(self._methods)]
+        return side_by_side(work)
 
 
 @torch.no_grad()
