@@ -4,8 +4,8 @@
 
 The naive step is the equation as it stands, ``M ← (I + η/2 A)⁻¹ ((I - η/2 A) M)`` with ``A = G Mᵀ - M Gᵀ``. Ours is
 `GeodesicSGD.step`, its share of rounding taken back included. Square matrices at a small, a middling and a large
-``η|A|`` (a series of one or two products, or an LU factorisation), and narrow ones, which never form A. Prints
-milliseconds and ratios and writes them to ``benchmarks/results/geodesic-<device>.json``; a ratio of 0.5 is the goal.
+``η|A|`` (a series of one or two products, or an elimination), and narrow ones, which never form A. Prints milliseconds
+and ratios and writes them to ``benchmarks/results/geodesic-<device>.json``; a ratio of 0.5 is the goal.
 """
 
 from __future__ import annotations

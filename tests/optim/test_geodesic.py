@@ -62,6 +62,48 @@ def test_long_series_is_the_dense_step(size, monkeypatch):
     assert (found - dense(M, G, 2 * size)).abs().max() < ROUNDING[torch.float32]
 
 
+@pytest.mark.parametrize("lr", [1e-9, 1e-5, 1e-3, 0.02, 0.3, 5.0])
+@shapes
+def test_a_first_step_with_momentum_is_the_dense_one(shape, lr):
+    """A narrow M from a system of p x p numbers, which the plain step does not use."""
+    M, G = orthonormal(2, *shape), torch.randn(2, *shape, dtype=torch.float64)
+    p = nn.Parameter(M.clone())
+    p.grad = G
+    GeodesicSGD([p], lr, momentum=0.9).step()
+    assert (p - dense(M, G, lr)).abs().max() < ROUNDING[torch.float64] * max(1, lr**2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize("shape", [(8, 8), (13, 13), (11, 7)], ids=str)
+def test_blocks_are_the_dense_step(shape, dtype, monkeypatch):
+    """What a CPU does with a large matrix and a large step, here with blocks of one or two rows."""
+    monkeypatch.setitem(stiefel.BLOCKS, "cpu", 4)
+    monkeypatch.setattr(stiefel, "LEAF", 2)
+    monkeypatch.setattr(torch.linalg, "lu_factor_ex", None)
+    M, G = (orthonormal(3, *shape, dtype=torch.promote_types(dtype, torch.float64), seed=s) for s in (0, 1))
+    for size in (0.1, 1.0):
+        found = stiefel.cayley_step(M.to(dtype), size / 2 * G.to(dtype))
+        assert (found - dense(M, G, size)).abs().max() < ROUNDING[found.real.dtype]
+
+
+def test_a_large_matrix_takes_blocks(monkeypatch):
+    monkeypatch.setattr(torch.linalg, "lu_factor_ex", None)
+    n = stiefel.BLOCKS["cpu"] + 1
+    M, G = orthonormal(n, n), torch.randn(n, n, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    found = stiefel.cayley_step(M.float()[None], 0.002 / 2 * G.float()[None])
+    assert (found[0] - dense(M, G, 0.002)).abs().max() < ROUNDING[torch.float32]
+
+
+def test_a_step_too_large_for_blocks_is_left_to_lu(monkeypatch):
+    """S = [[0, B], [-Bᵀ, 0]], where blocks without pivots would lose digits as the square of |B|."""
+    monkeypatch.setitem(stiefel.BLOCKS, "cpu", 4)
+    S = torch.zeros(1, 8, 8, dtype=torch.float64)
+    S[:, :4, 4:] = 1000 * orthonormal(4, 4)
+    S, I = S - S.mT, torch.eye(8, dtype=torch.float64)
+    found = stiefel.turned(I[None].float(), S.float())
+    assert (found - torch.linalg.solve(I + S, I - S)).abs().max() < ROUNDING[torch.float32]
+
+
 def test_complex_step_is_the_dense_one():
     M, G = (orthonormal(5, 5, dtype=torch.complex128, seed=s) for s in (0, 1))
     p = nn.Parameter(M.clone())
@@ -158,6 +200,25 @@ def test_resumed_to_the_last_bit(make):
     go(p, optimizer, gradients[half:])
     go(other, resumed, gradients[half:])
     assert torch.equal(p, other)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("shape", [(6, 6), (9, 3), (2, 2, 5, 3)], ids=str)
+@pytest.mark.parametrize("make", [MAKE["momentum"], MAKE["adam"]], ids=["momentum", "adam"])
+def test_what_is_kept_stays_in_its_place(make, shape, count):
+    """Where a recording looks for it, with one parameter or several; and it is the parameter's own shape."""
+    parameters = [nn.Parameter(orthonormal(*shape, seed=seed)) for seed in range(count)]
+    optimizer, seen = make(parameters, 0.01), []
+    for _ in range(2):
+        for p in parameters:
+            p.grad = torch.randn_like(p)
+        optimizer.step()
+        now = [v for p in parameters for k, v in optimizer.state[p].items() if k != "step"]
+        seen.append([(v, v.clone()) for v in now])
+    for (early, value), (late, _) in zip(*seen, strict=True):
+        assert early is late
+        assert not torch.equal(late, value)
+        assert late.shape in (shape, (*shape[:-2], 1, 1))
 
 
 def test_momentum_goes_on_where_the_gradient_ends():

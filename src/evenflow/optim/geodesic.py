@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -70,8 +70,7 @@ class Geodesic(torch.optim.Optimizer):
             # A recording is made at one step and runs at all that follow, so it does what any of them needs.
             if stiefel.recording(M) or any(state["step"] % POLISH_EVERY == 0 for state in states):
                 M = stiefel.polish(M)
-        for p, new in zip(parameters, M.view(len(parameters), *parameters[0].shape), strict=True):
-            p.copy_(new)
+        _put(M, parameters)
 
     def _moved(
         self, M: Tensor, G: Tensor, states: list[dict[str, Any]], group: dict[str, Any], shape: torch.Size
@@ -82,20 +81,24 @@ class Geodesic(torch.optim.Optimizer):
         V = M S, which needs no carrying and half the products.
         """
         if M.shape[-2] == M.shape[-1]:
-            S = self._velocity(stiefel.skew(M, G), lambda S: S, states, group, shape)
-            return stiefel.turned(M, S / 2)
-        V = self._velocity(stiefel.canonical_gradient(M, G), lambda V: stiefel.tangent(M, V), states, group, shape)
-        return stiefel.cayley_step(M, stiefel.along(M, V) / 2)
+            S = self._half_step(stiefel.skew(M, G), Tensor.mul_, states, group, shape)
+            return stiefel.turned(M, S)
+        tangent = stiefel.canonical_gradient(M, G)
+        V = self._half_step(tangent, lambda V, share: stiefel.carry(M, V, share), states, group, shape)
+        return stiefel.tangent_step(M, V)
 
-    def _velocity(
+    def _half_step(
         self,
         gradient: Tensor,
-        carry: Callable[[Tensor], Tensor],
+        carry: Callable[[Tensor, float], Tensor],
         states: list[dict[str, Any]],
         group: dict[str, Any],
         shape: torch.Size,
     ) -> Tensor:
-        """The tangent to step along, from that of the gradient and what is kept; `carry` brings the latter to M."""
+        """Half of the tangent to step along, in new memory, from that of the gradient and what is kept.
+
+        `carry` brings a share of the latter to M, in its place.
+        """
         raise NotImplementedError
 
 
@@ -106,8 +109,8 @@ class GeodesicSGD(Geodesic):
 
     Shapes:
         each parameter ``(..., n, p)``, p <= n; leading dimensions are independent models. A step costs O(n p²) where
-        2p < n, and elsewhere two to four products of n x n matrices, or one product and one LU factorisation once
-        η|A| is above about 0.03; see `benchmarks/geodesic.py`.
+        2p < n, and elsewhere two to four products of n x n matrices, or one product and one elimination, at two to
+        three more, once η|A| is above about 0.03; see `benchmarks/geodesic.py`.
 
     Args:
         params: parameters with orthonormal columns, or groups of them, such as the ones `maps.parameter_groups` marks
@@ -137,39 +140,52 @@ class GeodesicSGD(Geodesic):
     def _moved(
         self, M: Tensor, G: Tensor, states: list[dict[str, Any]], group: dict[str, Any], shape: torch.Size
     ) -> Tensor:
-        if not group["momentum"]:  # no tangent is needed
-            return stiefel.cayley_step(M, group["lr"] / 2 * G)
-        return super()._moved(M, G, states, group, shape)
+        if group["momentum"]:
+            return super()._moved(M, G, states, group, shape)
+        if M.shape[-2] == M.shape[-1]:
+            return stiefel.turned(M, stiefel.skew(M, G).mul_(group["lr"] / 2))
+        return stiefel.cayley_step(M, group["lr"] / 2 * G)  # no tangent is needed
 
-    def _velocity(
+    def _half_step(
         self,
         gradient: Tensor,
-        carry: Callable[[Tensor], Tensor],
+        carry: Callable[[Tensor, float], Tensor],
         states: list[dict[str, Any]],
         group: dict[str, Any],
         shape: torch.Size,
     ) -> Tensor:
-        velocity = group["momentum"] * carry(kept(states, "velocity", gradient, shape)) + gradient
-        keep(states, "velocity", velocity, shape)
-        return group["lr"] * velocity
+        velocity = kept(states, "velocity", gradient, shape)
+        carry(velocity, group["momentum"]).add_(gradient)
+        keep(states, "velocity", velocity)
+        return group["lr"] / 2 * velocity
 
 
 def kept(states: list[dict[str, Any]], name: str, like: Tensor, shape: Iterable[int]) -> Tensor:
-    """The states called `name` stacked as ``(B, ., .)``, zeros of `shape` where a parameter has none yet."""
-    return _stacked([state[name] if name in state else like.new_zeros(tuple(shape)) for state in states])
+    """The states called `name` as ``(B, ., .)``, to be changed in place and put back by `keep`; zeros at the start."""
+    for state in states:
+        if name not in state:
+            state[name] = like.new_zeros(tuple(shape))
+    return _stacked([state[name] for state in states])
 
 
-def keep(states: list[dict[str, Any]], name: str, values: Tensor, shape: Iterable[int]) -> None:
-    """Put each parameter's part of `values` into its state."""
-    for state, value in zip(states, values.view(len(states), *shape), strict=True):
-        if name in state:
-            state[name].copy_(value)  # in its place, where a recording will look for it
-        else:
-            state[name] = value.clone()
+def keep(states: list[dict[str, Any]], name: str, values: Tensor) -> None:
+    """Put each parameter's part of `values` into its state, in its place, where a recording will look for it."""
+    if len(states) > 1 or values.data_ptr() != states[0][name].data_ptr():  # else they are the state itself
+        _put(values, [state[name] for state in states])
 
 
-def _stacked(members: Iterable[Any]) -> Tensor:
-    return torch.stack(list(members)).flatten(0, -3)
+def _stacked(members: list[Any]) -> Tensor:
+    """Tensors of one shape as one ``(B, ., .)``; a single one without a copy."""
+    if len(members) > 1:
+        return torch.stack(members).flatten(0, -3)
+    (member,) = members
+    return member.flatten(0, -3) if member.dim() > 2 else member.unsqueeze(0)
+
+
+def _put(values: Tensor, members: Sequence[Tensor]) -> None:
+    """`_stacked` undone: copy each member's part of `values` into it."""
+    for member, value in zip(members, values.view(len(members), *members[0].shape), strict=True):
+        member.copy_(value)
 
 
 def _alike(parameters: Iterable[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:

@@ -43,23 +43,30 @@ class GeodesicAdam(Geodesic):
             raise ValueError(f"eps must be above 0, got {eps!r}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
-    def _velocity(
+    def _half_step(
         self,
         gradient: Tensor,
-        carry: Callable[[Tensor], Tensor],
+        carry: Callable[[Tensor, float], Tensor],
         states: list[dict[str, Any]],
         group: dict[str, Any],
         shape: torch.Size,
     ) -> Tensor:
-        (beta1, beta2), one = group["betas"], (*shape[:-2], 1, 1)
-        first = torch.lerp(gradient, carry(kept(states, "first", gradient, shape)), beta1)
+        beta1, beta2 = group["betas"]
         # The same for a tangent T = M S and for S itself at a square M, which only turns it.
-        square = torch.linalg.vector_norm(gradient, dim=(-2, -1), keepdim=True) ** 2 / shape[-2:].numel()
-        second = torch.lerp(square, kept(states, "second", square, one), beta2)
-        keep(states, "first", first, shape)
-        keep(states, "second", second, one)
-        # Parameters of one group need not have made the same number of steps.
-        steps = torch.tensor([float(state["step"]) for state in states], dtype=torch.float64)
-        steps = steps.repeat_interleave(len(gradient) // len(states)).view(-1, 1, 1)
-        corrected1, corrected2 = ((1 - beta**steps).to(second) for beta in (beta1, beta2))
-        return group["lr"] / (corrected1 * ((second / corrected2).sqrt() + group["eps"])) * first
+        norm = torch.linalg.vector_norm(gradient, dim=(-2, -1), keepdim=True)
+        first, second = kept(states, "first", gradient, shape), kept(states, "second", norm, (*shape[:-2], 1, 1))
+        carry(first, beta1).add_(gradient, alpha=1 - beta1)
+        second.mul_(beta2).addcmul_(norm, norm, value=(1 - beta2) / shape[-2:].numel())
+        keep(states, "first", first)
+        keep(states, "second", second)
+        root = _correction(beta2, states, norm) ** 0.5
+        rate = group["lr"] / 2 * root / _correction(beta1, states, norm)
+        return first / second.sqrt().add_(group["eps"] * root).div_(rate)
+
+
+def _correction(beta: float, states: list[dict[str, Any]], like: Tensor) -> Any:
+    """``1 - βᵏ`` after k steps: a number where all parameters have made as many, else ``(B, 1, 1)`` of them."""
+    found = [1 - beta ** state["step"] for state in states]
+    if len(set(found)) == 1:
+        return found[0]
+    return like.new_tensor(found).repeat_interleave(len(like) // len(states)).view(-1, 1, 1)
