@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,8 @@ def operator(
         schema: types of arguments and results, in torch's notation.
         run: does the work, on any device.
         fake: gives empty results of the right shapes.
-        setup, backward: keep what is needed and give the gradients, as in `torch.library.register_autograd`.
+        setup, backward: keep what is needed and give the gradients, as in `torch.library.register_autograd`. Without
+            them a gradient through it is an error, which torch by itself would make zeros of.
         vmap: the rule for `torch.vmap`, as in `torch.library.register_vmap`; by default that of an operator whose
             tensors all have a leading dimension of models.
 
@@ -37,8 +38,7 @@ def operator(
     torch.library.define(full, schema, tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.impl(full, "CompositeExplicitAutograd", run)
     torch.library.register_fake(full, fake)
-    if backward is not None:
-        torch.library.register_autograd(full, backward, setup_context=setup)
+    torch.library.register_autograd(full, backward or _refuse, setup_context=setup)
     found = getattr(torch.ops.evenflow, name).default
     torch.library.register_vmap(full, vmap or _over_models(found))
     return found
@@ -60,7 +60,7 @@ def eager(
         run, setup, backward: what it was made from.
     """
     if backward is None:
-        return lambda *given: run(*given) if not torch.is_grad_enabled() and _plain(given) else op(*given)
+        return lambda *given: run(*given) if not torch.is_grad_enabled() and plain_tensors(given) else op(*given)
 
     class Direct(torch.autograd.Function):
         @staticmethod
@@ -75,16 +75,20 @@ def eager(
             assert backward is not None
             return backward(ctx, *grads)
 
-    return lambda *given: Direct.apply(*given) if _plain(given) else op(*given)
+    return lambda *given: Direct.apply(*given) if plain_tensors(given) else op(*given)
 
 
-def _plain(given: tuple[Any, ...]) -> bool:
+def plain_tensors(given: Sequence[Any]) -> bool:
     """Whether nothing but autograd has a say in what happens to these tensors."""
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     if torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
         return False
     return all(not isinstance(v, Tensor) or type(v) in (Tensor, Parameter) for v in given)
+
+
+def _refuse(ctx: Any, *grads: Tensor | None) -> Any:
+    raise RuntimeError("the gradient of a fused scan has none of its own; a layer with engine='reference' has")
 
 
 def _over_models(op: Any) -> Callable[..., Any]:
