@@ -14,7 +14,8 @@ from evenflow import maps
 from evenflow.cells import Cell, Matrix
 from evenflow.checks import one_of, whole_number
 from evenflow.maps.pickling import Pickled
-from evenflow.scan import ENGINES, checkpointed, project, scan
+from evenflow.replayed import replay
+from evenflow.scan import ENGINES, checkpointed, project, recordable, scan
 from evenflow.sequences import Sequences
 
 INITIAL_STATES = ("zero", "learned")
@@ -131,6 +132,35 @@ class Recurrent(Pickled):
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None = None
+    ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
+        if isinstance(input, Tensor) and input.is_cuda and (found := self._replayed(input, hx)) is not None:
+            return found
+        return self._passed(input, hx)
+
+    def _replayed(
+        self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]] | None:
+        """What `_passed` gives, by a recording on the GPU; None where there is none."""
+        if torch.compiler.is_compiling() or self._taps is not None or self.checkpoint_every is not None:
+            return None
+        drops = self.training and self.dropout and self.num_layers > 1
+        if self.engine != "auto" or drops or not recordable(self.cell):
+            return None
+        states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        size = input.numel() // self.input_size * self.hidden_size * len(self._suffixes)
+        found = replay(self, self._flat, size, (input, *states))
+        if found is None:
+            return None
+        return found[0], found[1] if self.cell.state_size == 1 else found[1:]
+
+    def _flat(self, input: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        """`_passed` from tensors to tensors."""
+        output, final = self._passed(input, (states if len(states) > 1 else states[0]) if states else None)
+        assert isinstance(output, Tensor)
+        return output, *((final,) if isinstance(final, Tensor) else final)
+
+    def _passed(
+        self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         sequences = Sequences.read(input, self.input_size, self.batch_first)
         given = self._read_states(sequences, hx)

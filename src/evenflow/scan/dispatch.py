@@ -23,7 +23,7 @@ def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Te
     weight, bias = weights["weight_ih"], weights.get("bias")
     if device == "cpu":
         return linear.project(x, weight, bias)
-    return projection.project(*map(_one_model, (x.flatten(0, 1), weight, bias)))[0].unflatten(0, x.shape[:2])
+    return projection.project(*map(_one_model, (x.flatten(0, 1), weight, bias))).view(*x.shape[:2], -1)
 
 
 def scan(
@@ -61,6 +61,11 @@ def fused(cell: Cell):  # type: ignore[no-untyped-def]
     return FUSED.get(type(cell))
 
 
+def recordable(cell: Cell) -> bool:
+    """Whether a scan on a GPU is a few kernels that depend on shapes alone. A linear one looks at its powers first."""
+    return fused(cell) is not None and not (isinstance(cell, Elman) and cell.activation.key == "identity")
+
+
 def _elman(
     cell: Elman,
     a: Tensor,
@@ -73,7 +78,7 @@ def _elman(
     scalars = cell.scalars(weights) if isinstance(cell, ScalarGated) else (None, None)
     members = (a, weights["weight_hh"], state[0], *scalars, weights.get("activation"), tap)
     states, _ = elman.scan(*map(_one_model, members), cell.activation.key, batch_sizes, engine)
-    return (states[0],)
+    return (states.squeeze(0),)
 
 
 def _scrn(
@@ -89,9 +94,9 @@ def _scrn(
     (into_h, into_s), (h0, s0) = (v.tensor_split([-weights["rate"].shape[0]], -1) for v in (a, state[0]))
     none = (None,) * 4
     slow = map(_one_model, (into_s, torch.diag(weights["rate"]), s0))
-    s = elman.scan(*slow, *none, "identity", batch_sizes, engine)[0][0]
+    s = elman.scan(*slow, *none, "identity", batch_sizes, engine)[0].squeeze(0)
     members = (into_h + s @ weights["weight_hs"].mT, weights["weight_hh"], h0, None, None, weights.get("activation"))
-    h = elman.scan(*map(_one_model, members), None, cell.activation.key, batch_sizes, engine)[0][0]
+    h = elman.scan(*map(_one_model, members), None, cell.activation.key, batch_sizes, engine)[0].squeeze(0)
     return (torch.cat([h, s], -1),)
 
 
@@ -107,7 +112,7 @@ def _gru(
     weight = torch.cat([weights["weight_hh"], weights["weight_hh_n"]])
     members = (a, weight, weights.get("bias_hh_n"), state[0], tap)
     states, _ = gru.scan(*map(_one_model, members), batch_sizes, engine)
-    return (states[0],)
+    return (states.squeeze(0),)
 
 
 def _lstm(
@@ -122,10 +127,11 @@ def _lstm(
     truncated = isinstance(cell, LSTM1997) and cell.gradient == "truncated"
     members = (a, weights["weight_hh"], *state, weights.get("peephole"), tap)
     h, c, _ = lstm.scan(*map(_one_model, members), truncated, batch_sizes, engine)
-    return h[0], c[0]
+    return h.squeeze(0), c.squeeze(0)
 
 
 def _one_model(value: Tensor | None) -> Tensor | None:
+    # Taken off again by `squeeze`, whose gradient is a view; that of an index would be as many zeros, and a copy.
     return None if value is None else value.unsqueeze(0)
 
 

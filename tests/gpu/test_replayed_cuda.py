@@ -1,0 +1,144 @@
+"""Recorded passes of layers give what the passes themselves give. `make test-gpu` runs these; elsewhere they skip."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from evenflow import create, replayed, systems
+from evenflow.layers import LSTM, RNN
+from evenflow.recurrent import Recurrent
+from evenflow.scan import recordable
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+CLOSE = {"atol": 1e-5, "rtol": 1e-4}  # float32; a recorded exponential map may sum in another order
+PASSES = replayed.CALLS_BEFORE + 4
+
+
+def recordings(layer: nn.Module) -> int:
+    known = replayed._layers.get(layer)
+    return 0 if known is None else sum(isinstance(e, replayed.Recording) for e in known.entries.values())
+
+
+def slopes(results: tuple[Tensor, ...], layer: nn.Module, weights: list[Tensor], *more: Tensor) -> list[Tensor]:
+    loss = sum((r * w).sum() for r, w in zip(results, weights, strict=True))
+    found = torch.autograd.grad(loss, [*layer.parameters(), *more], allow_unused=True)
+    return [f for f in found if f is not None]
+
+
+def check(
+    layer: Recurrent, shape: tuple[int, ...], states: tuple[tuple[int, ...], ...] = (), final: bool = True
+) -> None:
+    """Passes with other inputs and weights each time, beside the same passes run plainly."""
+    for n in range(PASSES):
+        given = [torch.randn(s, device="cuda", requires_grad=True) for s in (shape, *states)]
+        hx = None if not states else given[1] if len(states) == 1 else tuple(given[1:])
+        output, ends = layer(given[0], hx)
+        found = (output, *((ends,) if isinstance(ends, Tensor) else ends))
+        plain = layer._flat(*given)
+        count = len(plain) if final else 1
+        weights = [torch.randn_like(r) for r in plain[:count]]
+        torch.testing.assert_close(found, plain, **CLOSE)
+        one, other = (slopes(r[:count], layer, weights, *given) for r in (found, plain))
+        torch.testing.assert_close(one, other, **CLOSE, msg=lambda m, n=n: f"pass {n}: {m}")
+        with torch.no_grad():
+            for p in layer.parameters():
+                p.add_(0.01 * torch.randn_like(p))
+    assert recordings(layer) == 1
+
+
+@pytest.mark.parametrize("final", [False, True], ids=["output", "output and final state"])
+@pytest.mark.parametrize("name", systems())
+def test_every_system(name: str, final: bool) -> None:
+    layer = create(name, 3, 16).cuda()
+    if not isinstance(layer, Recurrent) or type(layer).forward is not Recurrent.forward or not recordable(layer.cell):
+        pytest.skip(f"{name} is not recorded")
+    check(layer, (7, 5, 3), final=final)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_layers": 2, "bidirectional": True}, {"batch_first": True}, {"initial_state": "learned"}, {"bias": False}],
+    ids=["stacked both ways", "batch first", "learned start", "no bias"],
+)
+@pytest.mark.parametrize("kind", [RNN, LSTM])
+def test_forms_of_layers(kind: type[Recurrent], options: dict[str, object]) -> None:
+    check(kind(3, 16, **options).cuda(), (7, 5, 3))
+
+
+def test_initial_states_and_no_batch() -> None:
+    check(RNN(3, 16, map="rotations", activation="abs").cuda(), (7, 5, 3), (1, 5, 16))
+    check(LSTM(3, 16).cuda(), (7, 5, 3), (1, 5, 16), (1, 5, 16))
+    check(LSTM(3, 16).cuda(), (7, 3), (1, 16), (1, 16))
+
+
+def test_training_is_that_of_plain_passes() -> None:
+    """An optimiser's steps, gradients cleared and accumulated, an evaluation between."""
+    torch.manual_seed(0)
+    layer = RNN(2, 32, map="householder", activation="abs").cuda()
+    twin = copy.deepcopy(layer)
+    optimizers = [torch.optim.Adam(m.parameters(), 1e-2) for m in (layer, twin)]
+    for n in range(3 * PASSES):
+        x = torch.randn(20, 6, 2, device="cuda")
+        for model, run, optimizer in zip((layer, twin), (layer, twin._passed), optimizers, strict=True):
+            run(x, None)[0][-1].square().sum().backward()
+            if n % 3 == 2:
+                optimizer.step()
+                optimizer.zero_grad()
+                with torch.no_grad():
+                    model(x)
+    for one, other in zip(layer.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+    assert recordings(layer) == 2
+
+
+def test_two_passes_before_one_way_back() -> None:
+    layer = RNN(2, 16).cuda()
+    for _ in range(PASSES):
+        x, y = (torch.randn(9, 4, 2, device="cuda", requires_grad=True) for _ in range(2))
+        found = layer(x)[0].square().sum() + layer(y)[0].sum()
+        plain = layer._passed(x, None)[0].square().sum() + layer._passed(y, None)[0].sum()
+        one, other = (torch.autograd.grad(v, [x, y, *layer.parameters()]) for v in (found, plain))
+        torch.testing.assert_close(one, other, **CLOSE)
+    assert recordings(layer) == 1
+
+
+def test_moved_loaded_and_in_inference_mode() -> None:
+    layer, other = RNN(2, 16).cuda(), RNN(2, 16)
+    x = torch.randn(9, 4, 2, device="cuda")
+    for _ in range(PASSES):
+        with torch.inference_mode():
+            found = layer(x)[0]
+    layer.load_state_dict(other.state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x)[0], layer._passed(x, None)[0], **CLOSE)
+        with torch.inference_mode():
+            torch.testing.assert_close(layer(x)[0], layer._passed(x, None)[0], **CLOSE)
+        layer.cpu().cuda()
+        torch.testing.assert_close(layer(x)[0], layer._passed(x, None)[0], **CLOSE)
+    assert found.shape == (9, 4, 16)
+
+
+def test_what_is_given_stays() -> None:
+    """Results and gradients are copies: the next pass does not write over them."""
+    layer, kept = RNN(2, 16).cuda(), []
+    for n in range(PASSES + 3):
+        layer.zero_grad(set_to_none=True)
+        output, final = layer(torch.full((9, 4, 2), float(n), device="cuda"))
+        output.sum().backward()
+        tensors = [output.detach(), final.detach(), *(p.grad for p in layer.parameters())]
+        kept.append((tensors, [t.clone() for t in tensors]))
+    for tensors, copies in kept:
+        assert all(torch.equal(a, b) for a, b in zip(tensors, copies, strict=True))
+
+
+def test_long_sequences_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replayed, "MOST_NUMBERS", 9 * 4 * 16 - 1)
+    layer = RNN(2, 16).cuda()
+    for _ in range(PASSES):
+        layer(torch.randn(9, 4, 2, device="cuda"))[0].sum().backward()
+    assert recordings(layer) == 0

@@ -1,0 +1,178 @@
+"""Recorded passes of layers: what is kept, for how long, and when a pass runs plainly. A stand-in takes a recording's
+place, which runs the same work anew; the recordings themselves are tested in tests/gpu."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from evenflow import replayed
+from evenflow.layers import LSTM, RNN
+from evenflow.recurrent import Recurrent
+
+SAME = 1e-6
+
+
+class Rerun(replayed.Recording):
+    """Runs the pass in place of a replay, and keeps what it needs for the way back as a recording does: once."""
+
+    def __init__(self, run: replayed.Pass, given: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+        self.serial, self._waiting = 0, lambda: None
+        self._run, self._weights = weakref.WeakMethod(run), weights  # like a recording it does not know its layer
+        self._given = [v.detach().clone().requires_grad_(v.requires_grad) for v in given]
+
+    def run(self, given: Sequence[Tensor], ticket: object) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            for own, value in zip(self._given, given, strict=True):
+                own.copy_(value)
+        with torch.enable_grad():
+            run = self._run()
+            assert run is not None
+            self._results = run(*self._given)
+        self.serial += 1
+        self._waiting = weakref.ref(ticket)
+        return tuple(result.detach().clone() for result in self._results)
+
+    def pull(self, grads: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        self.serial += 1
+        self._waiting = lambda: None
+        moving = [v for v in (*self._given, *self._weights) if v.requires_grad]
+        pulled = [(r, g) for r, g in zip(self._results, grads, strict=True) if g is not None]
+        results, slopes = zip(*pulled, strict=True)
+        return torch.autograd.grad(results, moving, slopes, materialize_grads=True)
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replayed, "_record", Rerun)
+    monkeypatch.setattr(replayed, "CALLS_BEFORE", 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+
+
+def passed(layer: Recurrent, *given: Tensor) -> tuple[Tensor, ...] | None:
+    return replayed.replay(layer, layer._flat, 1, given)
+
+
+def x(*shape: int, grad: bool = False) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).requires_grad_(grad)
+
+
+def gradients(layer: Recurrent, results: Sequence[Tensor], inputs: Sequence[Tensor], of: slice) -> list[Tensor]:
+    loss = sum((result.square().sum() for result in results[of]), torch.zeros(()))
+    return list(torch.autograd.grad(loss, [*inputs, *layer.parameters()], allow_unused=True, retain_graph=True))
+
+
+@pytest.mark.parametrize("of", [slice(0, 1), slice(1, None), slice(None)], ids=["output", "final state", "both"])
+@pytest.mark.parametrize("kind", [RNN, LSTM])
+def test_a_replay_gives_what_the_pass_gives(kind: type[Recurrent], of: slice) -> None:
+    layer = kind(2, 4, num_layers=2)
+    given = [x(5, 3, 2, grad=True)] + [torch.randn(2, 3, 4, requires_grad=True) for _ in range(layer.cell.state_size)]
+    plain, found = layer._flat(*given), passed(layer, *given)
+    assert found is not None
+    for one, other in zip(
+        (*plain, *gradients(layer, plain, given, of)), (*found, *gradients(layer, found, given, of)), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=SAME, atol=SAME)
+
+
+def test_a_second_pass_does_not_spoil_the_first() -> None:
+    """The recording's memory is the first pass's until its way back, or until it is dropped."""
+    layer, a = RNN(2, 4), x(5, 3, 2)
+    first = passed(layer, a)
+    assert first is not None
+    assert passed(layer, a) is None
+    first[0].sum().backward()
+    assert passed(layer, a) is not None
+    gc.collect()
+    assert passed(layer, a) is not None  # the last one was dropped
+
+
+def test_what_was_written_over_is_computed_again() -> None:
+    layer, a, b = RNN(2, 4), x(5, 3, 2, grad=True), torch.randn(5, 3, 2)
+    found = passed(layer, a)
+    assert found is not None
+    (recording,) = replayed._layers[layer].entries.values()
+    assert isinstance(recording, Rerun)
+    recording.run([b], layer)
+    plain = layer._flat(a)
+    for one, other in zip(
+        gradients(layer, plain, [a], slice(None)), gradients(layer, found, [a], slice(None)), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=SAME, atol=SAME)
+
+
+def test_pulled_twice_and_not_differentiated_again() -> None:
+    layer, a = RNN(2, 4), x(5, 3, 2, grad=True)
+    found = passed(layer, a)
+    assert found is not None
+    first, second = (torch.autograd.grad(found[0].sum(), a, retain_graph=True)[0] for _ in range(2))
+    torch.testing.assert_close(first, second, rtol=SAME, atol=SAME)
+    (slope,) = torch.autograd.grad(found[0].square().sum(), a, create_graph=True)
+    with pytest.raises(RuntimeError, match="engine='reference'"):
+        slope.square().sum().backward()
+
+
+def test_weights_changed_before_the_way_back_are_an_error() -> None:
+    layer, a = RNN(2, 4), x(5, 3, 2, grad=True)
+    found = passed(layer, a)
+    assert found is not None
+    with torch.no_grad():
+        layer.bias_l0.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        found[0].sum().backward()
+
+
+def test_values_of_the_weights_may_change_and_their_place_may_not() -> None:
+    layer, a = RNN(2, 4), x(5, 3, 2)
+    with torch.no_grad():
+        assert passed(layer, a) is not None
+        known = replayed._layers[layer]
+        layer.bias_l0.add_(1)
+        found = passed(layer, a)
+        assert found is not None
+        torch.testing.assert_close(found[0], layer._flat(a)[0])
+        assert replayed._layers[layer] is known
+        layer.bias_l0 = torch.nn.Parameter(layer.bias_l0 + 1)
+        found = passed(layer, a)
+        assert found is not None
+        torch.testing.assert_close(found[0], layer._flat(a)[0])
+        assert replayed._layers[layer] is not known
+
+
+def test_when_a_pass_runs_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, a = RNN(2, 4), x(5, 3, 2)
+    assert replayed.replay(layer, layer._flat, replayed.MOST_NUMBERS + 1, (a,)) is None
+    assert passed(layer.double(), a.double()) is None
+    layer = layer.float()
+    with torch.nn.utils.parametrize.cached():
+        assert passed(layer, a) is None
+    with torch.autograd.detect_anomaly(check_nan=False):
+        assert passed(layer, a) is None
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert passed(layer, a) is None
+
+
+def test_a_few_calls_are_made_first_and_a_few_shapes_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replayed, "CALLS_BEFORE", 2)
+    layer = RNN(2, 4)
+    for steps in range(1, replayed.MOST + 2):
+        a = x(steps, 3, 2)
+        with torch.no_grad():
+            found = [passed(layer, a) is not None for _ in range(4)]
+        assert found == [False, False] + [steps <= replayed.MOST] * 2
+
+
+def test_layers_come_and_go() -> None:
+    gc.collect()
+    before, layer = len(replayed._layers), RNN(2, 4)
+    assert passed(layer, x(5, 3, 2)) is not None
+    assert len(replayed._layers) == before + 1
+    del layer
+    gc.collect()
+    assert len(replayed._layers) == before
