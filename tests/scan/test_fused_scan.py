@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ctypes
+import functools
+import platform
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -122,6 +125,77 @@ def test_single_precision_over_a_thousand_steps(name: str) -> None:
     wanted = run(cell, tensors, "reference")
     for engine in ("auto", "torch"):
         assert_close(run(cell, tensors, engine, dtype=torch.float32), wanted, SINGLE)
+
+
+def matrix_with_large_entries(kind: str, hidden: int) -> Tensor:
+    """Entries near one are added apart from the others, as long as there are no more of them than rows."""
+    generator = torch.Generator().manual_seed(hidden)
+    small = 0.1 * torch.randn(hidden, hidden, generator=generator, dtype=torch.float64) / hidden**0.5
+    if kind == "one":
+        small[hidden // 2, hidden // 3] = -0.9
+    elif kind == "permutation":
+        small += torch.eye(hidden, dtype=torch.float64)[torch.randperm(hidden, generator=generator)]
+    elif kind == "column":
+        small[:, hidden // 2] = 0.8
+    else:
+        small[:, ::2] = 0.8
+    return small
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ctypes.CDLL]:
+    @functools.cache
+    def library(flag: str) -> ctypes.CDLL:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native, "FLAGS", native.FLAGS.replace("-O3", "-O1") + " " + flag)
+            return native.load(tmp_path_factory.mktemp("narrow"))
+
+    return library
+
+
+@pytest.fixture(params=["widest", "-mno-avx512f", "-mno-avx"])
+def _vectors(request: pytest.FixtureRequest, compiled: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library for this processor, and for the same one with narrower vectors."""
+    if not native.runs(torch.zeros(1)):
+        pytest.skip("a matter of the compiled library, which is not there")
+    if request.param != "widest":
+        if platform.machine() not in ("x86_64", "AMD64"):
+            pytest.skip("another processor has other vectors")
+        monkeypatch.setattr(native, "_library", lambda: compiled(request.param))
+
+
+@pytest.mark.usefixtures("_vectors")
+@pytest.mark.parametrize("batch", [1, 8, 13])
+@pytest.mark.parametrize("hidden", [1, 6, 33, 80])
+@pytest.mark.parametrize("kind", ["one", "permutation", "column", "many"])
+def test_agrees_where_entries_are_large(kind: str, hidden: int, batch: int) -> None:
+    cell = CELLS["gated-abs"]
+    tensors = problem(cell, 5, batch, hidden) | {"weight_hh": matrix_with_large_entries(kind, hidden)}
+    assert_close(run(cell, tensors, "auto"), run(cell, tensors, "reference"), DOUBLE)
+
+
+@pytest.mark.usefixtures("_vectors")
+def test_small_terms_are_not_lost_beside_a_large_one() -> None:
+    """Each of 63 terms is below half of the large one's last digit, and together they are eight of it."""
+    weight, tiny = torch.zeros(64, 64), 2.0**-27
+    weight[0], weight[:, 0], weight[0, 0] = tiny, tiny, 0.9
+    tensors = {"a": torch.zeros(1, 2, 64), "weight_hh": weight, "h0": torch.ones(2, 64)}
+    inputs = {name: value.requires_grad_() for name, value in tensors.items()}
+    (states,) = scan(Elman("identity"), inputs["a"], (inputs["h0"],), inputs, None, None, "auto")
+    states.sum().backward()
+    exact = weight[0, 0].item() + 63 * tiny
+    for found in (states[0, :, 0], inputs["h0"].grad[:, 0]):
+        assert (found.double() - exact).abs().max() <= 2.0**-25  # one rounding
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_no_number_among_large_entries_is_seen(size: int) -> None:
+    tensors = problem(CELLS["elman-relu"], 3, 2, 33)
+    tensors["weight_hh"][:size] = 0.9
+    tensors["weight_hh"][5, 7] = torch.nan
+    state = run(CELLS["elman-relu"], tensors, "auto")["state 0"]
+    assert state[0, :, 5].isnan().all()
+    assert state[0, :, 6].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.maps.recorded import replay
+from evenflow.maps.rounding import rounded
 
 HALF = (torch.bfloat16, torch.float16)
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
@@ -30,7 +31,8 @@ class Map(nn.Module):
             own, and in float32 if that is bfloat16 or float16.
 
     A bfloat16 or float16 matrix is computed in float32 and rounded once at the end, autocast or not: eight bits of
-    mantissa cannot hold an orthogonal matrix.
+    mantissa cannot hold an orthogonal matrix. A real orthogonal matrix goes from float64 to float32 by `rounded`, which
+    keeps its columns closer to orthonormal than the nearest float32 entries would.
     """
 
     # Whether every matrix of the map is orthogonal (or unitary), whatever the numbers.
@@ -107,6 +109,10 @@ class Map(nn.Module):
     def compute(self, *raw: Tensor) -> Tensor:
         """The matrix in the dtype of the numbers, by the operations of `matrix`."""
         matrix, dtype = self.matrix(*self.full(*raw)), raw[0].dtype
+        if self.orthogonal and (matrix.dtype, dtype) == (torch.float64, torch.float32):
+            nearest = matrix.float()
+            # The gradient passes as through any rounding: unchanged.
+            return nearest + (rounded(matrix.detach()) - nearest.detach())
         # There is no complex bfloat16: a complex matrix of half-precision numbers stays in complex64.
         return matrix.to(COMPLEX.get(dtype, matrix.dtype) if matrix.is_complex() else dtype)
 

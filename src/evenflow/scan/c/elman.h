@@ -6,7 +6,8 @@ static int NAME(reads_output)(int64_t kind) { return kind != PRELU && kind != AB
 static void NAME(elman_forward_rows)(const void *argument, int64_t first, int64_t last, char *scratch) {
     const struct elman *job = argument;
     const int64_t B = job->batch, H = job->hidden, wide = NAME(padded)(H);
-    REAL *packed = NAME(take)(&scratch, H * wide), *z = NAME(take)(&scratch, (last - first) * wide);
+    NAME(split) matrix = NAME(take_split)(&scratch, H);
+    REAL *z = NAME(take)(&scratch, (last - first) * wide);
     REAL *row = NAME(take)(&scratch, wide);
     for (int64_t m = first / B; m * B < last; m++) {
         const int64_t low = first > m * B ? first - m * B : 0, high = last < (m + 1) * B ? last - m * B : B;
@@ -17,10 +18,10 @@ static void NAME(elman_forward_rows)(const void *argument, int64_t first, int64_
         const REAL share = job->alpha ? ((const REAL *)job->alpha)[m] : 1;
         const REAL carry = job->alpha ? ((const REAL *)job->beta)[m] : 0;
         REAL *states = (REAL *)job->states + base, *kept = job->kept ? (REAL *)job->kept + base : NULL;
-        NAME(pack)((const REAL *)job->weight + m * H * H, H, H, 1, H, packed);
+        NAME(pack_split)((const REAL *)job->weight + m * H * H, H, 1, H, &matrix);
         for (int64_t t = 0; t < job->steps; t++) {
             const int64_t running = !job->batch_sizes || job->batch_sizes[t] > high ? high : job->batch_sizes[t];
-            if (running > low) NAME(product)(before + low * H, running - low, H, H, packed, H, z);
+            if (running > low) NAME(product_split)(before + low * H, running - low, H, &matrix, z);
             for (int64_t b = low; b < running; b++) {
                 const REAL *restrict from = z + (b - low) * wide, *restrict in = a + (t * B + b) * H;
                 REAL *pre = kept ? kept + (t * B + b) * H : row, *restrict out = states + (t * B + b) * H;
@@ -58,7 +59,8 @@ static void NAME(elman_backward_rows)(const void *argument, int64_t first, int64
     const struct elman *job = argument;
     const int64_t B = job->batch, H = job->hidden, wide = NAME(padded)(H), rows = last - first;
     const int64_t sums = job->models * B * H, kind = job->activation;
-    REAL *packed = NAME(take)(&scratch, H * wide), *z = NAME(take)(&scratch, rows * wide);
+    NAME(split) matrix = NAME(take_split)(&scratch, H);
+    REAL *z = NAME(take)(&scratch, rows * wide);
     REAL *g_rows = NAME(take)(&scratch, rows * wide), *value = NAME(take)(&scratch, wide);
     for (int64_t m = first / B; m * B < last; m++) {
         const int64_t low = first > m * B ? first - m * B : 0, high = last < (m + 1) * B ? last - m * B : B;
@@ -70,13 +72,13 @@ static void NAME(elman_backward_rows)(const void *argument, int64_t first, int64
         const REAL share = job->alpha ? ((const REAL *)job->alpha)[m] : 1;
         const REAL carry = job->alpha ? ((const REAL *)job->beta)[m] : 0;
         REAL *d_a = (REAL *)job->d_a + base, *d_states = job->d_states ? (REAL *)job->d_states + base : NULL;
-        NAME(pack)((const REAL *)job->weight + m * H * H, H, H, H, 1, packed);
+        NAME(pack_split)((const REAL *)job->weight + m * H * H, H, H, 1, &matrix);
         memset(g_rows, 0, rows * H * sizeof(REAL));
         memset(z, 0, rows * wide * sizeof(REAL));
         for (int64_t t = job->steps - 1; t >= 0; t--) {
             const int64_t running = !job->batch_sizes || job->batch_sizes[t] > high ? high : job->batch_sizes[t];
             if (t + 1 < job->steps && running > low)
-                NAME(product)(d_a + ((t + 1) * B + low) * H, running - low, H, H, packed, H, z);
+                NAME(product_split)(d_a + ((t + 1) * B + low) * H, running - low, H, &matrix, z);
             for (int64_t b = low; b < running; b++) {
                 const int64_t at = (t * B + b) * H;
                 const REAL *from = z + (b - low) * wide, *in = grad + at;
@@ -101,7 +103,7 @@ static void NAME(elman_backward_rows)(const void *argument, int64_t first, int64
                 if (d_states) memset(d_states + (t * B + b) * H, 0, H * sizeof(REAL));
             }
         }
-        if (job->steps) NAME(product)(d_a + low * H, high - low, H, H, packed, H, z);
+        if (job->steps) NAME(product_split)(d_a + low * H, high - low, H, &matrix, z);
         for (int64_t b = low; b < high; b++) {
             REAL *d_h0 = (REAL *)job->d_h0 + (m * B + b) * H;
             for (int64_t j = 0; j < H; j++) d_h0[j] = z[(b - low) * wide + j] + carry * g_rows[(b - low) * H + j];
@@ -114,8 +116,8 @@ static int NAME(elman_run)(const struct elman *job, work *run) {
     int64_t bounds[MOST_THREADS + 1];
     const int64_t threads = worthwhile(job->threads, (double)job->models * job->steps * job->batch * H * H);
     split_rows(job->models, job->batch, job->steps, job->batch_sizes, threads, bounds);
-    const int64_t numbers = wide * (H + 2 * longest(bounds, threads) + 1);
-    return parallel(run, job, bounds, threads, numbers * sizeof(REAL) + 4 * 64);
+    const int64_t numbers = NAME(split_scratch)(H) + wide * (2 * longest(bounds, threads) + 1);
+    return parallel(run, job, bounds, threads, numbers * sizeof(REAL) + 6 * 64);
 }
 
 int NAME(elman_forward)(const struct elman *job) {

@@ -5,6 +5,7 @@
 
 #define LANES ((int64_t)(VECTOR_BYTES / sizeof(REAL)))
 #define PANEL (2 * LANES)
+#define LARGE ((REAL)0.75) /* an orthogonal matrix has at most one such entry in a row or column */
 #define CHUNK 128 /* rows of a long sum that are packed at a time, few enough to stay in the cache */
 
 typedef REAL NAME(vec) __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
@@ -85,6 +86,62 @@ static void NAME(product)(const REAL *x, int64_t rows, int64_t depth, int64_t do
     int64_t stride = NAME(padded)(columns);
     for (int64_t j = 0; j < columns; j += PANEL, packed += depth * PANEL)
         NAME(tiles)(rows, x, down, 1, packed, depth, out + j, stride, 0);
+}
+
+/* A square matrix in two parts: packed without its large entries, and these in a list.
+ *
+ * A term much larger than the rest is best added last: what is added after it is rounded to the last digit of the large
+ * one, or lost, and a recurrence that keeps its norm makes that same error at every step. Where a large entry was there is
+ * a zero in `packed`, so that an infinite x gives nan, as beside any zero. */
+typedef struct {
+    REAL *packed, *large;
+    int32_t *at; /* row and column of each large entry */
+    int64_t count;
+} NAME(split);
+
+static int64_t NAME(split_scratch)(int64_t size) { return size * (NAME(padded)(size) + 3); }
+
+static NAME(split) NAME(take_split)(char **scratch, int64_t size) {
+    NAME(split) matrix = {0};
+    matrix.packed = NAME(take)(scratch, size * NAME(padded)(size));
+    matrix.large = NAME(take)(scratch, size);
+    matrix.at = (int32_t *)NAME(take)(scratch, 2 * size);
+    return matrix;
+}
+
+static inline int NAME(is_large)(REAL entry) { return entry >= LARGE || entry <= -LARGE; }
+
+/* matrix = the one whose entry (k, j) is source[k * down + j * across], of the two one and the other `size`. With more
+ * large entries than rows it cannot be orthogonal and is packed whole. */
+static void NAME(pack_split)(const REAL *source, int64_t size, int64_t down, int64_t across, NAME(split) *matrix) {
+    int64_t left = 0;
+    for (int64_t n = 0; n < size * size; n++) left += NAME(is_large)(source[n]);
+    NAME(pack)(source, size, size, down, across, matrix->packed);
+    matrix->count = 0;
+    if (left > size) return;
+    for (int64_t n = 0; left > 0; n++) {
+        if (!NAME(is_large)(source[n])) continue;
+        const int64_t row = down == 1 ? n % size : n / size, column = down == 1 ? n / size : n % size;
+        matrix->at[2 * matrix->count] = (int32_t)row;
+        matrix->at[2 * matrix->count + 1] = (int32_t)column;
+        matrix->large[matrix->count++] = source[n];
+        matrix->packed[column / PANEL * PANEL * size + row * PANEL + column % PANEL] = 0;
+        left--;
+    }
+}
+
+/* out = x matrix: x (rows, size), out (rows, padded size). */
+static void NAME(product_split)(const REAL *x, int64_t rows, int64_t size, const NAME(split) *matrix, REAL *out) {
+    enum { TOGETHER = 8 }; /* rows, few enough to stay in the cache */
+    const int64_t stride = NAME(padded)(size);
+    NAME(product)(x, rows, size, size, matrix->packed, size, out);
+    for (int64_t left = rows; left > 0; left -= TOGETHER, x += TOGETHER * size, out += TOGETHER * stride)
+        for (int64_t n = 0; n < matrix->count; n++) {
+            const REAL large = matrix->large[n], *from = x + matrix->at[2 * n];
+            REAL *to = out + matrix->at[2 * n + 1];
+            const int64_t height = left < TOGETHER ? left : TOGETHER;
+            for (int64_t r = 0; r < height; r++, from += size, to += stride) *to += large * *from;
+        }
 }
 
 static int64_t NAME(outer_scratch)(int64_t one, int64_t other) {
