@@ -28,7 +28,8 @@ class Case(NamedTuple):
         t = self.tile
         if t is None:
             return f"H{self.hidden}, the plan's"
-        kinds = f"{', part in shared memory' if t.held < 100 else ''}{', mail' if t.mail else ''}"
+        kinds = f"{', part in shared memory' if t.held < 100 else ''}{', ring' if t.ring else ''}"
+        kinds += f"{', mail' if t.mail else ''}"
         kinds += f"{', tensor cores' if t.tensor else ''}{', scatter' if t.scatter else ''}"
         return f"H{self.hidden} C{t.blocks} KS{t.lanes} JT{t.units} R{t.rows}{kinds}"
 

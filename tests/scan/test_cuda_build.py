@@ -63,7 +63,8 @@ def test_without_clusters_small_sizes_remain() -> None:
     assert plan.choose(plan.LSTM_FORWARD, 96, 256, 1, clusters=False).blocks == 1
     assert not plan.covers(plan.ELMAN, 193, clusters=False)
     assert not plan.covers(plan.ELMAN, 1025, clusters=True)
-    assert not plan.covers(plan.LSTM_FORWARD, 513, clusters=True)
+    assert plan.covers(plan.LSTM_FORWARD, 513, clusters=True)
+    assert not plan.covers(plan.LSTM_FORWARD, 1025, clusters=True)
 
 
 def test_tensors_of_a_cpu_do_not_run_here() -> None:

@@ -99,6 +99,11 @@ class Kernel:
     def cluster(self) -> int:
         return self.tile.blocks
 
+    def far(self, like: Tensor, models: int) -> Tensor | None:
+        """Room in device memory for the weights of a tile with a ring; None for others."""
+        numbers = self.tile.far(self.hidden, self.out, self.into)
+        return like.new_empty(models * numbers) if numbers else None
+
     def blocks(self, batch: int) -> int:
         """Of its grid, for each model."""
         return -(-batch // self.tile.rows) * self.tile.blocks
@@ -108,7 +113,7 @@ class Kernel:
         t = self.tile
         numbers = (self.hidden, t.blocks, t.lanes, t.units, t.rows, t.held, self.out, self.into, self.streams)
         kinds = map(_word, (self.paired, t.mail, t.tensor, t.scatter))
-        tile = f"Tile<{', '.join((*map(str, numbers), *kinds))}>"
+        tile = f"Tile<{', '.join((*map(str, numbers), *kinds, str(t.ring)))}>"
         called = f"{self.function}<{', '.join((tile, *self.arguments))}>"
         agree = f'static_assert({tile}::THREADS == {self.threads} && {tile}::BYTES == {self.memory}, "plan.py");'
         return f"{agree}\nENTRY({name}, {self.threads}, {t.blocks}, {self.file.capitalize()}, {called})\n"

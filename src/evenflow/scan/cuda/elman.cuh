@@ -9,6 +9,7 @@ struct Elman {
     const float *grad;
     float *d_a, *d_states, *d_h0;
     double *sums; /* per row and unit: shares in the gradients by α, β and the parameter */
+    float *far; /* room for the weights of tiles with a ring */
 };
 
 /* The parameter of each item: a slope, or modrelu's bias. */
@@ -27,7 +28,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
     const Product<T, true> product(seat, job.weight + seat.model * T::H * T::H,
-                                   states + 2 * T::STATE + (AHEAD + 1) * T::SLOT);
+                                   states + 2 * T::STATE + (AHEAD + 1) * T::SLOT, job.far);
     const size_t stride = (size_t)job.batch * T::H, start = (seat.model * job.batch + seat.row) * T::H;
     const size_t first = (seat.model * job.steps * job.batch + seat.row) * T::H;
     const float share = GATED ? job.alpha[seat.model] : 1.0f, carry = GATED ? job.beta[seat.model] : 0.0f;
@@ -43,7 +44,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
         copy_close();
     };
     auto take = [&](int step) {
-        copy_wait<AHEAD - 1>();
+        fetch.wait(step);
         UNROLL for (int q = 0; q < T::ITEMS; q++) x[q] = *fetch.at(step, 0, q);
         ask(step + AHEAD);
     };
@@ -84,7 +85,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
     const Product<T, false> product(seat, job.weight + seat.model * T::H * T::H,
-                                    states + 2 * T::STATE + (AHEAD + 1) * T::SLOT);
+                                    states + 2 * T::STATE + (AHEAD + 1) * T::SLOT, job.far);
     const size_t stride = (size_t)job.batch * T::H, start = (seat.model * job.batch + seat.row) * T::H;
     const size_t first = (seat.model * job.steps * job.batch + seat.row) * T::H;
     const float share = GATED ? job.alpha[seat.model] : 1.0f, carry = GATED ? job.beta[seat.model] : 0.0f;
@@ -106,7 +107,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
         copy_close();
     };
     auto take = [&](int back) {
-        copy_wait<AHEAD - 1>();
+        fetch.wait(back);
         UNROLL for (int q = 0; q < T::ITEMS; q++) {
             grad[q] = *fetch.at(back, 0, q);
             if (KIND != IDENTITY || GATED) known[q] = *fetch.at(back, 1, q);

@@ -22,7 +22,7 @@ Job = native.structure(
     "Elman",
     int64="models steps batch",
     double="slope",
-    pointer="lengths a weight h0 alpha beta parameter states kept grad d_a d_states d_h0 sums",
+    pointer="lengths a weight h0 alpha beta parameter states kept grad d_a d_states d_h0 sums far",
 )
 
 
@@ -53,10 +53,10 @@ def forward(
     keeps = alpha is not None or not activations.make(activation).reads_output
     kept = fresh(a) if keeps else a.new_empty(0)
     ended = lengths(batch_sizes, a.shape[2], a)
-    job = _job(
-        a, weight, h0, alpha, beta, parameter, activation, ended, a=a, states=states, kept=kept if keeps else None
-    )
-    build.launch(kernel("forward", a, alpha is not None, activation, tile), job, a, a.shape[0], a.shape[2])
+    run = kernel("forward", a, alpha is not None, activation, tile)
+    far, given = run.far(a, len(a)), (a, weight, h0, alpha, beta, parameter, activation, ended)
+    job = _job(*given, a=a, states=states, kept=kept if keeps else None, far=far)
+    build.launch(run, job, a, a.shape[0], a.shape[2])
     return states, kept
 
 
@@ -89,6 +89,8 @@ def backward(
     adds_up = alpha is not None or parameter is not None
     sums = h0.new_empty(3, *h0.shape, dtype=torch.float64) if adds_up else None
     ended = lengths(batch_sizes, h0.shape[1], states)
+    run = kernel("backward", states, alpha is not None, activation, tile)
+    far = run.far(states, len(states))
     job = _job(
         states,
         weight,
@@ -105,8 +107,9 @@ def backward(
         d_states=d_states,
         d_h0=d_h0,
         sums=sums,
+        far=far,
     )
-    build.launch(kernel("backward", states, alpha is not None, activation, tile), job, states, *h0.shape[:2])
+    build.launch(run, job, states, *h0.shape[:2])
     d_alpha, d_beta, d_parameter = (_total(sums, n, v) for n, v in enumerate((alpha, beta, parameter)))
     rest = (states.new_empty(0) if v is None else v for v in (d_alpha, d_beta, d_parameter, d_states))
     return d_a, weight_gradient(d_a, states, h0), d_h0, *rest

@@ -7,6 +7,7 @@ struct Gru {
     float *states, *kept; /* kept: r, z, n and q */
     const float *grad;
     float *d_a, *d_q, *d_states, *d_h0;
+    float *far; /* room for the weights of tiles with a ring */
 };
 
 template <class T> DEVICE void gru_forward(const Gru &job) {
@@ -15,7 +16,7 @@ template <class T> DEVICE void gru_forward(const Gru &job) {
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
     const Product<T, true> product(seat, job.weight + seat.model * 3 * T::H * T::H,
-                                   states + 2 * T::STATE + (AHEAD + 1) * T::SLOT);
+                                   states + 2 * T::STATE + (AHEAD + 1) * T::SLOT, job.far);
     /* In rows of the batch: row `at` is H numbers of a state, 3 H of a and 4 H of what is kept. */
     const size_t first = seat.model * job.steps * job.batch + seat.row, start = seat.model * job.batch + seat.row;
     float x[3][T::ITEMS], h[T::ITEMS], shift[T::ITEMS];
@@ -33,7 +34,7 @@ template <class T> DEVICE void gru_forward(const Gru &job) {
         copy_close();
     };
     auto take = [&](int step) {
-        copy_wait<AHEAD - 1>();
+        fetch.wait(step);
         UNROLL for (int gate = 0; gate < 3; gate++)
             UNROLL for (int q = 0; q < T::ITEMS; q++) x[gate][q] = *fetch.at(step, gate, q);
         ask(step + AHEAD);
@@ -78,7 +79,7 @@ template <class T> DEVICE void gru_backward(const Gru &job) {
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
     const Product<T, false> product(seat, job.weight + seat.model * 3 * T::H * T::H,
-                                    states + 2 * T::STATE + (AHEAD + 1) * T::SLOT);
+                                    states + 2 * T::STATE + (AHEAD + 1) * T::SLOT, job.far);
     const size_t first = seat.model * job.steps * job.batch + seat.row, start = seat.model * job.batch + seat.row;
     float x[6][T::ITEMS], passed[T::ITEMS] = {}; /* x: grad, r, z, n, q and the state before */
 
@@ -97,7 +98,7 @@ template <class T> DEVICE void gru_backward(const Gru &job) {
         copy_close();
     };
     auto take = [&](int back) {
-        copy_wait<AHEAD - 1>();
+        fetch.wait(back);
         UNROLL for (int stream = 0; stream < 6; stream++)
             UNROLL for (int q = 0; q < T::ITEMS; q++) x[stream][q] = *fetch.at(back, stream, q);
         ask(back + AHEAD);

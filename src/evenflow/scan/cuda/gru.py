@@ -15,7 +15,7 @@ from evenflow.scan.cuda.problem import lengths, weight_gradient
 Job = native.structure(
     "Gru",
     int64="models steps batch",
-    pointer="lengths a weight bias h0 states kept grad d_a d_q d_states d_h0",
+    pointer="lengths a weight bias h0 states kept grad d_a d_q d_states d_h0 far",
 )
 
 
@@ -37,7 +37,8 @@ def forward(
     size = h0.shape[-1]
     fresh = a.new_empty if batch_sizes is None else a.new_zeros  # rows at their end are not written
     states, kept = fresh(models, steps, batch, size), fresh(models, steps, batch, 4 * size)
-    ended = lengths(batch_sizes, batch, a)
+    ended, run = lengths(batch_sizes, batch, a), kernel("forward", states, tile)
+    far = run.far(a, models)
     job = build.filled(
         Job,
         models=models,
@@ -50,8 +51,9 @@ def forward(
         h0=h0,
         states=states,
         kept=kept,
+        far=far,
     )
-    build.launch(kernel("forward", states, tile), job, a, models, batch)
+    build.launch(run, job, a, models, batch)
     return states, kept
 
 
@@ -71,7 +73,8 @@ def backward(
     d_a, d_q = fresh(models, steps, batch, 3 * size), fresh(states.shape)
     d_h0 = torch.empty_like(h0)
     d_states = fresh(states.shape) if want_state_gradient else None
-    ended = lengths(batch_sizes, batch, states)
+    ended, run = lengths(batch_sizes, batch, states), kernel("backward", states, tile)
+    far = run.far(states, models)
     job = build.filled(
         Job,
         models=models,
@@ -87,8 +90,9 @@ def backward(
         d_q=d_q,
         d_states=d_states,
         d_h0=d_h0,
+        far=far,
     )
-    build.launch(kernel("backward", states, tile), job, states, models, batch)
+    build.launch(run, job, states, models, batch)
     gates = weight_gradient(d_a[..., : 2 * size], states, h0)
     d_weight = torch.cat([gates, weight_gradient(d_q, states, h0)], 1)
     return d_a, d_weight, d_q.sum((1, 2)), d_h0, states.new_empty(0) if d_states is None else d_states

@@ -8,6 +8,7 @@ struct Lstm {
     float *h, *c, *gates;
     const float *grad_h, *grad_c; /* either may be absent */
     float *d_a, *d_h, *d_h0, *d_c0;
+    float *far; /* room for the weights of tiles with a ring */
 };
 
 /* p_i, p_f and p_o of each item, or zeros. */
@@ -23,7 +24,7 @@ template <class T, bool PEEPHOLE> DEVICE void lstm_forward(const Lstm &job) {
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
     const Product<T, true> product(seat, job.weight + seat.model * GATES * T::H * T::H,
-                                   states + 2 * T::STATE + (AHEAD + 1) * T::SLOT);
+                                   states + 2 * T::STATE + (AHEAD + 1) * T::SLOT, job.far);
     /* In rows of the batch: row `at` is H numbers of h and c and GATES * H of a and of the gates. */
     const size_t first = seat.model * job.steps * job.batch + seat.row, start = seat.model * job.batch + seat.row;
     float x[GATES][T::ITEMS], c[T::ITEMS], h[T::ITEMS], p[3][T::ITEMS];
@@ -40,7 +41,7 @@ template <class T, bool PEEPHOLE> DEVICE void lstm_forward(const Lstm &job) {
         copy_close();
     };
     auto take = [&](int step) {
-        copy_wait<AHEAD - 1>();
+        fetch.wait(step);
         UNROLL for (int gate = 0; gate < GATES; gate++)
             UNROLL for (int q = 0; q < T::ITEMS; q++) x[gate][q] = *fetch.at(step, gate, q);
         ask(step + AHEAD);
@@ -91,7 +92,7 @@ template <class T, bool PEEPHOLE, bool TRUNCATED> DEVICE void lstm_backward(cons
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
     const Product<T, false> product(seat, job.weight + seat.model * GATES * T::H * T::H,
-                                    states + 2 * T::STATE + (AHEAD + 1) * T::SLOT);
+                                    states + 2 * T::STATE + (AHEAD + 1) * T::SLOT, job.far);
     const size_t first = seat.model * job.steps * job.batch + seat.row, start = seat.model * job.batch + seat.row;
     /* x: the gradients by h and c, the gates, and the c before, which is the c of the next step back. */
     float x[GATES + 3][T::ITEMS], c[T::ITEMS], carried[T::ITEMS] = {}, p[3][T::ITEMS];
@@ -118,7 +119,7 @@ template <class T, bool PEEPHOLE, bool TRUNCATED> DEVICE void lstm_backward(cons
         copy_close();
     };
     auto take = [&](int back) {
-        copy_wait<AHEAD - 1>();
+        fetch.wait(back, !TRUNCATED);
         UNROLL for (int stream = 0; stream < GATES + 3; stream++)
             UNROLL for (int q = 0; q < T::ITEMS; q++) x[stream][q] = *fetch.at(back, stream, q);
         ask(back + AHEAD);

@@ -15,7 +15,7 @@ from evenflow.scan.cuda.problem import lengths, weight_gradient
 Job = native.structure(
     "Lstm",
     int64="models steps batch",
-    pointer="lengths a weight h0 c0 peephole h c gates grad_h grad_c d_a d_h d_h0 d_c0",
+    pointer="lengths a weight h0 c0 peephole h c gates grad_h grad_c d_a d_h d_h0 d_c0 far",
 )
 
 
@@ -39,6 +39,8 @@ def forward(
     fresh = a.new_empty if batch_sizes is None else a.new_zeros  # rows at their end are not written
     hs, cs, gates = fresh(models, steps, batch, size), fresh(models, steps, batch, size), fresh(a.shape)
     ended = lengths(batch_sizes, batch, a)
+    run = kernel("forward", hs, wide // size, peephole is not None, False, tile)
+    far = run.far(a, models)
     job = build.filled(
         Job,
         models=models,
@@ -53,8 +55,9 @@ def forward(
         h=hs,
         c=cs,
         gates=gates,
+        far=far,
     )
-    build.launch(kernel("forward", hs, wide // size, peephole is not None, False, tile), job, a, models, batch)
+    build.launch(run, job, a, models, batch)
     return hs, cs, gates
 
 
@@ -79,6 +82,8 @@ def backward(
     d_a, d_h0, d_c0 = fresh(gates), torch.empty_like(h0), torch.empty_like(c0)
     d_h = fresh(hs) if want_state_gradient else None
     ended = lengths(batch_sizes, batch, hs)
+    run = kernel("backward", hs, gates.shape[-1] // size, peephole is not None, truncated, tile)
+    far = run.far(hs, models)
     job = build.filled(
         Job,
         models=models,
@@ -97,9 +102,9 @@ def backward(
         d_h=d_h,
         d_h0=d_h0,
         d_c0=d_c0,
+        far=far,
     )
-    chosen = kernel("backward", hs, gates.shape[-1] // size, peephole is not None, truncated, tile)
-    build.launch(chosen, job, hs, models, batch)
+    build.launch(run, job, hs, models, batch)
     d_peephole = hs.new_empty(0) if peephole is None else _peephole_gradient(d_a, cs, c0)
     none = hs.new_empty(0)
     return d_a, weight_gradient(d_a, hs, h0), d_h0, d_c0, d_peephole, none if d_h is None else d_h

@@ -186,6 +186,9 @@ template <int N> DEVICE void copy_start(float *to, const float *from, int count)
 #endif
 }
 
+/* What this thread has written to device memory is seen by the copies that it starts. */
+DEVICE void memory_fence() { __threadfence(); }
+
 DEVICE void copy_close() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -27,6 +27,8 @@ class Tile:
         tensor: the product runs on tensor cores, rows in multiples of 8, lanes in whole warps; `held` then counts
             fragments of four weights. See `tensor.cuh`.
         scatter: on tensor cores and with mail, blocks send each other sums instead of states; see `scatter.cuh`.
+        ring: on tensor cores, weights that are not held come from device memory at every step, through this many slots of
+            shared memory; 0 keeps them there.
     """
 
     blocks: int
@@ -38,6 +40,7 @@ class Tile:
     together: int = 1
     tensor: bool = False
     scatter: bool = False
+    ring: int = 0
 
     def owned(self, hidden: int) -> int:
         """Units of a block, rounded up to whole warps."""
@@ -60,6 +63,11 @@ class Tile:
         piece = 4 if self.tensor else 4 * self.units * out
         return min(self.weights(hidden, out, into), self.held * piece)
 
+    def far(self, hidden: int, out: int, into: int) -> int:
+        """Numbers of the matrix in device memory, of all blocks of a cluster."""
+        streamed = self.weights(hidden, out, into) - self.in_registers(hidden, out, into)
+        return self.blocks * self.threads(hidden) * streamed if self.ring else 0
+
     def sums(self, out: int) -> int:
         """Sums that a thread has under way."""
         values = self.rows * self.units * out
@@ -70,7 +78,8 @@ class Tile:
         row = into * max(_up(hidden, self._span) * self._span, self.blocks * self.owned(hidden))
         items = max(1, self.rows * self.units // self.lanes)
         threads = self.threads(hidden)
-        spilled = (self.weights(hidden, out, into) - self.in_registers(hidden, out, into)) * threads
+        rest = self.weights(hidden, out, into) - self.in_registers(hidden, out, into)
+        spilled = (4 * self.ring or rest) * threads
         if self.scatter:
             row = into * self.owned(hidden)
             spilled += 2 * self.blocks * self.owned(hidden) * self.rows  # what the others send, twice
@@ -103,8 +112,10 @@ def _mail(*tiles: Tile) -> tuple[Tile, ...]:
     return tuple(replace(tile, mail=True) for tile in tiles)
 
 
-def _tensor(blocks: int, lanes: int, units: int, rows: int, held: int = ALL, scatter: bool = False) -> Tile:
-    return Tile(blocks, lanes, units, rows, held, mail=blocks > 1, tensor=True, scatter=scatter)
+def _tensor(
+    blocks: int, lanes: int, units: int, rows: int, held: int = ALL, scatter: bool = False, ring: int = 0
+) -> Tile:
+    return Tile(blocks, lanes, units, rows, held, mail=blocks > 1, tensor=True, scatter=scatter, ring=ring)
 
 
 ELMAN: Table = (
@@ -123,11 +134,13 @@ GRU_FORWARD: Table = (
     (256, _mail(*_rows(Tile(8, 16, 2, 4), 4, 8), Tile(8, 16, 2, 16, held=2))),
     (384, (_tensor(16, 128, 16, 8),)),
     (512, (_tensor(16, 256, 32, 8, held=25),)),
+    (1024, (_tensor(16, 128, 16, 8, held=8, ring=13),)),
 )
 GRU_BACKWARD: Table = (
     *GRU_FORWARD[:2],
     (256, (_tensor(16, 128, 16, 8, scatter=True), _tensor(8, 128, 16, 8, scatter=True))),
     (512, (_tensor(16, 128, 16, 8, held=31, scatter=True),)),
+    (1024, (_tensor(16, 128, 16, 8, held=5, scatter=True, ring=12),)),
 )
 LSTM_FORWARD: Table = (
     (64, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
@@ -136,11 +149,13 @@ LSTM_FORWARD: Table = (
     (256, _mail(Tile(8, 16, 2, 4), Tile(8, 16, 2, 8, held=3))),
     (384, (_tensor(16, 128, 8, 8),)),
     (512, (_tensor(16, 128, 16, 8, held=31),)),
+    (1024, (_tensor(16, 128, 16, 8, held=8, ring=11),)),
 )
 LSTM_BACKWARD: Table = (
     *LSTM_FORWARD[:3],
     (256, (_tensor(16, 128, 16, 8, scatter=True), _tensor(8, 128, 16, 8, scatter=True))),
     (512, (_tensor(16, 128, 16, 8, held=31, scatter=True),)),
+    (1024, (_tensor(16, 128, 16, 8, held=4, scatter=True, ring=10),)),
 )
 
 

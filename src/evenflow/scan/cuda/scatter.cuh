@@ -10,8 +10,8 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, SCATTERED> {
     float *inbox; /* [of the two][from block][item] */
     int inputs;
 
-    DEVICE Product(const Seat<T> &seat, const float *weight, float *memory)
-        : fragments(seat, memory, [&](int f, int q) { return read(seat, weight, f, q); }) {
+    DEVICE Product(const Seat<T> &seat, const float *weight, float *memory, float *far)
+        : fragments(seat, memory, far, [&](int f, int q) { return read(seat, weight, f, q); }) {
         inbox = memory + T::SPILLED;
         inputs = seat.thread % 32 / 4 * T::ROW + seat.thread % 4 * 4;
     }

@@ -20,23 +20,48 @@ template <class T> struct Fragments {
     static constexpr int BATCH = TALL * WIDE < 4 ? 4 / (TALL * WIDE) : 1;
     typedef float Sums[TALL][WIDE][4];
     float held[T::HELD + (T::HELD == 0)][4];
-    const float *spilled; /* [fragment][thread][4] */
+    float *spilled;       /* [fragment][thread][4]; with a RING its slots */
+    float *far;           /* the same in device memory, with a RING */
+    mutable int slot = 0; /* of the ring, where the next fragment arrives */
 
     /* `read` gives weight q of fragment f. A weight is made the sum of two numbers that tensor cores can take. Eight
        fragments are read at a time, for the sake of registers too. */
-    template <class Read> DEVICE Fragments(const Seat<T> &seat, float *memory, Read read) {
+    template <class Read> DEVICE Fragments(const Seat<T> &seat, float *memory, float *device, Read read) {
         spilled = memory + seat.thread * 4;
+        far = device + ((seat.model * T::BLOCKS + seat.rank) * T::FAR * T::THREADS + seat.thread) * 4;
+        float *rest = T::RING ? far : spilled;
         UNROLL for (int f = 0; f < WHOLE * 2 * TALL; f++) if (always(f / 8)) UNROLL for (int q = 0; q < 4; q++) {
             const float w = read(f, q);
             if (f < T::HELD)
                 held[f][q] = cut(w) + rounded(dropped(w));
             else
-                memory[((f - T::HELD) * T::THREADS + seat.thread) * 4 + q] = cut(w) + rounded(dropped(w));
+                rest[(f - T::HELD) * T::THREADS * 4 + q] = cut(w) + rounded(dropped(w));
         }
         UNROLL_BY_8 for (int f = WHOLE * 2 * TALL; f < T::PIECES; f++) UNROLL for (int q = 0; q < 4; q++) {
             const float w = read(f, q);
-            memory[((f - T::HELD) * T::THREADS + seat.thread) * 4 + q] = cut(w) + rounded(dropped(w));
+            rest[(f - T::HELD) * T::THREADS * 4 + q] = cut(w) + rounded(dropped(w));
         }
+        /* Clusters of one model write the same numbers to the same place, and each thread reads its own. */
+        if (T::RING) memory_fence();
+        UNROLL for (int n = 0; n < T::RING - 1; n++) start(n, n);
+    }
+
+    /* Start a fragment on its way into a slot. */
+    DEVICE void start(int fragment, int into) const {
+        copy_start<4>(spilled + into * T::THREADS * 4, far + fragment * T::THREADS * 4, 4);
+        copy_close();
+    }
+
+    /* The weights of fragment f that are not in registers. All but one slot of the ring are under way, first those of
+       this step and then the first of the next; the one left is that of the fragment before, which has been used. */
+    DEVICE float4 spilt(int f) const {
+        if (T::RING == 0) return *(const float4 *)(spilled + (f - T::HELD) * T::THREADS * 4);
+        copy_wait<T::RING ? T::RING - 2 : 0>();
+        const float4 found = *(const float4 *)(spilled + slot * T::THREADS * 4);
+        const int next = f - T::HELD + T::RING - 1;
+        start(next < T::FAR ? next : next - T::FAR, slot ? slot - 1 : T::RING - 1);
+        slot = slot + 1 < T::RING ? slot + 1 : 0;
+        return found;
     }
 
     /* The sums of this warp; `at` says where in a state the lane's inputs of column n are. */
@@ -67,12 +92,17 @@ template <class T> struct Fragments {
                 rest[r][second][q] = all[second][q] - in[r][second][q];
             }
         }
+        if (T::RING) { /* a fragment at a time, as they come */
+            UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++)
+                fragment<HOLDS>((n * 2 + second) * TALL + m, in, rest, second, total[m], minor[m]);
+            return;
+        }
         UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++) {
             const int f = (n * 2 + second) * TALL + m;
             if (HOLDS && f < T::HELD) {
                 UNROLL for (int q = 0; q < 4; q++) w[second][m][q] = held[HOLDS && f < T::HELD ? f : 0][q];
             } else {
-                const float4 at = *(const float4 *)(spilled + (f - T::HELD) * T::THREADS * 4);
+                const float4 at = spilt(f);
                 w[second][m][0] = at.x, w[second][m][1] = at.y, w[second][m][2] = at.z, w[second][m][3] = at.w;
             }
             UNROLL for (int r = 0; r < WIDE; r++) multiply(more[second][m][r], w[second][m], in[r][second]);
@@ -86,6 +116,23 @@ template <class T> struct Fragments {
                 total[m][r][q] += more[second][m][r][q];
         }
     }
+
+    template <bool HOLDS>
+    DEVICE void fragment(int f, const float (&in)[WIDE][2][2], const float (&rest)[WIDE][2][2], int second,
+                         float (&total)[WIDE][4], float (&minor)[WIDE][4]) const {
+        float w[4], w_rest[4], more[WIDE][4] = {};
+        if (HOLDS && f < T::HELD) {
+            UNROLL for (int q = 0; q < 4; q++) w[q] = held[HOLDS && f < T::HELD ? f : 0][q];
+        } else {
+            const float4 at = spilt(f);
+            w[0] = at.x, w[1] = at.y, w[2] = at.z, w[3] = at.w;
+        }
+        UNROLL for (int r = 0; r < WIDE; r++) multiply(more[r], w, in[r][second]);
+        UNROLL for (int q = 0; q < 4; q++) w_rest[q] = dropped(w[q]);
+        UNROLL for (int r = 0; r < WIDE; r++) multiply(minor[r], w, rest[r][second]);
+        UNROLL for (int r = 0; r < WIDE; r++) multiply(minor[r], w_rest, in[r][second]);
+        UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++) total[r][q] += more[r][q];
+    }
 };
 
 template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {
@@ -94,8 +141,8 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {
     float *partial; /* [warp][row][gate][unit] */
     int inputs;     /* where in a state this lane reads first */
 
-    DEVICE Product(const Seat<T> &seat, const float *weight, float *memory)
-        : fragments(seat, memory, [&](int f, int q) { return read(seat, weight, f, q); }) {
+    DEVICE Product(const Seat<T> &seat, const float *weight, float *memory, float *far)
+        : fragments(seat, memory, far, [&](int f, int q) { return read(seat, weight, f, q); }) {
         partial = memory + T::SPILLED;
         inputs = seat.thread % 32 / 4 * T::ROW + seat.lane / 32 * 16 + seat.thread % 4 * 4;
     }

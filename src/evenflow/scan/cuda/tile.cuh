@@ -15,17 +15,18 @@
 
    With TENSOR the product runs on tensor cores, see tensor.cuh: a group is whole warps, which read 16 inputs at a time
    each, and HELD counts fragments of four weights. With SCATTER too, blocks send each other sums and not states, see
-   scatter.cuh. */
+   scatter.cuh. With a RING the weights that are not held are too many for shared memory: they stay in device memory, as
+   good as always in its L2 cache, and come through RING slots of a fragment for each thread, every step anew. */
 
 #define AHEAD 3 /* steps between the start of a fetch and its use */
 
 EVERYWHERE constexpr int up(int a, int b) { return (a + b - 1) / b; }
 
 template <int H_, int BLOCKS_, int LANES_, int UNITS_, int ROWS_, int HELD_, int OUT_, int IN_, int STREAMS_, bool PAIRED_,
-          bool MAIL_, bool TENSOR_, bool SCATTER_>
+          bool MAIL_, bool TENSOR_, bool SCATTER_, int RING_>
 struct Tile {
     static constexpr int H = H_, BLOCKS = BLOCKS_, LANES = LANES_, UNITS = UNITS_, ROWS = ROWS_, OUT = OUT_, IN = IN_;
-    static constexpr int STREAMS = STREAMS_;
+    static constexpr int STREAMS = STREAMS_, RING = RING_;
     static constexpr bool PAIRED = PAIRED_, MAIL = MAIL_ && BLOCKS > 1, TENSOR = TENSOR_, SCATTER = SCATTER_;
     static constexpr int MEET = LANES < 32 ? 32 / LANES : 1;                       /* groups of a warp */
     static constexpr int GROUPS = up(up(up(H, BLOCKS), UNITS), MEET) * MEET;       /* whole warps */
@@ -46,7 +47,8 @@ struct Tile {
     static constexpr int HELD = HELD_ < PIECES ? HELD_ : PIECES;
     static constexpr int STATE = ROWS * ROW; /* one of the two */
     static constexpr int SLOT = STREAMS * ITEMS * THREADS;
-    static constexpr int SPILLED = (PIECES - HELD) * 4 * (TENSOR ? 1 : UNITS * OUT) * THREADS;
+    static constexpr int FAR = RING ? PIECES - HELD : 0; /* fragments that come through the ring */
+    static constexpr int SPILLED = (RING ? RING : PIECES - HELD) * 4 * (TENSOR ? 1 : UNITS * OUT) * THREADS;
     static constexpr int TRACK = UNITS * OUT + 4; /* of a warp's sums for one row; 4 keeps rows in different banks */
     static constexpr int PARTIAL = SCATTER ? 2 * BLOCKS * OWNED * ROWS : TENSOR ? THREADS / 32 * ROWS * TRACK : 0;
     static constexpr int BYTES = 4 * (2 * STATE + (AHEAD + 1) * SLOT + SPILLED + PARTIAL + 4);
@@ -57,6 +59,7 @@ struct Tile {
     static_assert(!TENSOR || (COPIES <= BLOCKS && (LANES == 32 || GROUPS < 16)), "no such tile on tensor cores");
     static_assert(!SCATTER || (TENSOR && MAIL && OUT == 1 && OWNED % 16 == 0), "no such tile with sums sent");
     static_assert(!SCATTER || BLOCKS * OWNED % (THREADS / 2) == 0, "outputs would not be shared out evenly");
+    static_assert(RING == 0 || (TENSOR && RING > 2 && FAR >= RING), "no such ring");
     static_assert(!PAIRED || (UNITS > 1 && H % 2 == 0), "pairs need an even number of units in a group");
     static_assert(WIDTH % 4 == 0 && OWNED % ITEMS == 0, "vectors would not be aligned");
 
@@ -98,7 +101,7 @@ struct Product {
     float held[T::UNITS * T::OUT][T::HELD * 4 + (T::HELD == 0)];
     const float *spilled; /* [column][unit and gate][thread][4] */
 
-    DEVICE Product(const Seat<T> &seat, const float *weight, float *memory) {
+    DEVICE Product(const Seat<T> &seat, const float *weight, float *memory, float *) {
         const int first = seat.rank * T::OWNED + seat.thread / T::LANES * T::UNITS;
         spilled = memory + seat.thread * 4;
         UNROLL for (int n = 0; n < T::IN * T::COLUMNS; n++) {
@@ -175,6 +178,12 @@ template <class T> struct Fetch {
     float *slots;
 
     DEVICE Fetch(const Seat<T> &seat, float *memory) : slots(memory + seat.thread) {}
+
+    /* The numbers of `step` are there. Where a product with a ring was between, it has waited for them already, and to
+       count groups here would be to wait for what it has started since. */
+    DEVICE void wait(int step, bool multiplied = true) const {
+        if (T::RING == 0 || step == 0 || !multiplied) copy_wait<AHEAD - 1>();
+    }
 
     DEVICE float *at(int step, int stream, int q) const {
         return slots + (step & AHEAD) * T::SLOT + (stream * T::ITEMS + q) * T::THREADS;
