@@ -92,7 +92,7 @@ class SequenceModel(nn.Module):
         else:
             h, state = self.layer(x, state)
         seen = h if self.readout == "every" else self._last(h, lengths)
-        return self.output(self.drop_output(seen)), state
+        return self.output(self.drop_output(seen).to(self.output.weight.dtype)), state
 
     def _last(self, h: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ from evenflow import maps
 from evenflow.cells import Cell, Matrix
 from evenflow.checks import one_of, whole_number
 from evenflow.maps.pickling import Pickled
-from evenflow.replayed import replay
-from evenflow.scan import ENGINES, checkpointed, project, recordable, scan
+from evenflow.replayed import replay_layer
+from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
 from evenflow.sequences import Sequences
 
 INITIAL_STATES = ("zero", "learned")
@@ -39,6 +39,8 @@ class Recurrent(Pickled):
             plain loop.
         checkpoint_every: keep the state of every so many steps alone, and run the steps between them again in the
             backward pass: less memory for a second forward pass. About √T is the least; None keeps what is faster.
+        storage: ``"bfloat16"`` or ``"float16"`` keep the output, and what the backward pass needs of every step, in
+            half the memory; the weights and the state from step to step stay in single precision. None keeps all so.
         generator: where starting values are drawn from, instead of torch's global one.
 
     Weights carry torch's names: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_l0``, with ``_reverse`` for the way back.
@@ -60,6 +62,7 @@ class Recurrent(Pickled):
         initial_state: str = "zero",
         engine: str = "auto",
         checkpoint_every: int | None = None,
+        storage: str | None = None,
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -79,13 +82,20 @@ class Recurrent(Pickled):
                 raise ValueError(
                     f"checkpoint_every must be None for {kind}, which runs its own way, got {checkpoint_every}"
                 )
+        if storage is not None:
+            one_of("storage", storage, STORAGES)
+            if checkpoint_every is not None or type(self).forward is not Recurrent.forward:
+                where = (
+                    "with checkpoint_every, which keeps no steps" if checkpoint_every else f"for {type(self).__name__}"
+                )
+                raise ValueError(f"storage must be None {where}, got {storage!r}")
         if map != "free" and not any(matrix.mapped for matrix in cell.matrices(hidden_size)):
             kind = type(cell).__name__
             raise ValueError(f"{kind} has no map on its gates, so map must be 'free', got {map!r}")
         self.cell, self.engine, self.checkpoint_every = cell, engine, checkpoint_every
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
-        self.initial_state = initial_state
+        self.initial_state, self.storage = initial_state, storage
         self._taps: list[Tensor] | None = None
         self._suffixes = [
             f"_l{layer}{direction}"
@@ -133,25 +143,9 @@ class Recurrent(Pickled):
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None = None
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
-        if isinstance(input, Tensor) and input.is_cuda and (found := self._replayed(input, hx)) is not None:
+        if isinstance(input, Tensor) and input.is_cuda and (found := replay_layer(self, input, hx)) is not None:
             return found
         return self._passed(input, hx)
-
-    def _replayed(
-        self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None
-    ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]] | None:
-        """What `_passed` gives, by a recording on the GPU; None where there is none."""
-        if torch.compiler.is_compiling() or self._taps is not None or self.checkpoint_every is not None:
-            return None
-        drops = self.training and self.dropout and self.num_layers > 1
-        if self.engine != "auto" or drops or not recordable(self.cell):
-            return None
-        states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
-        size = input.numel() // self.input_size * self.hidden_size * len(self._suffixes)
-        found = replay(self, self._flat, size, (input, *states))
-        if found is None:
-            return None
-        return found[0], found[1] if self.cell.state_size == 1 else found[1:]
 
     def _flat(self, input: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         """`_passed` from tensors to tensors."""
@@ -202,9 +196,11 @@ class Recurrent(Pickled):
         every, sizes = self.checkpoint_every, sequences.batch_sizes
         if every is not None and every < len(x):
             return checkpointed(self.cell, x, tuple(state), weights, every, sizes, tap, self.engine)
-        a = project(self.cell, x, weights, self.engine)
-        states = scan(self.cell, a, tuple(state), weights, sizes, tap, self.engine)
-        return states[0], *(sequences.last(s) for s in states)
+        storage = None if self.storage is None else STORAGES[self.storage]
+        with nullcontext() if storage is None else torch.autocast(x.device.type, storage):
+            a = project(self.cell, x, weights, self.engine)
+        states = scan(self.cell, a, tuple(state), weights, sizes, tap, self.engine, storage)
+        return states[0], *(sequences.last(s) if storage is None else sequences.last(s).to(x.dtype) for s in states)
 
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
         if hx is None:
@@ -245,6 +241,8 @@ class Recurrent(Pickled):
         shown += [f"{k}={getattr(self, k)}" for k, default in defaults.items() if getattr(self, k) != default]
         if self.initial_state != "zero":
             shown.append(f"initial_state={self.initial_state!r}")
+        if self.storage is not None:
+            shown.append(f"storage={self.storage!r}")
         if self.checkpoint_every is not None:
             shown.append(f"checkpoint_every={self.checkpoint_every}")
         return ", ".join(shown)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from evenflow.maps.recorded import settle, uncollected
+from evenflow.scan import recordable
 from evenflow.scan.operator import plain_tensors
 
 CALLS_BEFORE = 6  # one more than `training.captured` waits: what records whole updates needs no recorded layers
@@ -152,6 +153,21 @@ class _Known:
 
 # Outside of the layers, which are copied and pickled.
 _layers: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionary()
+
+
+def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None) -> Any:
+    """What a recurrent layer gives, by a recording; None where there is none and it is to be run plainly."""
+    if torch.compiler.is_compiling() or layer._taps is not None or layer.checkpoint_every is not None:
+        return None
+    drops = layer.training and layer.dropout and layer.num_layers > 1  # each pass another mask
+    if layer.engine != "auto" or drops or not recordable(layer.cell):
+        return None
+    states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    size = input.numel() // layer.input_size * layer.hidden_size * len(layer._suffixes)
+    found = replay(layer, layer._flat, size, (input, *states))
+    if found is None:
+        return None
+    return found[0], found[1] if layer.cell.state_size == 1 else found[1:]
 
 
 def replay(layer: nn.Module, run: Pass, size: int, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:

@@ -142,7 +142,7 @@ def test_autocast_leaves_the_recurrence_in_single_precision(layer: torch.nn.Modu
 
 
 @pytest.mark.parametrize("kind", [RNN, GRU, LSTM])
-def test_half_precision_runs_on_torch_operations(kind: type[RNN]) -> None:
+def test_layers_in_half_precision(kind: type[RNN]) -> None:
     layer = kind(2, 6).to(torch.bfloat16)
     output, _ = layer(torch.randn(4, 3, 2).to(torch.bfloat16))
     output.sum().backward()

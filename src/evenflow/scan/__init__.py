@@ -2,5 +2,6 @@
 
 from evenflow.scan.checkpoint import checkpointed
 from evenflow.scan.dispatch import ENGINES, project, recordable, scan
+from evenflow.scan.storage import STORAGES
 
-__all__ = ["ENGINES", "checkpointed", "project", "recordable", "scan"]
+__all__ = ["ENGINES", "STORAGES", "checkpointed", "project", "recordable", "scan"]

@@ -34,24 +34,27 @@ def scan(
     batch_sizes: Sequence[int] | None = None,
     tap: Tensor | None = None,
     engine: str = "auto",
+    storage: torch.dtype | None = None,
 ) -> tuple[Tensor, ...]:
     """Every state of `cell` over the steps of `a`; shapes and arguments as in `reference.scan`.
 
     Args:
         engine: ``"auto"``, the fastest there is; ``"torch"``, the fused scan in torch operations, without compiled
             code; ``"reference"``, the loop itself.
+        storage: the dtype in which the states, and what else the way back needs of every step, are kept.
 
     The recurrence runs in the dtype of its recurrent matrix, autocast or not: errors of half precision would
     accumulate over the steps.
     """
     dtype = weights["weight_hh"].dtype
     with torch.autocast(a.device.type, enabled=False):
-        a, state = a.to(dtype), tuple(s.to(dtype) for s in state)
+        a, state = a.to(storage or dtype), tuple(s.to(dtype) for s in state)
         # What reaches a context unit directly, and what by way of h, is told apart in the loop alone.
         apart = isinstance(cell, SCRN) and tap is not None
         if engine != "reference" and not apart and (run := fused(cell)) is not None:
             return run(cell, a, state, weights, batch_sizes, tap, engine)
-        return reference.scan(cell, a, state, weights, batch_sizes, tap)
+        states = reference.scan(cell, a.to(dtype), state, weights, batch_sizes, tap)
+        return states if storage is None else tuple(s.to(storage) for s in states)
 
 
 def fused(cell: Cell):  # type: ignore[no-untyped-def]
@@ -95,7 +98,8 @@ def _scrn(
     none = (None,) * 4
     slow = map(_one_model, (into_s, torch.diag(weights["rate"]), s0))
     s = elman.scan(*slow, *none, "identity", batch_sizes, engine)[0].squeeze(0)
-    members = (into_h + s @ weights["weight_hs"].mT, weights["weight_hh"], h0, None, None, weights.get("activation"))
+    into_h = into_h + s @ weights["weight_hs"].to(s.dtype).mT
+    members = (into_h, weights["weight_hh"], h0, None, None, weights.get("activation"))
     h = elman.scan(*map(_one_model, members), None, cell.activation.key, batch_sizes, engine)[0].squeeze(0)
     return (torch.cat([h, s], -1),)
 

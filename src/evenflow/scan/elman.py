@@ -17,9 +17,10 @@ from evenflow.scan import elman_native, elman_torch
 from evenflow.scan.choice import choose
 from evenflow.scan.cuda import elman as elman_cuda
 from evenflow.scan.operator import eager, operator
+from evenflow.scan.storage import widened
 
 
-def _forward(
+def _run_forward(
     a: Tensor,
     weight: Tensor,
     h0: Tensor,
@@ -40,7 +41,7 @@ def _forward(
     return run.forward(*(None if v is None else v.contiguous() for v in members), activation, batch_sizes)
 
 
-def _backward(
+def _run_backward(
     grad: Tensor,
     states: Tensor,
     kept: Tensor,
@@ -62,6 +63,10 @@ def _backward(
     run = choose(engine, weight, members, elman_native, elman_cuda, elman_torch)
     ready = (None if v is None else v.contiguous() for v in members)
     return run.backward(*ready, activation, batch_sizes, want_state_gradient)
+
+
+_forward = widened(_run_forward, (0, 0))
+_backward = widened(_run_backward, (1, 3, 4, 5, 6, 7, 1))
 
 
 def _fake(a: Tensor, weight, h0, alpha, beta, parameter, tap, activation: str, batch_sizes, engine):  # type: ignore[no-untyped-def]

@@ -12,9 +12,10 @@ from evenflow.scan import gru_native, gru_torch
 from evenflow.scan.choice import choose
 from evenflow.scan.cuda import gru as gru_cuda
 from evenflow.scan.operator import eager, operator
+from evenflow.scan.storage import widened
 
 
-def _forward(
+def _run_forward(
     a: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -32,7 +33,7 @@ def _forward(
     return run.forward(*(None if v is None else v.contiguous() for v in members), batch_sizes)
 
 
-def _backward(
+def _run_backward(
     grad: Tensor,
     states: Tensor,
     kept: Tensor,
@@ -49,6 +50,10 @@ def _backward(
     members = (grad, states, kept, weight, h0)
     run = choose(engine, weight, members, gru_native, gru_cuda, gru_torch)
     return run.backward(*(v.contiguous() for v in members), batch_sizes, want_state_gradient)
+
+
+_forward = widened(_run_forward, (0, 0))
+_backward = widened(_run_backward, (1, 3, 3, 4, 1))
 
 
 def _fake(a: Tensor, weight, bias, h0: Tensor, tap, batch_sizes, engine):  # type: ignore[no-untyped-def]

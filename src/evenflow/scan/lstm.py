@@ -15,9 +15,10 @@ from evenflow.scan import lstm_native, lstm_torch
 from evenflow.scan.choice import choose
 from evenflow.scan.cuda import lstm as lstm_cuda
 from evenflow.scan.operator import eager, operator
+from evenflow.scan.storage import widened
 
 
-def _forward(
+def _run_forward(
     a: Tensor,
     weight: Tensor,
     h0: Tensor,
@@ -37,7 +38,7 @@ def _forward(
     return run.forward(*(None if v is None else v.contiguous() for v in members), batch_sizes)
 
 
-def _backward(
+def _run_backward(
     grad_h: Tensor | None,
     grad_c: Tensor | None,
     h: Tensor,
@@ -62,6 +63,10 @@ def _backward(
     run = choose(engine, weight, members, lstm_native, lstm_cuda, lstm_torch)
     ready = (None if v is None else v.contiguous() for v in members)
     return run.backward(*ready, truncated, batch_sizes, want_state_gradient)
+
+
+_forward = widened(_run_forward, (0, 0, 0))
+_backward = widened(_run_backward, (4, 5, 6, 7, 8, 2))
 
 
 def _fake(a: Tensor, weight, h0: Tensor, c0, peephole, tap, truncated, batch_sizes, engine):  # type: ignore[no-untyped-def]

@@ -27,8 +27,8 @@ class Tile:
         tensor: the product runs on tensor cores, rows in multiples of 8, lanes in whole warps; `held` then counts
             fragments of four weights. See `tensor.cuh`.
         scatter: on tensor cores and with mail, blocks send each other sums instead of states; see `scatter.cuh`.
-        ring: on tensor cores, weights that are not held come from device memory at every step, through this many slots of
-            shared memory; 0 keeps them there.
+        ring: on tensor cores, weights that are not held come from device memory at every step, through this many slots
+            of shared memory; 0 keeps them there.
     """
 
     blocks: int

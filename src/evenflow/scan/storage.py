@@ -1,0 +1,30 @@
+"""Half precision as a way to store numbers: a recurrence on them runs in single precision all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+STORAGES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+HALF = tuple(STORAGES.values())
+
+
+def widened(run: Callable[..., Any], likes: Sequence[int]) -> Callable[..., Any]:
+    """`run` in float32 wherever some of its tensors are in half precision.
+
+    Args:
+        likes: for each result the argument whose dtype it is stored in.
+    """
+
+    def wide(*given: Any) -> Any:
+        if not any(isinstance(v, Tensor) and v.dtype in HALF for v in given):
+            return run(*given)
+        results = run(*(v.float() if isinstance(v, Tensor) and v.dtype in HALF else v for v in given))
+        # Of what is not there the gradient is empty, in no dtype that matters.
+        stored = (given[like] for like in likes)
+        return tuple(r if v is None else r.to(v.dtype) for r, v in zip(results, stored, strict=True))
+
+    return wide
