@@ -40,9 +40,11 @@ GOALS = {
     ("gru", 128, 50): (0.6, None),
     ("gru", 256, 50): (0.2, None),
     ("gru", 512, 50): (0.2, None),
+    ("gru", 1024, 50): (0.2, None),
     ("lstm", 128, 50): (0.6, None),
     ("lstm", 256, 50): (0.2, None),
     ("lstm", 512, 50): (0.2, None),
+    ("lstm", 1024, 50): (0.2, None),
 }
 POPULATIONS = {16: 2.5, 32: 4.0}
 WITH: dict[str, dict[str, Any]] = {
