@@ -30,9 +30,7 @@ def slopes(results: tuple[Tensor, ...], layer: nn.Module, weights: list[Tensor],
     return [f for f in found if f is not None]
 
 
-def check(
-    layer: Recurrent, shape: tuple[int, ...], states: tuple[tuple[int, ...], ...] = (), final: bool = True
-) -> None:
+def check(layer: Recurrent, shape: tuple[int, ...], *states: tuple[int, ...], final: bool = True) -> None:
     """Passes with other inputs and weights each time, beside the same passes run plainly."""
     for n in range(PASSES):
         given = [torch.randn(s, device="cuda", requires_grad=True) for s in (shape, *states)]
