@@ -3,8 +3,8 @@
     python benchmarks/goals_cuda.py [--out benchmarks/results] [--quick] [--only "lstm H=512" populations taps]
 
 A pass is what a layer does in training: input projection (width 2), map, recurrence, and all gradients; T = 784,
-float32, TF32 off. Each is timed twice: as Python hands it over, kernel by kernel ("eager"), and recorded as a CUDA
-graph ("graph"), as `fit` runs it; cuDNN likewise. A ratio is a pass over cuDNN's pass timed the same way. "alone" is
+float32, TF32 off. Each is timed twice: called from Python ("eager", where a layer replays what it has recorded of
+itself), and recorded as a CUDA graph as a whole ("graph"), as `fit` runs it; cuDNN likewise. A ratio is a pass over cuDNN's pass timed the same way. "alone" is
 the recurrence without map and projection. Medians, in milliseconds, to goals-cuda.json.
 """
 
@@ -28,7 +28,7 @@ from evenflow.maps.recorded import uncollected
 from evenflow.population import Population
 from evenflow.scan.elman import elman
 
-STEPS, INPUT, ROUNDS, WARM = 784, 2, 15, 6
+STEPS, INPUT, ROUNDS, WARM = 784, 2, 15, 9
 # Kind, H, B: the largest ratio to cuDNN's RNN, GRU or LSTM of the same size, with a map and alone.
 GOALS = {
     ("rnn", 128, 50): (0.65, None),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -21,9 +22,9 @@ SAME = 1e-6
 class Rerun(replayed.Recording):
     """Runs the pass in place of a replay, and keeps what it needs for the way back as a recording does: once."""
 
-    def __init__(self, run: replayed.Pass, given: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+    def __init__(self, run: partial[tuple[Tensor, ...]], given: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
         self.serial, self._waiting = 0, lambda: None
-        self._run, self._weights = weakref.WeakMethod(run), weights  # like a recording it does not know its layer
+        self._layer, self._weights = weakref.ref(run.args[0]), weights  # like a recording it does not keep its layer
         self._given = [v.detach().clone().requires_grad_(v.requires_grad) for v in given]
 
     def run(self, given: Sequence[Tensor], ticket: object) -> tuple[Tensor, ...]:
@@ -31,9 +32,9 @@ class Rerun(replayed.Recording):
             for own, value in zip(self._given, given, strict=True):
                 own.copy_(value)
         with torch.enable_grad():
-            run = self._run()
-            assert run is not None
-            self._results = run(*self._given)
+            layer = self._layer()
+            assert layer is not None
+            self._results = replayed.passed(layer, self._weights, *self._given)
         self.serial += 1
         self._waiting = weakref.ref(ticket)
         return tuple(result.detach().clone() for result in self._results)
@@ -56,7 +57,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def passed(layer: Recurrent, *given: Tensor) -> tuple[Tensor, ...] | None:
-    return replayed.replay(layer, layer._flat, 1, given)
+    return replayed.replay(layer, 1, given)
 
 
 def x(*shape: int, grad: bool = False) -> Tensor:
@@ -147,7 +148,7 @@ def test_values_of_the_weights_may_change_and_their_place_may_not() -> None:
 
 def test_when_a_pass_runs_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, a = RNN(2, 4), x(5, 3, 2)
-    assert replayed.replay(layer, layer._flat, replayed.MOST_NUMBERS + 1, (a,)) is None
+    assert replayed.replay(layer, replayed.MOST_NUMBERS + 1, (a,)) is None
     assert passed(layer.double(), a.double()) is None
     layer = layer.float()
     with torch.nn.utils.parametrize.cached():
@@ -176,3 +177,17 @@ def test_layers_come_and_go() -> None:
     del layer
     gc.collect()
     assert len(replayed._layers) == before
+
+
+@pytest.mark.parametrize("map", ["free", "householder", "svd"])
+def test_a_pass_with_other_weights(map: str) -> None:
+    """What a recording runs: the layer's own pass, its parameters in other hands."""
+    layer, a = RNN(2, 4, map=map), x(5, 3, 2)
+    weights = [p.detach().requires_grad_() for p in layer.parameters()]
+    results = replayed.passed(layer, weights, a)
+    torch.testing.assert_close(results, layer._flat(a))
+    found = torch.autograd.grad(results[0].sum(), weights)
+    torch.testing.assert_close(found, torch.autograd.grad(layer(a)[0].sum(), list(layer.parameters())))
+    with torch.no_grad():
+        weights[0].add_(1)  # the same memory
+    torch.testing.assert_close(replayed.passed(layer, weights, a), layer._flat(a))

@@ -10,10 +10,12 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.utils import parametrize
 
 from evenflow.maps.recorded import settle, uncollected
@@ -22,9 +24,10 @@ from evenflow.scan.operator import plain_tensors
 
 CALLS_BEFORE = 6  # one more than `training.captured` waits: what records whole updates needs no recorded layers
 MOST = 4  # recordings of one layer
-MOST_NUMBERS = 2**24  # in the output: beyond that kernels run longer than it takes to start them
+MOST_NUMBERS = 2**25  # in the output: beyond that kernels run longer than it takes to start them
+MOST_MEMORY = 1 / 256  # of the GPU's, for the output; a recording holds several tensors as large
 
-Pass = Callable[..., Any]  # input and initial states to output and final states, all in one tuple
+Pass = Callable[..., Any]  # a list of weights, then input and initial states, to output and final states in one tuple
 
 
 class Recording:
@@ -33,7 +36,7 @@ class Recording:
     Args:
         run: the pass.
         given: its input and initial states.
-        weights: what else it reads, in place: they are the layer's own, and their values may change.
+        weights: what else it reads, where they lie: their values may change from replay to replay.
     """
 
     def __init__(self, run: Pass, given: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
@@ -45,14 +48,16 @@ class Recording:
         where: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
         with torch.inference_mode(False), torch.cuda.stream(stream), uncollected():
             own = [v.detach().clone().requires_grad_(v.requires_grad) for v in given]
-            moving = [v for v in (*own, *weights) if v.requires_grad and torch.is_grad_enabled()]
+            # Not the weights themselves: where an autograd graph of the caller's is still alive, theirs would meet it.
+            read = [v.detach().requires_grad_(v.requires_grad) for v in weights]
+            moving = [v for v in (*own, *read) if v.requires_grad and torch.is_grad_enabled()]
             for _ in range(2):  # libraries take their workspaces before anything is recorded
-                results = run(*own)
+                results = run(read, *own)
                 self._grads = [torch.zeros_like(result) for result in results]
                 if moving:
                     torch.autograd.grad(results, moving, self._grads, materialize_grads=True)
             with torch.cuda.graph(self._forward, **where):
-                results = run(*own)
+                results = run(read, *own)
             # Mostly the output alone is looked at, or the final states too.
             self._backward = []
             for count in (1, len(results)) if moving else ():
@@ -133,7 +138,8 @@ def _again(
         if not differentiable:
             own = [v.detach().requires_grad_(v.requires_grad) for v in own]
         moving = [v for v, want in zip((*own, *members[count:]), wanted, strict=True) if want]
-        pulled = [(result, grad) for result, grad in zip(run(*own), grads, strict=True) if grad is not None]
+        results = run(members[count:], *own)
+        pulled = [(result, grad) for result, grad in zip(results, grads, strict=True) if grad is not None]
         return torch.autograd.grad(
             [result for result, _ in pulled],
             moving,
@@ -164,26 +170,44 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
         return None
     states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
     size = input.numel() // layer.input_size * layer.hidden_size * len(layer._suffixes)
-    found = replay(layer, layer._flat, size, (input, *states))
+    found = replay(layer, size, (input, *states))
     if found is None:
         return None
     return found[0], found[1] if layer.cell.state_size == 1 else found[1:]
 
 
-def replay(layer: nn.Module, run: Pass, size: int, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
-    """The results of `run(*given)` by a recording, or None where there is none and it is to be run plainly.
+class _Flat(nn.Module):
+    """A layer from tensors to tensors, as a module, which is what torch can lend other weights."""
+
+    layer: Any
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        return self.layer._flat(*given)
+
+
+def passed(layer: nn.Module, weights: Sequence[Tensor], *given: Tensor) -> tuple[Tensor, ...]:
+    """The pass of a layer with these weights in the place of its parameters."""
+    names = [f"layer.{name}" for name, _ in layer.named_parameters()]
+    return functional_call(_Flat(layer), dict(zip(names, weights, strict=True)), given)
+
+
+def replay(layer: nn.Module, size: int, given: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+    """The results of a layer's pass by a recording, or None where there is none and it is to be run plainly.
 
     Args:
-        layer: whose pass it is.
         size: numbers in its output.
         given: input and initial states on a GPU.
     """
-    if size > MOST_NUMBERS or not plain_tensors(given) or torch.cuda.is_current_stream_capturing():
+    device = given[0].device
+    if size > _most(device) or not plain_tensors(given) or torch.cuda.is_current_stream_capturing():
         return None
     if torch.is_autocast_enabled("cuda") or torch.is_anomaly_enabled() or parametrize._cache_enabled:
         return None
     weights = list(layer.parameters())
-    device = given[0].device
     if any(v.device != device or v.dtype != torch.float32 for v in (*given, *weights)):
         return None
     places = tuple(weight.data_ptr() for weight in weights)
@@ -199,10 +223,17 @@ def replay(layer: nn.Module, run: Pass, size: int, given: Sequence[Tensor]) -> t
             known.entries[key] = found + 1
             return None
         recorded = sum(isinstance(entry, Recording) for entry in known.entries.values())
-        found = known.entries[key] = _record(run, given, weights) if recorded < MOST else None
+        found = known.entries[key] = _record(partial(passed, layer), given, weights) if recorded < MOST else None
     if found is None or not found.free:
         return None
-    return _Replayed.apply(run, found, len(given), *given, *weights)
+    return _Replayed.apply(partial(passed, layer), found, len(given), *given, *weights)
+
+
+def _most(device: torch.device) -> int:
+    """Numbers in the output of the longest pass that is recorded."""
+    if device.type != "cuda":
+        return MOST_NUMBERS
+    return min(MOST_NUMBERS, int(torch.cuda.get_device_properties(device).total_memory * MOST_MEMORY) // 4)
 
 
 def _record(run: Pass, given: Sequence[Tensor], weights: Sequence[Tensor]) -> Recording | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -15,13 +16,19 @@ from evenflow.scan import recordable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-CLOSE = {"atol": 1e-5, "rtol": 1e-4}  # float32; a recorded exponential map may sum in another order
+CLOSE = 2e-5  # of ‖expected‖: float32, and a recorded exponential map takes more squarings
 PASSES = replayed.CALLS_BEFORE + 4
 
 
 def recordings(layer: nn.Module) -> int:
     known = replayed._layers.get(layer)
     return 0 if known is None else sum(isinstance(e, replayed.Recording) for e in known.entries.values())
+
+
+def assert_same(found: Sequence[Tensor], expected: Sequence[Tensor], where: str = "") -> None:
+    for n, (one, other) in enumerate(zip(found, expected, strict=True)):
+        off = ((one - other).norm() / other.norm().clamp(min=1e-6)).item()
+        assert off < CLOSE, f"{where} item {n} is off by {off:.1e}"
 
 
 def slopes(results: tuple[Tensor, ...], layer: nn.Module, weights: list[Tensor], *more: Tensor) -> list[Tensor]:
@@ -40,9 +47,9 @@ def check(layer: Recurrent, shape: tuple[int, ...], *states: tuple[int, ...], fi
         plain = layer._flat(*given)
         count = len(plain) if final else 1
         weights = [torch.randn_like(r) for r in plain[:count]]
-        torch.testing.assert_close(found, plain, **CLOSE)
+        assert_same(found, plain, f"pass {n}")
         one, other = (slopes(r[:count], layer, weights, *given) for r in (found, plain))
-        torch.testing.assert_close(one, other, **CLOSE, msg=lambda m, n=n: f"pass {n}: {m}")
+        assert_same(one, other, f"way back {n}")
         with torch.no_grad():
             for p in layer.parameters():
                 p.add_(0.01 * torch.randn_like(p))
@@ -101,7 +108,7 @@ def test_two_passes_before_one_way_back() -> None:
         found = layer(x)[0].square().sum() + layer(y)[0].sum()
         plain = layer._passed(x, None)[0].square().sum() + layer._passed(y, None)[0].sum()
         one, other = (torch.autograd.grad(v, [x, y, *layer.parameters()]) for v in (found, plain))
-        torch.testing.assert_close(one, other, **CLOSE)
+        assert_same(one, other)
     assert recordings(layer) == 1
 
 
@@ -113,11 +120,11 @@ def test_moved_loaded_and_in_inference_mode() -> None:
             found = layer(x)[0]
     layer.load_state_dict(other.state_dict())
     with torch.no_grad():
-        torch.testing.assert_close(layer(x)[0], layer._passed(x, None)[0], **CLOSE)
+        assert_same(layer(x)[:1], layer._passed(x, None)[:1])
         with torch.inference_mode():
-            torch.testing.assert_close(layer(x)[0], layer._passed(x, None)[0], **CLOSE)
+            assert_same(layer(x)[:1], layer._passed(x, None)[:1])
         layer.cpu().cuda()
-        torch.testing.assert_close(layer(x)[0], layer._passed(x, None)[0], **CLOSE)
+        assert_same(layer(x)[:1], layer._passed(x, None)[:1])
     assert found.shape == (9, 4, 16)
 
 

@@ -134,13 +134,13 @@ GRU_FORWARD: Table = (
     (256, _mail(*_rows(Tile(8, 16, 2, 4), 4, 8), Tile(8, 16, 2, 16, held=2))),
     (384, (_tensor(16, 128, 16, 8),)),
     (512, (_tensor(16, 256, 32, 8, held=25),)),
-    (1024, (_tensor(16, 128, 16, 8, held=8, ring=13),)),
+    (1024, (_tensor(16, 128, 16, 8, held=8, ring=9),)),
 )
 GRU_BACKWARD: Table = (
     *GRU_FORWARD[:2],
     (256, (_tensor(16, 128, 16, 8, scatter=True), _tensor(8, 128, 16, 8, scatter=True))),
     (512, (_tensor(16, 128, 16, 8, held=31, scatter=True),)),
-    (1024, (_tensor(16, 128, 16, 8, held=5, scatter=True, ring=12),)),
+    (1024, (_tensor(16, 128, 16, 8, held=5, scatter=True, ring=7),)),
 )
 LSTM_FORWARD: Table = (
     (64, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
@@ -149,7 +149,7 @@ LSTM_FORWARD: Table = (
     (256, _mail(Tile(8, 16, 2, 4), Tile(8, 16, 2, 8, held=3))),
     (384, (_tensor(16, 128, 8, 8),)),
     (512, (_tensor(16, 128, 16, 8, held=31),)),
-    (1024, (_tensor(16, 128, 16, 8, held=8, ring=11),)),
+    (1024, (_tensor(16, 128, 16, 8, held=8, ring=6),)),
 )
 LSTM_BACKWARD: Table = (
     *LSTM_FORWARD[:3],
