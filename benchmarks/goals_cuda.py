@@ -4,8 +4,9 @@
 
 A pass is what a layer does in training: input projection (width 2), map, recurrence, and all gradients; T = 784,
 float32, TF32 off. Each is timed twice: called from Python ("eager", where a layer replays what it has recorded of
-itself), and recorded as a CUDA graph as a whole ("graph"), as `fit` runs it; cuDNN likewise. A ratio is a pass over cuDNN's pass timed the same way. "alone" is
-the recurrence without map and projection. Medians, in milliseconds, to goals-cuda.json.
+itself), and recorded as a CUDA graph as a whole ("graph"), as `fit` runs it; cuDNN likewise. A ratio is a pass over
+cuDNN's pass timed the same way. "alone" is the recurrence without map and projection. Medians, in milliseconds, to
+goals-cuda.json.
 """
 
 from __future__ import annotations
