@@ -60,7 +60,11 @@ def check(layer: Recurrent, shape: tuple[int, ...], *states: tuple[int, ...], fi
 @pytest.mark.parametrize("name", systems())
 def test_every_system(name: str, final: bool) -> None:
     layer = create(name, 3, 16).cuda()
-    if not isinstance(layer, Recurrent) or type(layer).forward is not Recurrent.forward or not recordable(layer.cell):
+    if (
+        not isinstance(layer, Recurrent)
+        or type(layer).forward is not Recurrent.forward
+        or not recordable(layer.cell, 7)
+    ):
         pytest.skip(f"{name} is not recorded")
     check(layer, (7, 5, 3), final=final)
 
@@ -73,6 +77,10 @@ def test_every_system(name: str, final: bool) -> None:
 @pytest.mark.parametrize("kind", [RNN, LSTM])
 def test_forms_of_layers(kind: type[Recurrent], options: dict[str, object]) -> None:
     check(kind(3, 16, **options).cuda(), (7, 5, 3))
+
+
+def test_a_linear_layer() -> None:
+    check(RNN(3, 16, activation="identity").cuda(), (7, 5, 3))
 
 
 def test_initial_states_and_no_batch() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import GRU, LSTM, LSTM1997, SCRN, Cell, Elman, PeepholeLSTM, ScalarGated, State, Weights
 from evenflow.scan import elman, gru, linear, lstm, projection, reference
+from evenflow.scan.cuda import elman as elman_cuda
 
 ENGINES = ("auto", "torch", "reference")
 
@@ -64,9 +65,10 @@ def fused(cell: Cell):  # type: ignore[no-untyped-def]
     return FUSED.get(type(cell))
 
 
-def recordable(cell: Cell) -> bool:
-    """Whether a scan on a GPU is a few kernels that depend on shapes alone. A linear one looks at its powers first."""
-    return fused(cell) is not None and not (isinstance(cell, Elman) and cell.activation.key == "identity")
+def recordable(cell: Cell, steps: int) -> bool:
+    """Whether a scan on a GPU is a few kernels that depend on shapes alone. A long linear one looks at its powers."""
+    linear = isinstance(cell, Elman) and cell.activation.key == "identity"
+    return fused(cell) is not None and not (linear and steps > elman_cuda.STEPS_TO_BEGIN)
 
 
 def _elman(
