@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 from evenflow import replayed
@@ -155,8 +156,37 @@ def test_when_a_pass_runs_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
         assert passed(layer, a) is None
     with torch.autograd.detect_anomaly(check_nan=False):
         assert passed(layer, a) is None
+    with torch.autograd.graph.save_on_cpu():
+        assert passed(layer, a) is None
+    hook = layer.register_forward_pre_hook(lambda module, given: None)
+    assert passed(layer, a) is None
+    hook.remove()
+    assert passed(layer, a) is not None
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert passed(layer, a) is None
+
+
+def test_another_cell_is_another_pass() -> None:
+    layer, a = RNN(2, 4, leak=0.5), x(5, 3, 2)
+    for leak in (0.5, 0.2):
+        layer.cell.alpha, layer.cell.beta = leak, 1 - leak
+        with torch.no_grad():
+            found = replayed.replay_layer(layer, a, None)
+            torch.testing.assert_close(found[0], layer._passed(a, None)[0])
+    assert len(replayed._layers[layer].entries) == 2
+
+
+def test_checkpointed_by_torch() -> None:
+    """Both times it runs it must save the same tensors."""
+    layer, a = RNN(2, 4), x(5, 3, 2, grad=True)
+
+    def run(a: Tensor) -> Tensor:
+        return (replayed.replay_layer(layer, a, None) or layer._passed(a, None))[0]
+
+    for _ in range(3):
+        (found,) = torch.autograd.grad(torch.utils.checkpoint.checkpoint(run, a, use_reentrant=False).sum(), a)
+        (plain,) = torch.autograd.grad(layer._passed(a, None)[0].sum(), a)
+        torch.testing.assert_close(found, plain)
 
 
 def test_a_few_calls_are_made_first_and_a_few_shapes_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from evenflow.checks import whole_number
 if TYPE_CHECKING:
     from rich.table import Table
 
-WARM_UP = {"cpu": 1, "cuda": 5}  # on a GPU a map is recorded at its fourth call
+WARM_UP = {"cpu": 1, "cuda": 8}  # on a GPU a layer is recorded at its seventh call
 
 
 @dataclass

@@ -1,0 +1,135 @@
+"""One layer's passes as recorded CUDA graphs, and what autograd is told of them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenflow.maps.recorded import uncollected
+
+Pass = Callable[..., Any]  # a list of weights, then input and initial states, to output and final states in one tuple
+
+
+class Recording:
+    """The passes of one layer at one set of shapes, ready to be replayed on the stream they were recorded for.
+
+    Args:
+        run: the pass.
+        given: its input and initial states.
+        weights: what else it reads, where they lie: their values may change from replay to replay.
+    """
+
+    def __init__(self, run: Pass, given: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+        self.serial = 0  # counts replays: what the last one kept for the way back is in the recording's memory
+        self._waiting: Callable[[], object] = lambda: None
+        self._forward = torch.cuda.CUDAGraph()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        where: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
+        with torch.inference_mode(False), torch.cuda.stream(stream), uncollected():
+            own = [v.detach().clone().requires_grad_(v.requires_grad) for v in given]
+            # Not the weights themselves: where an autograd graph of the caller's is still alive, theirs would meet it.
+            read = [v.detach().requires_grad_(v.requires_grad) for v in weights]
+            moving = [v for v in (*own, *read) if v.requires_grad and torch.is_grad_enabled()]
+            for _ in range(2):  # libraries take their workspaces before anything is recorded
+                results = run(read, *own)
+                self._grads = [torch.zeros_like(result) for result in results]
+                if moving:
+                    torch.autograd.grad(results, moving, self._grads, materialize_grads=True)
+            with torch.cuda.graph(self._forward, **where):
+                results = run(read, *own)
+            # Mostly the output alone is looked at, or the final states too.
+            self._backward = []
+            for count in (1, len(results)) if moving else ():
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=self._forward.pool(), **where):
+                    slopes = torch.autograd.grad(
+                        results[:count], moving, self._grads[:count], retain_graph=count == 1, materialize_grads=True
+                    )
+                    # In one piece, so that they are copied out in one piece.
+                    flat = torch.cat([slope.flatten() for slope in slopes])
+                self._backward.append((graph, flat))
+        torch.cuda.current_stream().wait_stream(stream)
+        # Without the autograd graph, which knows the layer. What it kept stays in the memory that the recordings own.
+        self._given, self._results = [v.detach() for v in own], [result.detach() for result in results]
+        self._shapes = [v.shape for v in moving]
+        self._zero = [True] * len(self._grads)
+
+    @property
+    def free(self) -> bool:
+        """Whether no pass waits for its way back, or was dropped without one."""
+        return self._waiting() is None
+
+    def run(self, given: Sequence[Tensor], ticket: object) -> tuple[Tensor, ...]:
+        """The results; `ticket` lives as long as the way back may still be asked for."""
+        torch._foreach_copy_(self._given, list(given))
+        self._forward.replay()
+        self.serial += 1
+        self._waiting = weakref.ref(ticket)
+        return tuple(result.clone() for result in self._results)  # the next replay writes over the originals
+
+    def pull(self, grads: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        """The gradients by all that moves."""
+        for i, grad in enumerate(grads):
+            if grad is not None:
+                self._grads[i].copy_(grad)
+            elif not self._zero[i]:
+                self._grads[i].zero_()
+            self._zero[i] = grad is None
+        graph, flat = self._backward[any(grad is not None for grad in grads[1:])]
+        graph.replay()
+        self.serial += 1  # it writes over what the forward replay kept, so a second pull starts from the beginning
+        self._waiting = lambda: None
+        pieces = flat.clone().split([shape.numel() for shape in self._shapes])
+        return tuple(piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True))
+
+
+class _Ticket:
+    pass
+
+
+class Replayed(torch.autograd.Function):
+    """A pass by a recording: `apply(run, recording, count, *given, *weights)`, where `count` are given."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Pass, recording: Recording, count: int, *members: Tensor) -> tuple[Tensor, ...]:
+        ctx.ticket = _Ticket()
+        results = recording.run(members[:count], ctx.ticket)
+        ctx.run, ctx.recording, ctx.count, ctx.serial = run, recording, count, recording.serial
+        ctx.save_for_backward(*members)
+        ctx.set_materialize_grads(False)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        members = ctx.saved_tensors
+        wanted = ctx.needs_input_grad[3:]
+        if ctx.serial == ctx.recording.serial and not torch.is_grad_enabled():
+            found = iter(ctx.recording.pull(grads))
+        else:  # another pass was made since, or a gradient of this gradient is wanted: from the beginning
+            found = iter(_again(ctx.run, members, ctx.count, wanted, grads))
+        return None, None, None, *(next(found) if want else None for want in wanted)
+
+
+def _again(
+    run: Pass, members: Sequence[Tensor], count: int, wanted: Sequence[bool], grads: Sequence[Tensor | None]
+) -> tuple[Tensor, ...]:
+    differentiable = torch.is_grad_enabled()
+    with torch.enable_grad():
+        own = members[:count]
+        if not differentiable:
+            own = [v.detach().requires_grad_(v.requires_grad) for v in own]
+        moving = [v for v, want in zip((*own, *members[count:]), wanted, strict=True) if want]
+        results = run(members[count:], *own)
+        pulled = [(result, grad) for result, grad in zip(results, grads, strict=True) if grad is not None]
+        return torch.autograd.grad(
+            [result for result, _ in pulled],
+            moving,
+            [grad for _, grad in pulled],
+            create_graph=differentiable,
+            materialize_grads=True,
+        )
