@@ -28,7 +28,7 @@ class Rerun(replayed.Recording):
         self._layer, self._weights = weakref.ref(run.args[0]), weights  # like a recording it does not keep its layer
         self._given = [v.detach().clone().requires_grad_(v.requires_grad) for v in given]
 
-    def run(self, given: Sequence[Tensor], ticket: object) -> tuple[Tensor, ...]:
+    def run(self, given: Sequence[Tensor], ticket: object) -> tuple[tuple[Tensor, ...], int]:
         with torch.no_grad():
             for own, value in zip(self._given, given, strict=True):
                 own.copy_(value)
@@ -38,9 +38,11 @@ class Rerun(replayed.Recording):
             self._results = replayed.passed(layer, self._weights, *self._given)
         self.serial += 1
         self._waiting = weakref.ref(ticket)
-        return tuple(result.detach().clone() for result in self._results)
+        return tuple(result.detach().clone() for result in self._results), self.serial
 
-    def pull(self, grads: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def pull(self, serial: int, grads: Sequence[Tensor | None]) -> tuple[Tensor, ...] | None:
+        if serial != self.serial:
+            return None
         self.serial += 1
         self._waiting = lambda: None
         moving = [v for v in (*self._given, *self._weights) if v.requires_grad]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ class Recording:
 
     def __init__(self, run: Pass, given: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
         self.serial = 0  # counts replays: what the last one kept for the way back is in the recording's memory
+        self._lock = threading.Lock()  # of several threads, one at a time copies in, replays and copies out
         self._waiting: Callable[[], object] = lambda: None
         self._forward = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream()
@@ -64,27 +66,32 @@ class Recording:
         """Whether no pass waits for its way back, or was dropped without one."""
         return self._waiting() is None
 
-    def run(self, given: Sequence[Tensor], ticket: object) -> tuple[Tensor, ...]:
-        """The results; `ticket` lives as long as the way back may still be asked for."""
-        torch._foreach_copy_(self._given, list(given))
-        self._forward.replay()
-        self.serial += 1
-        self._waiting = weakref.ref(ticket)
-        return tuple(result.clone() for result in self._results)  # the next replay writes over the originals
+    def run(self, given: Sequence[Tensor], ticket: object) -> tuple[tuple[Tensor, ...], int]:
+        """The results and their serial; `ticket` lives as long as the way back may still be asked for."""
+        with self._lock:
+            torch._foreach_copy_(self._given, list(given))
+            self._forward.replay()
+            self.serial += 1
+            self._waiting = weakref.ref(ticket)
+            # The next replay writes over the originals.
+            return tuple(result.clone() for result in self._results), self.serial
 
-    def pull(self, grads: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """The gradients by all that moves."""
-        for i, grad in enumerate(grads):
-            if grad is not None:
-                self._grads[i].copy_(grad)
-            elif not self._zero[i]:
-                self._grads[i].zero_()
-            self._zero[i] = grad is None
-        graph, flat = self._backward[any(grad is not None for grad in grads[1:])]
-        graph.replay()
-        self.serial += 1  # it writes over what the forward replay kept, so a second pull starts from the beginning
-        self._waiting = lambda: None
-        pieces = flat.clone().split([shape.numel() for shape in self._shapes])
+    def pull(self, serial: int, grads: Sequence[Tensor | None]) -> tuple[Tensor, ...] | None:
+        """The gradients by all that moves; None where what the run with this serial kept is written over."""
+        with self._lock:
+            if serial != self.serial:
+                return None
+            for i, grad in enumerate(grads):
+                if grad is not None:
+                    self._grads[i].copy_(grad)
+                elif not self._zero[i]:
+                    self._grads[i].zero_()
+                self._zero[i] = grad is None
+            graph, flat = self._backward[any(grad is not None for grad in grads[1:])]
+            graph.replay()
+            self.serial += 1  # it writes over what the forward replay kept, so a second pull starts from the beginning
+            self._waiting = lambda: None
+            pieces = flat.clone().split([shape.numel() for shape in self._shapes])
         return tuple(piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True))
 
 
@@ -98,8 +105,8 @@ class Replayed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: Pass, recording: Recording, count: int, *members: Tensor) -> tuple[Tensor, ...]:
         ctx.ticket = _Ticket()
-        results = recording.run(members[:count], ctx.ticket)
-        ctx.run, ctx.recording, ctx.count, ctx.serial = run, recording, count, recording.serial
+        results, ctx.serial = recording.run(members[:count], ctx.ticket)
+        ctx.run, ctx.recording, ctx.count = run, recording, count
         ctx.save_for_backward(*members)
         ctx.set_materialize_grads(False)
         return results
@@ -108,10 +115,10 @@ class Replayed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         members = ctx.saved_tensors
         wanted = ctx.needs_input_grad[3:]
-        if ctx.serial == ctx.recording.serial and not torch.is_grad_enabled():
-            found = iter(ctx.recording.pull(grads))
-        else:  # another pass was made since, or a gradient of this gradient is wanted: from the beginning
-            found = iter(_again(ctx.run, members, ctx.count, wanted, grads))
+        pulled = None if torch.is_grad_enabled() else ctx.recording.pull(ctx.serial, grads)
+        if pulled is None:  # a gradient of this gradient is wanted, or another pass was made since: from the beginning
+            pulled = _again(ctx.run, members, ctx.count, wanted, grads)
+        found = iter(pulled)
         return None, None, None, *(next(found) if want else None for want in wanted)
 
 

@@ -46,7 +46,7 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     if torch.compiler.is_compiling() or layer._taps is not None or layer.checkpoint_every is not None:
         return None
     drops = layer.training and layer.dropout and layer.num_layers > 1  # each pass another mask
-    if layer.engine != "auto" or drops or not recordable(layer.cell, max(input.shape[:-1])):
+    if layer.engine != "auto" or drops or not input.numel() or not recordable(layer.cell, max(input.shape[:-1])):
         return None
     states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
     size = input.numel() // layer.input_size * layer.hidden_size * len(layer._suffixes)

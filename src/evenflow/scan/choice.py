@@ -13,11 +13,16 @@ from evenflow.scan import native
 _said: set[str] = set()
 
 
+def compiled() -> bool:
+    """Whether compiled code and kernels are wanted: not where ``EVENFLOW_NATIVE=0`` says so."""
+    return os.environ.get("EVENFLOW_NATIVE", "1") != "0"
+
+
 def choose(
     engine: str,
     weight: Tensor,
     members: tuple[Tensor | None, ...],
-    compiled: ModuleType,
+    native_code: ModuleType,
     gpu: ModuleType,
     plain: ModuleType,
 ) -> ModuleType:
@@ -26,10 +31,10 @@ def choose(
     ``engine="auto"`` takes the fastest; anything else means torch operations. Where a GPU has to do without its kernels
     the reason is said, once per reason and process.
     """
-    if engine != "auto" or os.environ.get("EVENFLOW_NATIVE", "1") == "0":
+    if engine != "auto" or not compiled():
         return plain
     if native.runs(*members):
-        return compiled
+        return native_code
     if not weight.is_cuda:
         return plain
     why = gpu.missing(weight, *members)

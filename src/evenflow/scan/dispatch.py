@@ -10,6 +10,7 @@ from torch import Tensor
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import GRU, LSTM, LSTM1997, SCRN, Cell, Elman, PeepholeLSTM, ScalarGated, State, Weights
 from evenflow.scan import elman, gru, linear, lstm, projection, reference
+from evenflow.scan.choice import compiled
 from evenflow.scan.cuda import elman as elman_cuda
 
 ENGINES = ("auto", "torch", "reference")
@@ -68,7 +69,7 @@ def fused(cell: Cell):  # type: ignore[no-untyped-def]
 def recordable(cell: Cell, steps: int) -> bool:
     """Whether a scan on a GPU is a few kernels that depend on shapes alone. A long linear one looks at its powers."""
     linear = isinstance(cell, Elman) and cell.activation.key == "identity"
-    return fused(cell) is not None and not (linear and steps > elman_cuda.STEPS_TO_BEGIN)
+    return fused(cell) is not None and compiled() and not (linear and steps > elman_cuda.STEPS_TO_BEGIN)
 
 
 def _elman(
