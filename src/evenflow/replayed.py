@@ -7,7 +7,6 @@ replay and a copy out. The recording calls the layer's own code, so there is no 
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Hashable, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
-from evenflow.maps.recorded import settle
+from evenflow.maps.recorded import attempt, familiar
 from evenflow.recording import Pass, Recording, Replayed
 from evenflow.scan import recordable
 from evenflow.scan.operator import plain_tensors
@@ -34,7 +33,7 @@ class _Known:
 
     def __init__(self, places: Hashable) -> None:
         self.places = places
-        self.entries: dict[Hashable, int | Recording | None] = {}
+        self.entries: dict[Hashable, Any] = {}
 
 
 # Outside of the layers, which are copied and pickled.
@@ -100,16 +99,11 @@ def replay(
     moving = torch.is_grad_enabled() and tuple(v.requires_grad for v in (*given, *weights))
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     key = (stream, layer.training, *settings, moving, *(v.shape for v in given))
-    found = known.entries.get(key, 0)
-    if isinstance(found, int):
-        if found < CALLS_BEFORE:
-            known.entries[key] = found + 1
-            return None
-        recorded = sum(isinstance(entry, Recording) for entry in known.entries.values())
-        found = known.entries[key] = _record(partial(passed, layer), given, weights) if recorded < MOST else None
+    run = partial(passed, layer)
+    found = familiar(known.entries, key, CALLS_BEFORE, MOST, lambda: _record(run, given, weights))
     if found is None or not found.free:
         return None
-    return Replayed.apply(partial(passed, layer), found, len(given), *given, *weights)
+    return Replayed.apply(run, found, len(given), *given, *weights)
 
 
 def _disturbed(layer: nn.Module) -> bool:
@@ -128,11 +122,4 @@ def _most(device: torch.device) -> int:
 
 
 def _record(run: Pass, given: Sequence[Tensor], weights: Sequence[Tensor]) -> Recording | None:
-    try:
-        with torch.cuda.device(given[0].device):
-            return Recording(run, given, weights)
-    except RuntimeError as error:
-        settle()
-        reason = str(error).split("\n")[0]
-        warnings.warn(f"a layer runs without a CUDA graph, kernel by kernel: {reason}", RuntimeWarning, stacklevel=2)
-        return None
+    return attempt(lambda: Recording(run, given, weights), given[0].device, "a layer runs")

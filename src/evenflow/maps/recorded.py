@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 CALLS_BEFORE = 3  # so that a matrix wanted once is not recorded
 MOST = 4  # recordings of one map: shapes, dtypes and streams beyond these run without
+
+R = TypeVar("R")
 
 
 @contextmanager
@@ -123,24 +125,39 @@ def replay(map: Map, raw: tuple[Tensor, ...]) -> Tensor | None:
     if map.outgrown:
         map.recordings.clear()
         map.recordings[key] = CALLS_BEFORE
-    found = map.recordings.get(key, 0)
-    if isinstance(found, int):
-        if found < CALLS_BEFORE:
-            map.recordings[key] = found + 1
-            return None
-        recorded = sum(isinstance(entry, Recording) for entry in map.recordings.values())
-        found = map.recordings[key] = _record(map, raw) if recorded < MOST else None
+    found = familiar(map.recordings, key, CALLS_BEFORE, MOST, lambda: _record(map, raw))
     return None if found is None else _Replayed.apply(map, found, *raw)
 
 
 def _record(map: Map, raw: tuple[Tensor, ...]) -> Recording | None:
+    return attempt(lambda: Recording(map, raw), raw[0].device, f"{type(map).__name__} runs")
+
+
+def familiar(known: dict[Any, Any], key: Hashable, calls: int, most: int, make: Callable[[], R | None]) -> R | None:
+    """What was made for this key, once it had come up `calls` times; None before that, and where `most` were made.
+
+    Args:
+        known: by key how often it came up, what was made, or None where nothing could be; kept between calls.
+    """
+    found = known.get(key, 0)
+    if isinstance(found, int):
+        if found < calls:
+            known[key] = found + 1
+            return None
+        made = sum(entry is not None and not isinstance(entry, int) for entry in known.values())
+        found = known[key] = make() if made < most else None
+    return found
+
+
+def attempt(record: Callable[[], R], device: torch.device, what: str) -> R | None:
+    """A recording, or None with a warning that begins with `what` where it breaks off."""
     try:
-        with torch.cuda.device(raw[0].device):
-            return Recording(map, raw)
+        with torch.cuda.device(device):
+            return record()
     except RuntimeError as error:
         settle()
         reason = str(error).split("\n")[0]
-        warnings.warn(f"{type(map).__name__} runs without a CUDA graph, kernel by kernel: {reason}", stacklevel=2)
+        warnings.warn(f"{what} without a CUDA graph, kernel by kernel: {reason}", RuntimeWarning, stacklevel=3)
         return None
 
 

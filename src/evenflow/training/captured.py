@@ -6,7 +6,6 @@ graph hands over all of them at once. The recording runs the same code, so there
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as tree
 
-from evenflow.maps.recorded import settle, uncollected
+from evenflow.maps.recorded import attempt, familiar, uncollected
 
 CALLS_BEFORE = 5  # so that libraries have their workspaces and optimisers their state, and a short run is not recorded
 BRANCHES = 8  # of a recording that run beside each other
@@ -35,20 +34,14 @@ class Captured:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self._known: dict[Hashable, int | _Recording | None] = {}
+        self._known: dict[Hashable, Any] = {}
 
     def __call__(self, key: Hashable, *given: Any) -> Any:
         """The work done once. `key` is what it depends on besides `given`, which is tensors in tuples and lists."""
         leaves, form = tree.tree_flatten(given)
         full = (key, form, *((v.shape, v.dtype) for v in leaves))
-        known = self._known.get(full, 0)
-        if isinstance(known, int):
-            if known < CALLS_BEFORE:
-                self._known[full] = known + 1
-                return self._work(key, *given)
-            recorded = sum(isinstance(entry, _Recording) for entry in self._known.values())
-            known = self._known[full] = _record(self._work, key, given) if recorded < MOST else None
-        return self._work(key, *given) if known is None else known.replay(leaves)
+        found = familiar(self._known, full, CALLS_BEFORE, MOST, lambda: _record(self._work, key, given))
+        return self._work(key, *given) if found is None else found.replay(leaves)
 
 
 class _Recording:
@@ -70,13 +63,7 @@ class _Recording:
 
 
 def _record(work: Work, key: Hashable, given: tuple[Any, ...]) -> _Recording | None:
-    try:
-        return _Recording(work, key, given)
-    except RuntimeError as error:
-        settle()
-        reason = str(error).split("\n")[0]
-        warnings.warn(f"updates run without a CUDA graph, kernel by kernel: {reason}", RuntimeWarning, stacklevel=2)
-        return None
+    return attempt(lambda: _Recording(work, key, given), torch.device("cuda"), "updates run")
 
 
 def side_by_side(works: Sequence[Callable[[], R]]) -> list[R]:
