@@ -210,7 +210,7 @@ def test_a_map_that_cannot_be_recorded_runs_all_the_same():
     map, raw = Unrecordable(4).cuda(), torch.randn(4, 4, device="cuda", requires_grad=True)
     for _ in range(3):
         map(raw)
-    with pytest.warns(UserWarning, match="Unrecordable runs without a CUDA graph"):
+    with pytest.warns(RuntimeWarning, match="Unrecordable runs without a CUDA graph"):
         map(raw)
     map(raw).sum().backward()
     assert (raw.grad == 2).all()

@@ -1,4 +1,4 @@
-"""When something is recorded: what maps, layers and updates share. The recordings themselves are tested in tests/gpu."""
+"""When something is recorded, which maps, layers and updates share; recordings themselves are tested in tests/gpu."""
 
 from __future__ import annotations
 
