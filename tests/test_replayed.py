@@ -15,6 +15,7 @@ from torch import Tensor
 
 from evenflow import replayed
 from evenflow.layers import LSTM, RNN
+from evenflow.probes.local_steps import listen
 from evenflow.recurrent import Recurrent
 
 SAME = 1e-6
@@ -160,6 +161,10 @@ def test_when_a_pass_runs_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
         assert passed(layer, a) is None
     with torch.autograd.graph.save_on_cpu():
         assert passed(layer, a) is None
+    with listen(layer) as runs:
+        assert passed(layer, a) is None
+        layer(a)
+    assert len(runs) == 1
     hook = layer.register_forward_pre_hook(lambda module, given: None)
     assert passed(layer, a) is None
     hook.remove()

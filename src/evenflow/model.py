@@ -92,7 +92,12 @@ class SequenceModel(nn.Module):
         else:
             h, state = self.layer(x, state)
         seen = h if self.readout == "every" else self._last(h, lengths)
-        return self.output(self.drop_output(seen).to(self.output.weight.dtype)), state
+        return self.read(seen), state
+
+    def read(self, seen: Tensor) -> Tensor:
+        """The readout of states, which may be stored in half precision."""
+        stored = getattr(self.layer, "storage", None) is not None
+        return self.output(self.drop_output(seen.float() if stored else seen))
 
     def _last(self, h: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:

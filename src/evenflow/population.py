@@ -120,7 +120,7 @@ class _Padded(nn.Module):
             seen = h[-1]
         else:
             seen = h.gather(0, (lengths - 1).view(1, -1, 1).expand(1, -1, h.shape[-1]))[0]
-        return model.output(model.drop_output(seen).to(model.output.weight.dtype)), state
+        return model.read(seen), state
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:

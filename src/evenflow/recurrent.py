@@ -200,7 +200,8 @@ class Recurrent(Pickled):
         with nullcontext() if storage is None else torch.autocast(x.device.type, storage):
             a = project(self.cell, x, weights, self.engine)
         states = scan(self.cell, a, tuple(state), weights, sizes, tap, self.engine, storage)
-        return states[0], *(sequences.last(s) if storage is None else sequences.last(s).to(x.dtype) for s in states)
+        ends = (sequences.last(s) for s in states)
+        return states[0], *(ends if storage is None else (end.to(weights["weight_hh"].real.dtype) for end in ends))
 
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
         if hx is None:

@@ -110,6 +110,8 @@ def _disturbed(layer: nn.Module) -> bool:
     """Whether something has a say in the pass that a recording would not hear."""
     if torch.is_autocast_enabled("cuda") or torch.is_anomaly_enabled() or parametrize._cache_enabled:
         return True
+    if "_run" in vars(layer):  # a probe listens to every direction's run
+        return True
     # A hook before the pass may put weights in place, and those of `torch.utils.checkpoint` count what is saved.
     return bool(layer._forward_pre_hooks) or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
-from evenflow import SequenceModel, create, systems
+from evenflow import SequenceModel, create, systems, tasks
 from evenflow.gated_feedback import GatedFeedbackRNN
 from evenflow.layers import GRU, LSTM, RNN
 from evenflow.population import Population
 from evenflow.recurrent import Recurrent
+from evenflow.training import fit
 
 CLOSE = {"atol": 0.05, "rtol": 0.05}  # bfloat16 has three digits, and rounds every step's input
 STORED = 0.6  # of the bytes in float32, weights and input included
@@ -102,6 +103,20 @@ def test_models_and_populations() -> None:
         assert alone.dtype == torch.float32
         torch.testing.assert_close(output, alone, **CLOSE)
     outputs.sum().backward()
+
+
+@pytest.mark.parametrize("listener", ["probes", "penalty", "simplex", "hessian-free"])
+def test_what_listens_to_the_states(listener: str) -> None:
+    """Two layers, so that one reads what the other has stored."""
+    settings = {
+        "probes": {"probe_every": 1},
+        "penalty": {"penalty": "stabilizer(1) + norm_preserving(1)"},
+        "simplex": {"optimizer": "temporal-simplex"},
+        "hessian-free": {"optimizer": "hessian-free"},
+    }[listener]
+    model = SequenceModel(create("sgornn", 2, 4, num_layers=2, storage="bfloat16"), 1)
+    fit(model, tasks.make("adding", length=6), steps=2, batch_size=3, progress=False, device="cpu", **settings)
+    assert all(p.isfinite().all() for p in model.parameters())
 
 
 def test_what_cannot_be() -> None:

@@ -96,7 +96,9 @@ def _noting(layer: Recurrent, runs: list[Run]) -> Iterator[None]:
     def noted(x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None) -> tuple[Tensor, ...]:
         states = run(x, index, sequences, state)
         tap = layer._taps[-1] if layer._taps is not None else None
-        runs.append(Run(layer, index, x, states[0], None if state is None else state[0], sequences, tap))
+        # What is stored in half precision is looked at in the layer's own.
+        seen, h = (x, states[0]) if layer.storage is None else (x.to(states[1].dtype), states[0].to(states[1].dtype))
+        runs.append(Run(layer, index, seen, h, None if state is None else state[0], sequences, tap))
         return states
 
     layer._run = noted  # type: ignore[method-assign]
