@@ -123,6 +123,18 @@ def test_pulled_twice_and_not_differentiated_again() -> None:
         slope.square().sum().backward()
 
 
+def test_many_gradients_side_by_side() -> None:
+    layer, a = RNN(2, 4), x(5, 3, 2, grad=True)
+    found, plain = passed(layer, a), layer._flat(a)
+    assert found is not None
+    grads = torch.randn(6, *plain[0].shape)
+    one, other = (
+        torch.autograd.grad(results[0], a, grads, is_grads_batched=True, retain_graph=True)[0]
+        for results in (found, plain)
+    )
+    torch.testing.assert_close(one, other, rtol=SAME, atol=SAME)
+
+
 def test_weights_changed_before_the_way_back_are_an_error() -> None:
     layer, a = RNN(2, 4), x(5, 3, 2, grad=True)
     found = passed(layer, a)

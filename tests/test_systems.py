@@ -379,3 +379,16 @@ def test_a_gradient_of_the_gradient_is_right_or_refused(name):
     layer.engine = "reference"
     if name != "lstm-1997":  # its gradient is cut off, so it is nobody's slope
         assert torch.autograd.gradgradcheck(lambda x: layer(x)[0], x)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch runs them one by one
+@pytest.mark.parametrize("name", systems())
+def test_many_gradients_side_by_side(name):
+    """As a Jacobian by `torch.autograd.functional.jacobian(..., vectorize=True)` asks for them."""
+    layer = create(name, 3, 4).double()
+    x = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True)
+    output = layer(x)[0]
+    grads = torch.randn(3, *output.shape, dtype=torch.float64)
+    found = torch.autograd.grad(output, x, grads, is_grads_batched=True, retain_graph=True)[0]
+    alone = [torch.autograd.grad(output, x, grad, retain_graph=True)[0] for grad in grads]
+    torch.testing.assert_close(found, torch.stack(alone), **SAME)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from evenflow.maps.recorded import uncollected
+from evenflow.scan.operator import plain_tensors
 
 Pass = Callable[..., Any]  # a list of weights, then input and initial states, to output and final states in one tuple
 
@@ -115,8 +116,10 @@ class Replayed(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         members = ctx.saved_tensors
         wanted = ctx.needs_input_grad[3:]
-        pulled = None if torch.is_grad_enabled() else ctx.recording.pull(ctx.serial, grads)
-        if pulled is None:  # a gradient of this gradient is wanted, or another pass was made since: from the beginning
+        again = torch.is_grad_enabled() or not plain_tensors(grads)
+        pulled = None if again else ctx.recording.pull(ctx.serial, grads)
+        if pulled is None:
+            # Another pass was made since, or a gradient of this one, or many side by side, is wanted: run it again.
             pulled = _again(ctx.run, members, ctx.count, wanted, grads)
         found = iter(pulled)
         return None, None, None, *(next(found) if want else None for want in wanted)

@@ -84,7 +84,9 @@ def plain_tensors(given: Sequence[Any]) -> bool:
         return False
     if torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
         return False
-    return all(not isinstance(v, Tensor) or type(v) in (Tensor, Parameter) for v in given)
+    tensors = [v for v in given if isinstance(v, Tensor)]
+    # The last kind are those of `torch.autograd.grad` with `is_grads_batched`.
+    return all(type(v) in (Tensor, Parameter) and not torch._C._functorch.is_legacy_batchedtensor(v) for v in tensors)
 
 
 def _refuse(ctx: Any, *grads: Tensor | None) -> Any:
