@@ -195,6 +195,17 @@ def test_another_cell_is_another_pass() -> None:
     assert len(replayed._layers[layer].entries) == 2
 
 
+def test_another_margin_is_another_pass() -> None:
+    layer, a = RNN(2, 4, map="svd", margin=0.1), x(5, 3, 2)
+    spectrum = layer.parametrizations.weight_hh_l0[0].spectrum
+    with torch.no_grad():
+        layer.parametrizations.weight_hh_l0.original2.normal_()
+        for spectrum.margin in (0.1, 0.5):
+            found = replayed.replay_layer(layer, a, None)
+            torch.testing.assert_close(found[0], layer._passed(a, None)[0])
+    assert len(replayed._layers[layer].entries) == 2
+
+
 def test_checkpointed_by_torch() -> None:
     """Both times it runs it must save the same tensors."""
     layer, a = RNN(2, 4), x(5, 3, 2, grad=True)

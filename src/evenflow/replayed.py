@@ -49,7 +49,8 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
         return None
     states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
     size = input.numel() // layer.input_size * layer.hidden_size * len(layer._suffixes)
-    found = replay(layer, size, (input, *states), (type(layer.cell).__name__, *vars(layer.cell).values()))
+    maps = [chain[0].extra_repr() for chain in getattr(layer, "parametrizations", {}).values()]
+    found = replay(layer, size, (input, *states), (type(layer.cell).__name__, *vars(layer.cell).values(), *maps))
     if found is None:
         return None
     return found[0], found[1] if layer.cell.state_size == 1 else found[1:]

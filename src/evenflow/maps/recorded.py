@@ -121,7 +121,8 @@ def replay(map: Map, raw: tuple[Tensor, ...]) -> Tensor | None:
     if any(type(r) not in (Tensor, torch.nn.Parameter) for r in raw):  # vmap and the like bring tensors of their own
         return None
     device = raw[0].device
-    key = (torch._C._cuda_getCurrentRawStream(device.index), device, raw[0].dtype, *(r.shape for r in raw))
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    key = (stream, device, map.extra_repr(), raw[0].dtype, *(r.shape for r in raw))  # a margin may be changed later
     if map.outgrown:
         map.recordings.clear()
         map.recordings[key] = CALLS_BEFORE
