@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
+from types import FrameType, FunctionType
 
 import pytest
 import torch
 
 from evenflow.training import NonFiniteLoss, Run, train
 from evenflow.training import lengthening as room
-from evenflow.training.alarm import TimeUp, alarm
+from evenflow.training.alarm import TimeUp, _elsewhere, alarm
 from evenflow.training.lengthening import advance, read_score
 from evenflow.training.watching import step_of_run
 
@@ -173,3 +175,20 @@ def test_a_divergence_alone_is_no_error(tmp_path):
     advance([bad], [tmp_path / "run"])
     with pytest.raises(NonFiniteLoss):
         train(bad, progress=False)
+
+
+def test_an_alarm_gives_back_gradients_that_torch_had_off():
+    """An exception on the way into `no_grad` leaves them off for ever."""
+    with pytest.raises(TimeUp), alarm(100):
+        torch.set_grad_enabled(False)
+        raise TimeUp
+    assert torch.is_grad_enabled()
+
+
+def test_an_alarm_does_not_ring_inside_of_torch():
+    def here() -> FrameType:
+        return sys._getframe()
+
+    within = FunctionType(here.__code__, {"__name__": "torch.autograd.grad_mode", "sys": sys})
+    assert not _elsewhere(here())
+    assert _elsewhere(within())

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+import torch
+
 # Where a run may be stopped: among its updates, with its folder open and someone to note the interruption and close it.
 LOOPS = (("evenflow.training.loop", "run"), ("evenflow.training.population", "run"))
 WAIT = 0.02  # seconds until it looks again for such a place
@@ -38,7 +40,7 @@ def alarm(seconds: float | None, since: float | None = None) -> Iterator[Callabl
             raise TimeUp
 
     def ring(number: int, frame: FrameType | None) -> None:
-        if _training(frame):
+        if _training(frame) and not _elsewhere(frame):
             signal.setitimer(signal.ITIMER_REAL, AGAIN)
             raise TimeUp
         signal.setitimer(signal.ITIMER_REAL, WAIT)
@@ -47,6 +49,7 @@ def alarm(seconds: float | None, since: float | None = None) -> Iterator[Callabl
     if not rings or threading.current_thread() is not threading.main_thread():
         yield check
         return
+    gradients = torch.is_grad_enabled()
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, max(end - now, WAIT))
     try:
@@ -54,6 +57,12 @@ def alarm(seconds: float | None, since: float | None = None) -> Iterator[Callabl
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        torch.set_grad_enabled(gradients)
+
+
+def _elsewhere(frame: FrameType | None) -> bool:
+    """Whether the frame is torch's own: stopped while it enters `no_grad`, torch would never leave it."""
+    return frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "contextlib")
 
 
 def _training(frame: FrameType | None) -> bool:
