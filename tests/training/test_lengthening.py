@@ -179,9 +179,13 @@ def test_a_divergence_alone_is_no_error(tmp_path):
 
 def test_an_alarm_gives_back_gradients_that_torch_had_off():
     """An exception on the way into `no_grad` leaves them off for ever."""
-    with pytest.raises(TimeUp), alarm(100):
+
+    def struck() -> None:
         torch.set_grad_enabled(False)
         raise TimeUp
+
+    with pytest.raises(TimeUp), alarm(100):
+        struck()
     assert torch.is_grad_enabled()
 
 
