@@ -96,8 +96,9 @@ class SequenceModel(nn.Module):
 
     def read(self, seen: Tensor) -> Tensor:
         """The readout of states, which may be stored in half precision."""
-        stored = getattr(self.layer, "storage", None) is not None
-        return self.output(self.drop_output(seen.float() if stored else seen))
+        if getattr(self.layer, "storage", None) is not None:
+            seen = seen.to(next(self.layer.parameters()).dtype)
+        return self.output(self.drop_output(seen))
 
     def _last(self, h: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:

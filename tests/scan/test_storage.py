@@ -82,6 +82,15 @@ def test_the_state_is_in_single_precision(stored: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("kind", LAYERS.values(), ids=LAYERS)
+def test_layers_in_double_precision(kind: type[Recurrent]) -> None:
+    model = SequenceModel(kind(2, 4, storage="bfloat16"), 3).double()
+    output, _ = model(torch.randn(5, 2, 2, dtype=torch.float64))
+    assert output.dtype == torch.float64
+    output.sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float64 for p in model.parameters())
+
+
+@pytest.mark.parametrize("kind", LAYERS.values(), ids=LAYERS)
 def test_stacked_both_ways_packed_and_compiled(kind: type[Recurrent]) -> None:
     layer = kind(3, 8, num_layers=2, bidirectional=True, storage="bfloat16")
     sequences = [torch.randn(n, 3) for n in (2, 5, 4)]

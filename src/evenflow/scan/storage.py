@@ -13,7 +13,7 @@ HALF = tuple(STORAGES.values())
 
 
 def widened(run: Callable[..., Any], likes: Sequence[int]) -> Callable[..., Any]:
-    """`run` in float32 wherever some of its tensors are in half precision.
+    """`run` in float32, or float64 where others are, wherever some of its tensors are in half precision.
 
     Args:
         likes: for each result the argument whose dtype it is stored in.
@@ -22,7 +22,9 @@ def widened(run: Callable[..., Any], likes: Sequence[int]) -> Callable[..., Any]
     def wide(*given: Any) -> Any:
         if not any(isinstance(v, Tensor) and v.dtype in HALF for v in given):
             return run(*given)
-        results = run(*(v.float() if isinstance(v, Tensor) and v.dtype in HALF else v for v in given))
+        double = any(isinstance(v, Tensor) and v.dtype == torch.float64 for v in given)
+        full = torch.float64 if double else torch.float32
+        results = run(*(v.to(full) if isinstance(v, Tensor) and v.dtype in HALF else v for v in given))
         # Of what is not there the gradient is empty, in no dtype that matters.
         stored = (given[like] for like in likes)
         return tuple(r if v is None else r.to(v.dtype) for r, v in zip(results, stored, strict=True))
