@@ -11,6 +11,7 @@ from torch import Tensor
 from evenflow.maps import residual
 from evenflow.maps.differentiated import ieee_products
 from evenflow.optim import stiefel
+from evenflow.optim.recorded_step import replay
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 # How far from orthonormal a parameter may be when it is handed over: a rounded float32 matrix is nearer.
@@ -30,6 +31,11 @@ class Geodesic(torch.optim.Optimizer):
         if not 0 <= defaults["lr"] < float("inf"):
             raise ValueError(f"lr must be a number of at least 0, got {defaults['lr']!r}")
         super().__init__(params, defaults)
+        self._recordings: dict[Any, Any] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._recordings = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -64,16 +70,34 @@ class Geodesic(torch.optim.Optimizer):
         states = [self.state[p] for p in parameters]
         for state in states:
             state["step"] = state.get("step", 0) + 1
-        M, G = (_stacked(members) for members in (parameters, [p.grad for p in parameters]))
-        with ieee_products(M):  # TF32, where the user has allowed it, cannot hold an orthonormal column
-            M = self._moved(M, G, states, group, parameters[0].shape)
+        grads: list[Tensor] = [p.grad for p in parameters]  # type: ignore[misc]
+        numbers = self._numbers(states, group, parameters[0])
+
+        def moved(grads: list[Tensor], states: list[dict[str, Any]], numbers: tuple[Any, ...]) -> Tensor:
+            return self._moved(_stacked(parameters), _stacked(grads), states, group, parameters[0].shape, numbers)
+
+        with ieee_products(parameters[0]):  # TF32, where the user has allowed it, cannot hold an orthonormal column
+            fixed = tuple(group.get(name) for name in self.defaults if name != "lr")
+            M = replay(self._recordings, moved, parameters, grads, states, numbers, fixed)
+            if M is None:
+                M = moved(grads, states, numbers)
             # A recording is made at one step and runs at all that follow, so it does what any of them needs.
             if stiefel.recording(M) or any(state["step"] % POLISH_EVERY == 0 for state in states):
                 M = stiefel.polish(M)
         _put(M, parameters)
 
+    def _numbers(self, states: list[dict[str, Any]], group: dict[str, Any], like: Tensor) -> tuple[Any, ...]:
+        """What changes from step to step and is no tensor, for `_half_step`; first half of the rate."""
+        return (group["lr"] / 2,)
+
     def _moved(
-        self, M: Tensor, G: Tensor, states: list[dict[str, Any]], group: dict[str, Any], shape: torch.Size
+        self,
+        M: Tensor,
+        G: Tensor,
+        states: list[dict[str, Any]],
+        group: dict[str, Any],
+        shape: torch.Size,
+        numbers: tuple[Any, ...],
     ) -> Tensor:
         """M after a step; M and G are ``(B, n, p)``, `shape` is one parameter's own.
 
@@ -81,10 +105,10 @@ class Geodesic(torch.optim.Optimizer):
         V = M S, which needs no carrying and half the products.
         """
         if M.shape[-2] == M.shape[-1]:
-            S = self._half_step(stiefel.skew(M, G), Tensor.mul_, states, group, shape)
+            S = self._half_step(stiefel.skew(M, G), Tensor.mul_, states, group, shape, numbers)
             return stiefel.turned(M, S)
         tangent = stiefel.canonical_gradient(M, G)
-        V = self._half_step(tangent, lambda V, share: stiefel.carry(M, V, share), states, group, shape)
+        V = self._half_step(tangent, lambda V, share: stiefel.carry(M, V, share), states, group, shape, numbers)
         return stiefel.tangent_step(M, V)
 
     def _half_step(
@@ -94,6 +118,7 @@ class Geodesic(torch.optim.Optimizer):
         states: list[dict[str, Any]],
         group: dict[str, Any],
         shape: torch.Size,
+        numbers: tuple[Any, ...],
     ) -> Tensor:
         """Half of the tangent to step along, in new memory, from that of the gradient and what is kept.
 
@@ -138,13 +163,19 @@ class GeodesicSGD(Geodesic):
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
     def _moved(
-        self, M: Tensor, G: Tensor, states: list[dict[str, Any]], group: dict[str, Any], shape: torch.Size
+        self,
+        M: Tensor,
+        G: Tensor,
+        states: list[dict[str, Any]],
+        group: dict[str, Any],
+        shape: torch.Size,
+        numbers: tuple[Any, ...],
     ) -> Tensor:
         if group["momentum"]:
-            return super()._moved(M, G, states, group, shape)
+            return super()._moved(M, G, states, group, shape, numbers)
         if M.shape[-2] == M.shape[-1]:
-            return stiefel.turned(M, stiefel.skew(M, G).mul_(group["lr"] / 2))
-        return stiefel.cayley_step(M, group["lr"] / 2 * G)  # no tangent is needed
+            return stiefel.turned(M, stiefel.skew(M, G).mul_(numbers[0]))
+        return stiefel.cayley_step(M, numbers[0] * G)  # no tangent is needed
 
     def _half_step(
         self,
@@ -153,11 +184,12 @@ class GeodesicSGD(Geodesic):
         states: list[dict[str, Any]],
         group: dict[str, Any],
         shape: torch.Size,
+        numbers: tuple[Any, ...],
     ) -> Tensor:
         velocity = kept(states, "velocity", gradient, shape)
         carry(velocity, group["momentum"]).add_(gradient)
         keep(states, "velocity", velocity)
-        return group["lr"] / 2 * velocity
+        return numbers[0] * velocity
 
 
 def kept(states: list[dict[str, Any]], name: str, like: Tensor, shape: Iterable[int]) -> Tensor:

@@ -43,6 +43,11 @@ class GeodesicAdam(Geodesic):
             raise ValueError(f"eps must be above 0, got {eps!r}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
+    def _numbers(self, states: list[dict[str, Any]], group: dict[str, Any], like: Tensor) -> tuple[Any, ...]:
+        root, first = (_correction(beta, states, like) for beta in reversed(group["betas"]))
+        root = root**0.5
+        return group["lr"] / 2 * root / first, group["eps"] * root
+
     def _half_step(
         self,
         gradient: Tensor,
@@ -50,6 +55,7 @@ class GeodesicAdam(Geodesic):
         states: list[dict[str, Any]],
         group: dict[str, Any],
         shape: torch.Size,
+        numbers: tuple[Any, ...],
     ) -> Tensor:
         beta1, beta2 = group["betas"]
         # The same for a tangent T = M S and for S itself at a square M, which only turns it.
@@ -59,9 +65,8 @@ class GeodesicAdam(Geodesic):
         second.mul_(beta2).addcmul_(norm, norm, value=(1 - beta2) / shape[-2:].numel())
         keep(states, "first", first)
         keep(states, "second", second)
-        root = _correction(beta2, states, norm) ** 0.5
-        rate = group["lr"] / 2 * root / _correction(beta1, states, norm)
-        return first / second.sqrt().add_(group["eps"] * root).div_(rate)
+        rate, floor = numbers
+        return first / second.sqrt().add_(floor).div_(rate)
 
 
 def _correction(beta: float, states: list[dict[str, Any]], like: Tensor) -> Any:
@@ -69,4 +74,5 @@ def _correction(beta: float, states: list[dict[str, Any]], like: Tensor) -> Any:
     found = [1 - beta ** state["step"] for state in states]
     if len(set(found)) == 1:
         return found[0]
-    return like.new_tensor(found).repeat_interleave(len(like) // len(states)).view(-1, 1, 1)
+    models = like.shape[:-2].numel()
+    return torch.tensor(found, dtype=like.real.dtype, device=like.device).repeat_interleave(models).view(-1, 1, 1)

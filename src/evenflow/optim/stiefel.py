@@ -30,7 +30,7 @@ def cayley_step(M: Tensor, Z: Tensor) -> Tensor:
     n, p = M.shape[-2:]
     if n == p:
         return turned(M, skew(M, Z))
-    if 2 * p < n:
+    if narrow(M):
         U, V = torch.cat([Z, M], -1), torch.cat([M, -Z], -1)
         inside = torch.bmm(V.mH, U)
         right = inside[..., p:].clone()  # Vᴴ M
@@ -50,7 +50,7 @@ def tangent_step(M: Tensor, V: Tensor) -> Tensor:
         as in `cayley_step`.
     """
     W = torch.bmm(M.mH, V)  # skew but for rounding
-    if 2 * M.shape[-1] >= M.shape[-2]:
+    if not narrow(M):
         return cayley_step(M, torch.baddbmm(V, M, W, alpha=-0.5))
     N = torch.baddbmm(V, M, W, alpha=-1)
     R = torch.baddbmm(W - W.mH, N.mH, N, beta=0.5)
@@ -58,6 +58,11 @@ def tangent_step(M: Tensor, V: Tensor) -> Tensor:
     R.diagonal(dim1=-2, dim2=-1).add_(1)
     D = M - N
     return torch.baddbmm(D - N, D, torch.linalg.solve_ex(R, right)[0], alpha=-2)
+
+
+def narrow(M: Tensor) -> bool:
+    """Whether M has so few columns that its step is cheaper by a system of their number than of its rows'."""
+    return 2 * M.shape[-1] < M.shape[-2]
 
 
 def skew(M: Tensor, Z: Tensor) -> Tensor:
