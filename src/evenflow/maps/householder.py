@@ -59,16 +59,29 @@ class Householder(Differentiated):
         return reflections.vectors(raw, self.filled, self.reflectors, self.rows)
 
     def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        V = self.vectors(raw[0])
+        kernels = reflections.kernels(raw[0], self.reflectors)
+        if kernels is None:
+            return self.blocked_value(raw[0])
+        return kernels.value(self.rows, self.reflectors, raw[0]), (raw[0],)
+
+    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+        kernels = reflections.kernels(W, self.reflectors)
+        if kernels is None:
+            return (self.blocked_slope(G, *kept),)
+        return (kernels.slope(G, W, self.rows, self.reflectors, kept[0]),)
+
+    def blocked_value(self, raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The matrix by products of matrices, and what `blocked_slope` needs."""
+        V = self.vectors(raw)
         S, Y = reflections.compact(V)
         W = minus_mm(V.mT, Y)
         W.diagonal(dim1=-2, dim2=-1).add_(1)
         return W, (V, S, Y)
 
-    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
-        V, S, Y = kept
+    def blocked_slope(self, G: Tensor, V: Tensor, S: Tensor, Y: Tensor) -> Tensor:
+        """The gradient of the packed vectors."""
         dV = reflections.compact_slope(minus_mm(Y, G.mT), minus_mm(V, G), V, S, Y)
-        return (dV.flatten(-2).index_select(-1, self.filled),)
+        return dV.flatten(-2).index_select(-1, self.filled)
 
     def plain(self, *raw: Tensor) -> Tensor:
         V = self.vectors(raw[0])

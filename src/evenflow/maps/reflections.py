@@ -10,6 +10,9 @@ Reference: Joffrain et al. 2006; Zhang, Lei and Dhillon 2018.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
@@ -25,6 +28,15 @@ IN_PLACE = 1e-12
 def count(m: int, n: int) -> int:
     """How many numbers m reflections of n coordinates take."""
     return m * n - m * (m - 1) // 2
+
+
+def kernels(raw: Tensor, *counts: int) -> ModuleType | None:
+    """The CUDA kernels, where there is CUDA and triton, which torch for CUDA brings along, and reflections are few."""
+    if not raw.is_cuda or find_spec("triton") is None:
+        return None
+    from evenflow.maps import reflections_cuda
+
+    return reflections_cuda if all(1 <= m <= reflections_cuda.MOST for m in counts) else None
 
 
 def places(m: int, n: int) -> Tensor:

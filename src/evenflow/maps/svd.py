@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 from torch import Tensor
 
@@ -94,7 +96,28 @@ class SVD(Differentiated):
         (Su, Yu), (Sv, Yv) = reflections.compact(U), reflections.compact(V)
         return (U, V), (Su, Sv), (Yu, Yv)
 
+    def kernels(self, tensor: Tensor) -> ModuleType | None:
+        """The CUDA kernels, for square matrices."""
+        return reflections.kernels(tensor, self.m1, self.m2) if self.rows == self.columns else None
+
     def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        kernels = self.kernels(raw[0])
+        if kernels is None:
+            return self.blocked_value(*raw)
+        s = self.singular_values(*raw)
+        return kernels.value(self.rows, self.m1, raw[0], (self.m2, raw[1], s)), (*raw, s)
+
+    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+        kernels = self.kernels(W)
+        if kernels is None:
+            return self.blocked_slope(G, *kept)
+        u, v, p, s = kept
+        slopes = kernels.slope(G, W, self.rows, self.m1, u, (self.m2, v, s))
+        du, dv, ds = slopes.split([u.shape[-1], v.shape[-1], self.rank], -1)
+        return du, dv, ds * self.spectrum.slopes(p)
+
+    def blocked_value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The matrix by products of matrices, and what `blocked_slope` needs."""
         UV, S, Y = self.bases(*raw)
         s = self.singular_values(*raw)
         # A = diag(s) (I - VᵀYv)ᵀ, then W = (I - UᵀYu) A: nothing larger than n x n by m.
@@ -104,7 +127,8 @@ class SVD(Differentiated):
         sides = (UV, S, Y) if self.twins else (*UV, *S, *Y)
         return addmm(A, UV[0].mT, P, 1, -1), (raw[2], s, A, P, *sides)
 
-    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+    def blocked_slope(self, G: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of the free numbers."""
         p, s, A, P, *sides = kept
         UV, S, Y = sides if self.twins else (sides[:2], sides[2:4], sides[4:])
         UG = UV[0] @ G

@@ -1,0 +1,133 @@
+"""A few dozen reflections in one CUDA kernel: the matrix, and its gradient. Imported by `reflections` on CUDA alone.
+
+One program owns a few rows of the matrix and takes them through all reflections, each of which is a product of two
+vectors and a sum; rows do not wait for each other. The vectors are read where they lie, packed. All in float64, which
+costs nothing where a step waits for the one before. `Householder.blocked_value` and `SVD.blocked_value`, by products
+of matrices, are the twins.
+"""
+
+from __future__ import annotations
+
+import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from torch import Tensor
+
+# With more reflections on a side, products of matrices are faster than steps.
+MOST = 128
+
+
+@triton.jit
+def _vector(packed, i, n, j):  # type: ignore[no-untyped-def]
+    """Vector i as ``(1, N)``; it has the coordinates from i on."""
+    return tl.load(packed + (i * n - i * (i - 1) // 2 - i) + j, mask=(j >= i) & (j < n), other=0.0)
+
+
+@triton.jit
+def _factor(v):  # type: ignore[no-untyped-def]
+    """2/|v|², and 0 for a zero vector, which reflects nothing."""
+    square = tl.sum(v * v, 1)[:, None]
+    return tl.where(square > 0, 2 / square, 0.0)
+
+
+@triton.jit
+def _through(x, packed, m, n, j, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Rows x times all reflections, the first of them first or last."""
+    following = _vector(packed, 0 if FIRST else m - 1, n, j)
+    for step in range(m):
+        i = step if FIRST else m - 1 - step
+        v = following.to(tl.float64)
+        # On its way while this one is used; after the last, the first again.
+        following = _vector(packed, (i + 1 if FIRST else i + m - 1) % m, n, j)
+        x -= tl.sum(x * v, 1)[:, None] * _factor(v) * v
+    return x
+
+
+@triton.jit
+def _back(y, g, packed, slopes, m, n, j, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """`_through` undone for rows y and for their gradient g; the vectors' gradients, summed over rows, to `slopes`."""
+    following = _vector(packed, m - 1 if FIRST else 0, n, j)
+    for step in range(m):
+        i = m - 1 - step if FIRST else step
+        v = following.to(tl.float64)
+        following = _vector(packed, (i + m - 1 if FIRST else i + 1) % m, n, j)
+        factor = _factor(v)
+        a, b = tl.sum(y * v, 1)[:, None], tl.sum(g * v, 1)[:, None]
+        y -= factor * a * v  # a reflection undoes itself, and turns the sign of a
+        slope = tl.sum(factor * (a * g - b * y) - factor * factor * a * b * v, 0)[None, :]
+        tl.store(slopes + (i * n - i * (i - 1) // 2 - i) + j, slope, mask=(j >= i) & (j < n))
+        g -= factor * b * v
+    return y, g
+
+
+@triton.jit
+def _value(  # type: ignore[no-untyped-def]
+    u, v, s, out, m1, m2, n, count1, count2, N: tl.constexpr, ROWS: tl.constexpr, TWO: tl.constexpr
+):
+    model = tl.program_id(1)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    j = tl.arange(0, N)[None, :]
+    live = (row < n) & (j < n)
+    x = ((row == j) & live).to(tl.float64)
+    x = _through(x, u + model * count1, m1, n, j, True)
+    if TWO:
+        x *= tl.load(s + model * n + j, mask=j < n, other=0.0)
+        x = _through(x, v + model * count2, m2, n, j, False)
+    tl.store(out + model * n * n + row * n + j, x, mask=live)
+
+
+@triton.jit
+def _slope(  # type: ignore[no-untyped-def]
+    u, v, s, matrix, pull, parts, m1, m2, n, count1, count2, N: tl.constexpr, ROWS: tl.constexpr, TWO: tl.constexpr
+):
+    model = tl.program_id(1)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    j = tl.arange(0, N)[None, :]
+    live = (row < n) & (j < n)
+    u += model * count1
+    size = count1 + count2 + n if TWO else count1
+    parts += (model * tl.num_programs(0) + tl.program_id(0)) * size
+    y = tl.load(matrix + model * n * n + row * n + j, mask=live, other=0.0).to(tl.float64)
+    g = tl.load(pull + model * n * n + row * n + j, mask=live, other=0.0).to(tl.float64)
+    if TWO:
+        y, g = _back(y, g, v + model * count2, parts + count1, m2, n, j, False)
+        # Before the diagonal: not by division, since a singular value may be zero.
+        y = _through(((row == j) & live).to(tl.float64), u, m1, n, j, True)
+        tl.store(parts + count1 + count2 + j, tl.sum(g * y, 0)[None, :], mask=j < n)
+        g *= tl.load(s + model * n + j, mask=j < n, other=0.0)
+    y, g = _back(y, g, u, parts, m1, n, j, True)
+
+
+Right = tuple[int, Tensor, Tensor]  # of an SVD: how many reflections, their packed vectors, the singular values
+
+
+def value(n: int, m: int, u: Tensor, right: Right | None = None) -> Tensor:
+    """``H_n(u_n) ... H_k(u_k)`` ``(..., n, n)``, or that times diag(s) and the reflections of the right side.
+
+    Shapes:
+        u ``(..., mn - m(m-1)/2)``, v likewise, s ``(..., n)``.
+    """
+    out = u.new_empty(*u.shape[:-1], n, n)
+    grid, options = _shared_out(n, u.shape[:-1].numel())
+    m2, v, s = right or (0, u, u)
+    counts = (m, m2, n, u.shape[-1], v.shape[-1])
+    _value[grid](u.contiguous(), v.contiguous(), s.contiguous(), out, *counts, TWO=right is not None, **options)
+    return out
+
+
+def slope(G: Tensor, W: Tensor, n: int, m: int, u: Tensor, right: Right | None = None) -> Tensor:
+    """The gradients of u, or of u, v and s one after another, from the matrix W and its gradient G."""
+    grid, options = _shared_out(n, u.shape[:-1].numel())
+    m2, v, s = right or (0, u, u)
+    counts = (m, m2, n, u.shape[-1], v.shape[-1])
+    size = u.shape[-1] if right is None else u.shape[-1] + v.shape[-1] + n
+    parts = u.new_empty(*u.shape[:-1], grid[0], size)
+    given = (x.contiguous() for x in (u, v, s, W, G))
+    _slope[grid](*given, parts, *counts, TWO=right is not None, **options)
+    return parts.sum(-2)
+
+
+def _shared_out(n: int, models: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """How many programs, and what each of them is compiled for: a warp for every 128 coordinates."""
+    N = triton.next_power_of_2(n)
+    rows = 2 if N <= 128 else 4 if N <= 512 else 8
+    return (triton.cdiv(n, rows), models), {"N": N, "ROWS": rows, "num_warps": max(1, N // 128)}

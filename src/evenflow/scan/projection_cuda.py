@@ -1,0 +1,80 @@
+"""The input's share of every step where inputs are few: what costs is the pre-activations' way to and from memory.
+
+Imported by `projection` on CUDA alone. A product with an inner side of two is no work for a library of products: it
+took twice what writing the result takes, and its gradient three times what reading it does.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
+import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from torch import Tensor
+
+MOST = 16  # inputs: each is a pass over numbers in registers
+ROWS, WIDE = 128, 128  # of pre-activations for one program
+
+
+@triton.jit
+def _forward(  # type: ignore[no-untyped-def]
+    x, weight, bias, out, rows, wide, I: tl.constexpr, BIASED: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
+):
+    model = tl.program_id(2).to(tl.int64)
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    l = tl.program_id(1) * WIDE + tl.arange(0, WIDE)[None, :]
+    total = tl.zeros((ROWS, WIDE), out.dtype.element_ty)
+    if BIASED:
+        total += tl.load(bias + model * wide + l, mask=l < wide, other=0.0)
+    for i in tl.static_range(I):
+        w = tl.load(weight + (model * wide + l) * I + i, mask=l < wide, other=0.0)
+        total += tl.load(x + (model * rows + r) * I + i, mask=r < rows, other=0.0) * w
+    tl.store(out + (model * rows + r) * wide + l, total, mask=(r < rows) & (l < wide))
+
+
+@triton.jit
+def _backward(  # type: ignore[no-untyped-def]
+    d, x, parts, rows, wide, I: tl.constexpr, BIASED: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
+):
+    model = tl.program_id(2).to(tl.int64)
+    part = tl.program_id(0)
+    r = part * ROWS + tl.arange(0, ROWS)[:, None]
+    l = tl.program_id(1) * WIDE + tl.arange(0, WIDE)[None, :]
+    slope = tl.load(d + (model * rows + r) * wide + l, mask=(r < rows) & (l < wide), other=0.0)
+    parts += (model * tl.num_programs(0) + part) * (I + BIASED) * wide + l
+    for i in tl.static_range(I):
+        column = tl.load(x + (model * rows + r) * I + i, mask=r < rows, other=0.0)
+        tl.store(parts + i * wide, tl.sum(slope * column, 0)[None, :], mask=l < wide)
+    if BIASED:
+        tl.store(parts + I * wide, tl.sum(slope, 0)[None, :], mask=l < wide)
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x W' + b``, shapes as in `projection`."""
+    models, rows, inputs = x.shape
+    wide = weight.shape[1]
+    out = x.new_empty(models, rows, wide)
+    given = (weight if bias is None else bias).contiguous()
+    settings = {"I": inputs, "BIASED": bias is not None, "ROWS": ROWS, "WIDE": WIDE, "num_warps": 8}
+    _forward[_grid(x, wide)](x.contiguous(), weight.contiguous(), given, out, rows, wide, **settings)
+    return out
+
+
+def backward(d: Tensor, x: Tensor, biased: bool) -> tuple[Tensor, Tensor]:
+    """The gradients by weight and bias (empty where there is none), summed in one order always."""
+    models, rows, inputs = x.shape
+    wide = d.shape[-1]
+    grid = _grid(x, wide)
+    parts = x.new_empty(models, grid[0], inputs + biased, wide)
+    settings = {"I": inputs, "BIASED": biased, "ROWS": ROWS, "WIDE": WIDE, "num_warps": 8}
+    _backward[grid](d.contiguous(), x.contiguous(), parts, rows, wide, **settings)
+    both = parts.sum(1)
+    return both[:, :inputs].mT.contiguous(), both[:, inputs].contiguous() if biased else x.new_empty(0)
+
+
+def suits(x: Tensor) -> bool:
+    """Whether these kernels are for x ``(M, N, I)``."""
+    return 0 < x.shape[-1] <= MOST and x.shape[1] > 0 and x.dtype in (torch.float32, torch.float64)
+
+
+def _grid(x: Tensor, wide: int) -> tuple[int, int, int]:
+    return triton.cdiv(x.shape[1], ROWS), triton.cdiv(wide, WIDE), len(x)
