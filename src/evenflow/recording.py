@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.maps.recorded import uncollected
+from evenflow.maps.recorded import uncollected, watched
 from evenflow.scan.operator import plain_tensors
 
 Pass = Callable[..., Any]  # a list of weights, then input and initial states, to output and final states in one tuple
@@ -33,7 +33,7 @@ class Recording:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         where: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
-        with torch.inference_mode(False), torch.cuda.stream(stream), uncollected():
+        with torch.inference_mode(False), torch.cuda.stream(stream), uncollected(), watched():
             own = [v.detach().clone().requires_grad_(v.requires_grad) for v in given]
             # Not the weights themselves: where an autograd graph of the caller's is still alive, theirs would meet it.
             read = [v.detach().requires_grad_(v.requires_grad) for v in weights]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.utils import parametrize
 
+from evenflow.maps import Map
 from evenflow.maps.recorded import attempt, familiar
 from evenflow.recording import Pass, Recording, Replayed
 from evenflow.scan import recordable
@@ -49,8 +50,12 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
         return None
     states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
     size = input.numel() // layer.input_size * layer.hidden_size * len(layer._suffixes)
-    maps = [chain[0].extra_repr() for chain in getattr(layer, "parametrizations", {}).values()]
-    found = replay(layer, size, (input, *states), (type(layer.cell).__name__, *vars(layer.cell).values(), *maps))
+    made = [chain[0] for chain in getattr(layer, "parametrizations", {}).values()]
+    maps = [part for part in made if isinstance(part, Map)]
+    if any(map.outgrown() for map in maps):  # run plainly, each of them prepares for more
+        return None
+    settings = [*(part.extra_repr() for part in made), *(map.recorded_for for map in maps)]
+    found = replay(layer, size, (input, *states), (type(layer.cell).__name__, *vars(layer.cell).values(), *settings))
     if found is None:
         return None
     return found[0], found[1] if layer.cell.state_size == 1 else found[1:]

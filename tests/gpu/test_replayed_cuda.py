@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from evenflow import create, replayed, systems
 from evenflow.layers import LSTM, RNN
+from evenflow.maps import MAPS
 from evenflow.recurrent import Recurrent
 from evenflow.scan import recordable
+from evenflow.training.captured import Captured
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -155,3 +157,35 @@ def test_long_sequences_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> Non
     for _ in range(PASSES):
         layer(torch.randn(9, 4, 2, device="cuda"))[0].sum().backward()
     assert recordings(layer) == 0
+
+
+def test_recordings_follow_an_angle_that_grows() -> None:
+    layer = RNN(2, 16, map="exponential", init="identity").cuda()
+    x = torch.randn(9, 4, 2, device="cuda")
+    raw = next(p for p in layer.parameters() if p.dim() == 1 and p.numel() == 16 * 15 // 2)
+    reached = set()
+    for _ in range(150):  # by about 0.2 a step, with nothing that waits in between
+        with torch.no_grad():
+            raw.add_(0.02)
+        found = layer(x)[0]
+        reached.add(layer.parametrizations.weight_hh_l0[0].recorded_for)  # type: ignore[union-attr, index]
+        assert_same([found], [copy.deepcopy(layer)(x)[0]])
+    assert recordings(layer) >= 1
+    assert len(reached - {None}) >= 3, "recorded anew for larger angles"
+
+
+def test_captured_work_follows_an_angle_that_grows() -> None:
+    map = MAPS["exponential"](16).cuda()
+    raw = torch.zeros(map.raw_shapes[0], device="cuda")
+
+    def work(key: object) -> Tensor:
+        raw.add_(0.02)
+        return map(raw)
+
+    captured = Captured(work, [map])
+    with torch.no_grad():
+        for _ in range(150):
+            found = captured(())
+            assert_same([found], [copy.deepcopy(map)(raw)])
+    assert any(not isinstance(entry, int) for entry in captured._known.values())
+    assert map.recorded_for > 20

@@ -21,8 +21,8 @@ class Exponential(Recordable, Skew):
     """``W = exp(B)`` of a skew-symmetric B: every rotation (orthogonal, determinant +1).
 
     Shapes:
-        raw ``(..., n(n-1)/2)``, matrix ``(..., n, n)``. n(n-1)/2 numbers; some 25 products of n x n matrices for a
-        value and its gradient at the default start, three more each time the largest angle doubles.
+        raw ``(..., n(n-1)/2)``, matrix ``(..., n, n)``. n(n-1)/2 numbers; 14 products of n x n matrices for a
+        value and its gradient at the default start (in float64: 21), three more each time the largest angle doubles.
 
     Args:
         gradient: ``"exact"``, or ``"plumbley"``: ``dB = G Wᵀ - W Gᵀ`` with G the gradient of W, which is exact at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -59,8 +60,12 @@ class Map(nn.Module):
         """Called before a recording is made, for what must be known in advance."""
 
     @property
+    def recorded_for(self) -> Hashable:
+        """Up to what numbers the next recording will be right; where this changes, it is another recording."""
+        return None
+
     def outgrown(self) -> bool:
-        """Whether the numbers have left the range that recordings were made for."""
+        """Whether the numbers are about to leave what recordings were made for; asked before each replay of one."""
         return False
 
     def _apply(self, *args: Any, **options: Any) -> Map:

@@ -8,6 +8,7 @@ recording calls the map's own code, so there is no second equation to keep in st
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,24 @@ CALLS_BEFORE = 3  # so that a matrix wanted once is not recorded
 MOST = 4  # recordings of one map: shapes, dtypes and streams beyond these run without
 
 R = TypeVar("R")
+
+
+_watching = threading.local()
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """Recordings made here belong to somebody who asks `Map.outgrown` before each replay, and makes them anew then."""
+    before = is_watched()
+    _watching.on = True
+    try:
+        yield
+    finally:
+        _watching.on = before
+
+
+def is_watched() -> bool:
+    return getattr(_watching, "on", False)
 
 
 @contextmanager
@@ -47,7 +66,7 @@ class Recording:
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), torch.enable_grad(), uncollected():
+        with torch.cuda.stream(stream), torch.enable_grad(), uncollected(), watched():
             leaves = [r.detach().clone().requires_grad_() for r in raw]
             for _ in range(2):  # libraries take their workspaces before anything is recorded
                 W = map.compute(*leaves)
@@ -123,7 +142,7 @@ def replay(map: Map, raw: tuple[Tensor, ...]) -> Tensor | None:
     device = raw[0].device
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     key = (stream, device, map.extra_repr(), raw[0].dtype, *(r.shape for r in raw))  # a margin may be changed later
-    if map.outgrown:
+    if map.outgrown():
         map.recordings.clear()
         map.recordings[key] = CALLS_BEFORE
     found = familiar(map.recordings, key, CALLS_BEFORE, MOST, lambda: _record(map, raw))

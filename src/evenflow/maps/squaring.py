@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections import deque
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from evenflow.maps.chebyshev import Polynomial, nonic, quartic, sextic
 from evenflow.maps.differentiated import addmm, tighten
+from evenflow.maps.recorded import is_watched
 
-
-def _quartic(angle: float) -> tuple[float, float, float, float]:
-    """c1 ... c4 of ``c1 z + c2 z² + c3 z³ + c4 z⁴ ≈ exp(z) - 1`` for z = ix, |x| <= angle.
-
-    Chebyshev's series of ``exp(i angle x)`` cut after the fourth term: sixteen times closer than Taylor's.
-    """
-    J = [
-        sum((-1) ** m / math.factorial(m) / math.factorial(m + k) * (angle / 2) ** (2 * m + k) for m in range(12))
-        for k in range(5)
-    ]
-    # iᵏ T_k(z / (i angle)) for k = 1 ... 4 is u, 2u² + 1, 4u³ + 3u, 8u⁴ + 8u² + 1 with u = z / angle.
-    return (
-        (2 * J[1] + 6 * J[3]) / angle,
-        (4 * J[2] + 16 * J[4]) / angle**2,
-        8 * J[3] / angle**3,
-        16 * J[4] / angle**4,
-    )
-
-
-# The largest angle for which the quartic is right to rounding.
-ANGLE = {torch.float32: 0.125, torch.float64: 0.002}
-QUARTIC = {dtype: _quartic(angle) for dtype, angle in ANGLE.items()}
+# The largest angles for which the polynomials are right to rounding: by one, two and three Hermitian matrices.
+ANGLES = {torch.float32: (0.12, 0.5, 1.6), torch.float64: (0.0007, 0.018, 0.2)}
+POLYNOMIALS = {
+    dtype: tuple(fit(angle) for fit, angle in zip((quartic, sextic, nonic), angles, strict=True))
+    for dtype, angles in ANGLES.items()
+}
 
 
 def norm(B2: Tensor) -> Tensor:
@@ -43,34 +31,68 @@ def largest(squares: Tensor) -> Tensor:
     return torch.where(torch.isfinite(squares), squares, 0.0).max()
 
 
-def squarings(angle: float, dtype: torch.dtype) -> int:
-    """How often ``exp(B / 2ˢ)`` is squared for angles up to `angle`."""
+def plan(angle: float, dtype: torch.dtype) -> tuple[int, int]:
+    """For angles up to `angle`: of how many Hermitian matrices the polynomial is, and how often it is squared."""
+    *small, most = ANGLES[dtype.to_real()]
     if not 0 < angle < math.inf:
-        return 0
-    return max(0, math.ceil(math.log2(angle / ANGLE[dtype.to_real()])))
+        return 1, 0
+    return 1 + sum(angle > limit for limit in small), max(0, math.ceil(math.log2(angle / most)))
+
+
+def reach(angle: float, dtype: torch.dtype) -> float:
+    """The largest angle for which the squarings for `angle` are enough."""
+    return ANGLES[dtype.to_real()][-1] * 2.0 ** plan(angle, dtype)[1]
+
+
+def polynomial(dtype: torch.dtype, count: int, s: int) -> Polynomial:
+    """``exp(B / 2ˢ) - I`` by B and `count` Hermitian matrices."""
+    found = POLYNOMIALS[dtype.to_real()][count - 1]
+    return found.scaled(2.0**-s) if s else found
+
+
+def onto(c: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+    """`addmm` into c, which nobody needs any more: without a copy of it."""
+    if c.dim() == 2:
+        return c.addmm_(a, b, beta=beta, alpha=alpha)
+    flat = (x.flatten(0, -3) for x in (a, b))
+    return c.flatten(0, -3).baddbmm_(*flat, beta=beta, alpha=alpha).reshape(c.shape)
 
 
 class Headroom:
     """The largest angle a recorded exponential is right for: a CUDA graph cannot read how large B has become.
 
-    It is four times the angle at the time of recording. Every replay leaves the angle it met in `met`, on the host, so
-    that the recording can be made anew in time; a matrix beyond the largest angle is all nan.
+    It is at least twice the angle at the time of recording and `ROOM` more, as far as the squarings for that reach.
+    Every replay leaves the angle it met in `met`, on the host, so that the recording can be made anew once half of it
+    is used up; a matrix beyond the largest angle is all nan.
     """
 
-    FACTOR = 4.0
+    ROOM = 6.0  # some steps of Adam with a large rate, which moves every entry alike at first
+    LAG = 4  # replays by which the host may be ahead of what it knows
 
     def __init__(self, largest: float, met: Tensor) -> None:
         self.largest, self.met = largest, met
+        self._asked: deque[torch.cuda.Event] = deque()
 
     @classmethod
     def over(cls, B: Tensor) -> Headroom:
         """For B and what it may grow to."""
         angle = math.sqrt(largest(norm(B @ B)).item())
-        return cls(max(1.0, cls.FACTOR * angle), torch.zeros((), dtype=B.dtype.to_real(), pin_memory=True))
+        found = reach(2 * angle + cls.ROOM, B.dtype)
+        return cls(found, torch.zeros((), dtype=B.dtype.to_real(), pin_memory=True))
 
-    @property
     def outgrown(self) -> bool:
-        """Whether half of it is used up; says so after the replay that found it, without waiting for one."""
+        """Whether half of it is used up.
+
+        Asked before each replay. It waits for what was asked for `LAG` replays ago, which leaves a GPU enough to do and
+        keeps a host from running hundreds of replays ahead of an angle that grows.
+        """
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        event = torch.cuda.Event()
+        event.record()
+        self._asked.append(event)
+        if len(self._asked) > self.LAG:
+            self._asked.popleft().synchronize()
         return not self.met.item() <= (self.largest / 2) ** 2
 
     def check(self, W: Tensor, B2: Tensor) -> Tensor:
@@ -86,28 +108,51 @@ class Recordable:
     headroom: Headroom | None = None
 
     def prepare(self, *raw: Tensor) -> None:
-        self.headroom = Headroom.over(self.skew(self.full(*raw)[0].detach()))  # type: ignore[attr-defined]
+        needed = Headroom.over(self.skew(self.full(*raw)[0].detach()))  # type: ignore[attr-defined]
+        before = self.headroom
+        if before is not None and before.outgrown():
+            needed.largest = max(needed.largest, 2 * before.largest)  # more than any recording there is
+        if before is None or needed.largest > before.largest:  # else recordings share it, and one look is for all
+            self.headroom = needed
 
     @property
+    def recorded_for(self) -> float | None:
+        return None if self.headroom is None else self.headroom.largest
+
     def outgrown(self) -> bool:
-        return self.headroom is not None and self.headroom.outgrown
+        return self.headroom is not None and self.headroom.outgrown()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
+        return state | {"headroom": None}  # as the recordings it is for
 
 
 def exponential(B: Tensor, headroom: Headroom | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """exp(B) ``(..., n, n)``, and what `exponential_slope` needs: B, B² and ``exp(B / 2ᵏ) - I`` for k = s ... 1."""
-    c1, c2, c3, c4 = QUARTIC[B.dtype.to_real()]
+    """exp(B) ``(..., n, n)``, and what `exponential_slope` needs.
+
+    That is B, the Hermitian matrices of the polynomial, B² first, and ``exp(B / 2ᵏ) - I`` for k = s ... 1. Only a
+    polynomial of all three Hermitian matrices is squared, so that their number tells how many of each there are.
+    """
     B2 = B @ B
     captured = B.is_cuda and torch.cuda.is_current_stream_capturing()
     if captured:
-        # In a graph of the user's own nobody looks at how much is used up, so there is much of it.
-        headroom = headroom or Headroom(512.0, torch.zeros_like(largest(norm(B2))))
+        if headroom is None or not is_watched():
+            # In a graph of the user's own nobody looks at how much is used up, so there is much of it.
+            headroom = Headroom(reach(512.0, B.dtype), torch.zeros_like(largest(norm(B2))))
         angle = headroom.largest
     else:
         angle = math.sqrt(largest(norm(B2)).item()) if B2.numel() else 0.0
-    s = squarings(angle, B.dtype)
-    t = 2.0**-s
+    count, s = plan(angle, B.dtype)
+    c, x, steps, a, b = polynomial(B.dtype, count, s)
+    hermitian = [B2]
+    for p, q, r in steps:
+        Y = addmm(hermitian[-1], hermitian[-1], hermitian[-1], q, p)
+        hermitian.append(Y.add_(B2, alpha=r) if r else Y)
     # E = exp(B / 2ˢ) - I. Leaving out the I keeps small numbers exact: (I + E)² = I + (2E + E²).
-    E = addmm(torch.add(B, B2, alpha=t * c2 / c1), B2, torch.add(B, B2, alpha=t * c4 / c3), t * c1, t**3 * c3)
+    plain = torch.add(B, B2, alpha=x[0] / c)
+    for Y, share in zip(hermitian[1:], x[1:], strict=True):
+        plain.add_(Y, alpha=share / c)
+    E = onto(plain, hermitian[-1], torch.add(B, B2, alpha=b / a), c, a)
     roots = []
     for _ in range(s):
         roots.append(E)
@@ -118,18 +163,27 @@ def exponential(B: Tensor, headroom: Headroom | None = None) -> tuple[Tensor, tu
     if captured:
         assert headroom is not None
         W = headroom.check(W, B2)
-    return W, (B, B2, *roots)
+    return W, (B, *hermitian, *roots)
 
 
-def exponential_slope(G: Tensor, B: Tensor, B2: Tensor, *roots: Tensor) -> Tensor:
+def exponential_slope(G: Tensor, B: Tensor, *kept: Tensor) -> Tensor:
     """A gradient of B, of which the skew-Hermitian part counts, from the gradient G of exp(B)."""
-    c1, c2, c3, c4 = QUARTIC[B.dtype.to_real()]
-    t = 2.0 ** -len(roots)
+    most = len(POLYNOMIALS[B.dtype.to_real()])
+    hermitian, roots = kept[:most], kept[most:]
+    c, x, steps, a, b = polynomial(B.dtype, len(hermitian), len(roots))
     for E in reversed(roots):
-        G = addmm(addmm(G, G, E.mH, 2), E.mH, G)
-    # E = c1 A + c2 A² + A²(c3 A + c4 A²) for A = tB, whose square is Hermitian.
-    right = B2 @ G
-    S = addmm(torch.add(G, right, alpha=t * t * c4 / c2), G, torch.add(B, B2, alpha=t * c4 / c3).mH, c2, t * c3)
-    # Of the gradient S of A² the Hermitian half counts, and then AS is minus the adjoint of SA.
+        G = onto(addmm(G, G, E.mH, 2), E.mH, G)
+    # Backwards through E = cB + Σ xY + Y(aB + bB²) with the last Y: `right` is the gradient of the bracket, S of Y.
+    right = hermitian[-1] @ G
+    S = addmm(G, G, torch.add(B, hermitian[0], alpha=b / a).mH, x[-1], a)
+    square = b * right  # what B² gets besides what its own Y gets
+    for Y, (p, q, r), share in zip(hermitian[-2::-1], reversed(steps), x[-2::-1], strict=True):
+        # Of S the Hermitian half counts, and then YS is the adjoint of SY.
+        S = S + S.mH
+        if r:
+            square.add_(S, alpha=r / 2)
+        S = onto(torch.add(G, S, alpha=q / 2 / share), S, Y, share, p)
+    S.add_(square)
     S = S + S.mH
-    return addmm(torch.add(G, right, alpha=t * t * c3 / c1), S, B, t * c1, -t * t)
+    # And BS is minus the adjoint of SB.
+    return onto(torch.add(G, right, alpha=a / c), S, B, c, -1)

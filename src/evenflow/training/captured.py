@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as tree
 
-from evenflow.maps.recorded import attempt, familiar, uncollected
+from evenflow.maps import Map
+from evenflow.maps.recorded import attempt, familiar, uncollected, watched
 
 CALLS_BEFORE = 5  # so that libraries have their workspaces and optimisers their state, and a short run is not recorded
 BRANCHES = 8  # of a recording that run beside each other
@@ -28,18 +29,22 @@ class Captured:
 
     Args:
         work: called with the arguments of this; must not look at a number.
+        maps: those it runs, which a recording is made for as far as they reach.
 
     What it returns is written over by the next call with the same shapes.
     """
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, work: Work, maps: Sequence[Map] = ()) -> None:
+        self._work, self._maps = work, maps
         self._known: dict[Hashable, Any] = {}
 
     def __call__(self, key: Hashable, *given: Any) -> Any:
         """The work done once. `key` is what it depends on besides `given`, which is tensors in tuples and lists."""
+        if any(map.outgrown() for map in self._maps):  # done plainly, each of them prepares for more
+            self._known.clear()
+            return self._work(key, *given)
         leaves, form = tree.tree_flatten(given)
-        full = (key, form, *((v.shape, v.dtype) for v in leaves))
+        full = (key, form, *((v.shape, v.dtype) for v in leaves), *(map.recorded_for for map in self._maps))
         found = familiar(self._known, full, CALLS_BEFORE, MOST, lambda: _record(self._work, key, given))
         return self._work(key, *given) if found is None else found.replay(leaves)
 
@@ -50,7 +55,7 @@ class _Recording:
         own = tree.tree_map(torch.clone, given)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with uncollected(), torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+        with uncollected(), watched(), torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
             self._result = work(key, *own)
         torch.cuda.current_stream().wait_stream(stream)
         self._leaves: list[Tensor] = tree.tree_leaves(own)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from evenflow import penalties
+from evenflow.maps import Map
 from evenflow.model import SequenceModel
 from evenflow.optim import GeodesicSGD, HessianFree, Joined, TemporalSimplex
 from evenflow.tasks import Batch, Task
@@ -69,7 +70,7 @@ class GradientMethod(Method):
         self._trained = in_scope(model, "all")[0]
         self._clipped = in_scope(model, settings.clip_scope)
         self._penalty = None if settings.penalty is None else penalties.make(settings.penalty)
-        self._captured = Captured(self._work)
+        self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
         self._share: float | None = None  # of the rates, as they are on the GPU
 
     @property

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from evenflow.maps import Map
 from evenflow.model import SequenceModel
 from evenflow.population import Population
 from evenflow.tasks import Batch, Task
@@ -27,7 +28,8 @@ class Together:
         self.loops = loops
         self.population = Population([cast(SequenceModel, loop.model) for loop in loops])
         self._methods = [cast(GradientMethod, loop.method) for loop in loops]
-        self._captured = Captured(self._work) if all(method.capturable for method in self._methods) else None
+        maps = [part for part in self.population.modules() if isinstance(part, Map)]
+        self._captured = Captured(self._work, maps) if all(method.capturable for method in self._methods) else None
         self._sums = [total for loop in loops for total in loop.sums]
         # Runs of one seed, as those of several learning rates, read the same batches: each is drawn once.
         alike: dict[str, int] = {}

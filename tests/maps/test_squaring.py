@@ -1,0 +1,143 @@
+"""The exponential by squaring: how good its polynomials are, and how many products a value and a gradient take."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from evenflow.maps import Exponential
+from evenflow.maps.chebyshev import Polynomial
+from evenflow.maps.squaring import ANGLES, POLYNOMIALS, exponential, exponential_slope, plan, reach
+
+# Entries of the matrix, against torch's in float64, which is right to some 1e-13 itself; times 1 + angle.
+VALUE = {torch.float32: 1e-6, torch.float64: 2e-13}
+# The gradient, of the size of the one it comes from; the same way.
+SLOPE = {torch.float32: 1e-6, torch.float64: 2e-13}
+COEFFICIENT = 2.0**-52  # a polynomial's numbers are rounded themselves
+PRODUCTS = {"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_"}
+
+
+class Products(TorchDispatchMode):
+    """Counts the matrix products made inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += operator.overloadpacket.__name__ in PRODUCTS
+        return operator(*args, **(kwargs or {}))
+
+
+def evaluated(found: Polynomial, x: Fraction) -> tuple[Fraction, Fraction]:
+    """Real and imaginary part of the polynomial at ix, without rounding."""
+    square = -x * x
+    Y = [square]
+    for p, q, r in found.steps:
+        Y.append(Fraction(p) * Y[-1] ** 2 + Fraction(q) * Y[-1] + Fraction(r) * square)
+    even = sum((Fraction(share) * y for share, y in zip(found.x, Y, strict=True)), Y[-1] * Fraction(found.b) * square)
+    return even, x * (Fraction(found.c) + Fraction(found.a) * Y[-1])
+
+
+def exponential_less_one(x: Fraction) -> tuple[Fraction, Fraction]:
+    """cos x - 1 and sin x to forty digits."""
+    terms = [x**k / math.factorial(k) for k in range(40)]
+    return (
+        sum(((-1) ** (k // 2) * terms[k] for k in range(2, 40, 2)), Fraction(0)),
+        sum(((-1) ** (k // 2) * terms[k] for k in range(1, 40, 2)), Fraction(0)),
+    )
+
+
+@pytest.mark.parametrize("dtype", ANGLES, ids=str)
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_polynomials_are_right_to_rounding_up_to_their_largest_angle(dtype: torch.dtype, count: int) -> None:
+    angle, found = ANGLES[dtype][count - 1], POLYNOMIALS[dtype][count - 1]
+    assert len(found.x) == count
+    for i in range(33):
+        x = Fraction(angle) * i / 32
+        off = [float(a - b) for a, b in zip(evaluated(found, x), exponential_less_one(x), strict=True)]
+        assert math.hypot(*off) < (torch.finfo(dtype).eps + COEFFICIENT) * angle
+
+
+@pytest.mark.parametrize("found", [POLYNOMIALS[torch.float32][1], POLYNOMIALS[torch.float64][2]], ids=["two", "three"])
+def test_a_scaled_polynomial_is_the_same_one(found: Polynomial) -> None:
+    for x in (Fraction(1, 7), Fraction(3, 2)):
+        assert evaluated(found.scaled(0.25), 4 * x) == evaluated(found, x)
+
+
+@pytest.mark.parametrize(
+    ("angle", "dtype", "value", "slope"),
+    [
+        pytest.param(0.1, torch.float32, 4, 3, id="small"),
+        pytest.param(0.5, torch.float32, 5, 4, id="half"),
+        pytest.param(1.5, torch.float32, 6, 5, id="one-and-a-half"),
+        pytest.param(math.pi, torch.float32, 7, 7, id="half-turn"),
+        pytest.param(4 * math.pi, torch.float32, 9, 11, id="headroom-of-a-half-turn"),
+        pytest.param(math.pi, torch.float64, 8, 13, id="half-turn-in-double"),
+    ],
+)
+def test_products_of_a_value_and_of_its_gradient(angle: float, dtype: torch.dtype, value: int, slope: int) -> None:
+    B = torch.zeros(8, 8, dtype=dtype)
+    B[0, 1], B[1, 0] = 0.999 * angle, -0.999 * angle
+    with Products() as there:
+        W, kept = exponential(B)
+    with Products() as back:
+        exponential_slope(torch.ones_like(W), *kept)
+    assert (there.count, back.count) == (value, slope)
+
+
+def test_products_at_the_default_start() -> None:
+    map = Exponential(64)
+    raw = map.start(torch.Generator().manual_seed(0))[0].requires_grad_()
+    with Products() as products:
+        map(raw).sum().backward()
+    assert products.count == 14
+
+
+def skew(real: bool, *shape: int, angle: float) -> Tensor:
+    """With this largest angle in every matrix."""
+    source = torch.Generator().manual_seed(1)
+    free = torch.randn(*shape, generator=source, dtype=torch.float64 if real else torch.complex128)
+    B = free - free.mH
+    return B * (angle / torch.linalg.matrix_norm(B, 2, keepdim=True))
+
+
+@pytest.mark.parametrize("angle", [1e-6, 5e-4, 0.01, 0.05, 0.3, 1.0, 3.0, 50.0])
+@pytest.mark.parametrize("dtype", VALUE, ids=str)
+@pytest.mark.parametrize("real", [True, False], ids=["real", "complex"])
+@pytest.mark.parametrize("shape", [(7, 7), (2, 3, 5, 5)], ids=["one", "models"])
+def test_value_and_gradient_by_every_polynomial(
+    shape: tuple[int, ...], real: bool, dtype: torch.dtype, angle: float
+) -> None:
+    narrow = dtype if real else dtype.to_complex()
+    B = skew(real, *shape, angle=angle).to(narrow)
+    leaf = B.to(torch.float64 if real else torch.complex128).requires_grad_()
+    expected = torch.linalg.matrix_exp(leaf)
+    G = torch.randn(*shape, generator=torch.Generator().manual_seed(2), dtype=leaf.dtype)
+    (pulled,) = torch.autograd.grad(expected, leaf, G)
+    W, kept = exponential(B)
+    off = exponential_slope(G.to(narrow), *kept) - pulled
+    assert (W - expected).abs().max() < VALUE[dtype] * (1 + angle)
+    assert torch.linalg.vector_norm(off - off.mH) / 2 < SLOPE[dtype] * (1 + angle) * torch.linalg.vector_norm(G)
+
+
+@pytest.mark.parametrize("dtype", ANGLES, ids=str)
+@pytest.mark.parametrize("angle", [0.1, 1.0, 12.6, 512.0])
+def test_as_far_as_the_squarings_reach(angle: float, dtype: torch.dtype) -> None:
+    found = reach(angle, dtype)
+    assert found >= angle
+    assert plan(found, dtype) == (3, plan(angle, dtype)[1])
+    assert plan(1.001 * found, dtype)[1] == plan(angle, dtype)[1] + 1
+
+
+def test_one_bad_matrix_among_good_ones() -> None:
+    B = torch.stack([skew(True, 4, 4, angle=1.0).float(), torch.full((4, 4), math.nan)])
+    W, _ = exponential(B)
+    assert W[1].isnan().all()
+    torch.testing.assert_close(W[0], exponential(B[0])[0])
