@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from evenflow import SequenceModel, create
 from evenflow.activations import ACTIVATIONS
 from evenflow.layers import GRU, LSTM, RNN, ScalarGatedRNN
-from evenflow.maps.recorded import uncollected
+from evenflow.maps.recorded import uncollected, watched
 from evenflow.population import Population
 from evenflow.scan.elman import elman
 
@@ -79,7 +79,7 @@ def both(run: Pass) -> dict[str, float]:
     found = {"eager": milliseconds(run)}
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
-    with uncollected(), torch.cuda.graph(graph, stream=stream):
+    with uncollected(), watched(), torch.cuda.graph(graph, stream=stream):
         run()
     torch.cuda.current_stream().wait_stream(stream)
     graph.replay()

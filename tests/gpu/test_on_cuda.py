@@ -72,6 +72,7 @@ def test_layers_equal_the_cpu(activation):
 
 @pytest.mark.parametrize("name", systems())
 def test_every_system_on_cuda_and_under_autocast(name):
+    torch.manual_seed(0)
     model = SequenceModel(create(name, 3, 16), 2).cuda()
     x = torch.randn(50, 4, 3, device="cuda")
     expected = SequenceModel.forward(model.cpu(), x.cpu())[0]

@@ -312,3 +312,20 @@ def test_rates_and_stiefel_match_the_numbers() -> None:
         map = make(name, 4)
         assert len(map.rates) == len(map.stiefel) == len(map.raw_shapes)
         assert any(map.stiefel) == isinstance(map, Factorized)
+
+
+@every
+def test_autocast_leaves_value_and_gradient_in_full(name: str, options: dict[str, object]) -> None:
+    seen = []
+    for lower in (False, True):
+        map = make(name, 16, **options)
+        if not isinstance(map, Differentiated) or not all(map.raw_shapes[0]):
+            pytest.skip("torch differentiates it" if map.parameter_count else "it has no numbers")
+        leaves = [r.requires_grad_() for r in map.start(torch.Generator().manual_seed(2))]
+        with torch.autocast("cpu", torch.bfloat16, enabled=lower):
+            matrix = map(*leaves)
+            weight = torch.linspace(-1, 1, matrix.numel()).reshape(matrix.shape)
+            loss = (matrix * weight).sum()
+            seen.append([matrix, *torch.autograd.grad(loss.real, leaves)])
+    for one, other in zip(*seen, strict=True):
+        assert torch.equal(one, other)

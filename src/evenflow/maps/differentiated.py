@@ -54,8 +54,9 @@ class _ByHand(torch.autograd.Function):
             moving = [r for r in raw if r.requires_grad]
             found = iter(torch.autograd.grad(ctx.map.plain(*raw), moving, G, create_graph=True, allow_unused=True))
             return None, *(next(found) if r.requires_grad else None for r in raw)
-        with ieee_products(W):
-            return None, *ctx.map.slope(G, W, *kept)
+        # Ten bits of a gradient are enough for a layer; on its way through some twenty products they are not.
+        with torch.autocast(W.device.type, enabled=False), ieee_products(W):
+            return None, *ctx.map.slope(G.to(W.dtype), W, *kept)
 
 
 @contextmanager

@@ -103,12 +103,13 @@ def _slope(e: Evidence) -> float:
 
 
 def _layer_parameters(e: Evidence) -> float:
-    layer = getattr(e.model, "layer", e.model)
+    model = e.fresh()
+    layer = getattr(model, "layer", model)
     return float(sum(p.numel() for p in layer.parameters() if p.requires_grad))
 
 
 def _parameters(e: Evidence) -> float:
-    return float(sum(p.numel() for p in e.model.parameters() if p.requires_grad))
+    return float(sum(p.numel() for p in e.fresh().parameters() if p.requires_grad))
 
 
 YES_NO = ((0.0, "no"), (1.0, "yes"))
