@@ -1,4 +1,4 @@
-"""docs/choosing.md says nothing that the results do not: every number of a row is on the page that the row links to."""
+"""docs/choosing.md says nothing that the results do not: every number of a row is on a page that the row links to."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from made_sweeps import point, write
 
+from evenflow import activations, maps
+from evenflow.recipes import results
 from evenflow.recipes.results.remarks import check, numbers
 from evenflow.systems import NETWORKS, systems
+from evenflow.training.candidates import CELLS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "choosing.md"
@@ -20,20 +24,50 @@ def rows() -> list[str]:
     return lines[1:]  # the first is the heading
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row.split("|")[1].strip())
-def test_numbers_come_from_the_page_that_is_linked(row: str) -> None:
-    ((name, target),) = LINK.findall(row)
-    page = (DOCS / target).read_text()
-    if "/" in name:
-        document, recipe = name.split("/")
-        assert target == f"results/{document}.md"
-        page = page.partition(f"## {recipe}:")[2].partition("\n## ")[0]
-        assert page, f"{name} has not been run"
+def linked(name: str, target: str, docs: Path) -> str:
+    """The part of a page that a link means: all of it, or of a recipe or a sweep (`sweeps/NAME`) its section."""
+    page = (docs / target).read_text()
+    if "/" not in name:
+        return page
+    document, part = name.split("/")
+    assert target == f"results/{document}.md"
+    found = page.partition(f"## {part}:")[2].partition("\n## ")[0]
+    assert found, f"{name} has not been run"
+    return found
+
+
+def hold(row: str, docs: Path = DOCS) -> None:
+    """Raise if a number of the row is in none of the parts that it links to."""
+    links = LINK.findall(row)
+    assert links
     said = LINK.sub("", row)
     assert numbers(said)
-    check(name, [said], [page])
+    check(", ".join(name for name, _ in links), [said], [linked(name, target, docs) for name, target in links])
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.split("|")[1].strip())
+def test_numbers_come_from_the_pages_that_are_linked(row: str) -> None:
+    hold(row)
+
+
+def test_a_row_may_quote_a_sweep_and_no_other_number(tmp_path: Path) -> None:
+    write(tmp_path / "har", point(test=(0.951, 0.955)))
+    write(tmp_path / "copy", point(test=(0.871, 0.875)), task={"name": "copy", "length": 2000})
+    results.merge([tmp_path], tmp_path / "results")
+    results.write(tmp_path / "results")
+    row = "| sensors | `gated` | {} % of the test. [sweeps/har](results/sweeps.md) |"
+    hold(row.format("95.3 ± 0.3"), tmp_path)
+    for wrong in ("95.4", "87.3"):  # of no sweep, and of the other one
+        with pytest.raises(ValueError, match=wrong):
+            hold(row.format(wrong), tmp_path)
+    with pytest.raises(AssertionError, match="sweeps/mnist has not been run"):
+        hold(row.format("95.3").replace("har]", "mnist]"), tmp_path)
+    both = row.format("95.3, and of copying 87.3") + " [sweeps/copy-2000](results/sweeps.md) |"
+    hold(both, tmp_path)
 
 
 def test_systems_are_called_by_their_names() -> None:
-    named = {word for row in rows() for word in re.findall(r"`([\w-]+)`", row)}
-    assert named <= {*systems(), *NETWORKS}
+    factors = {*maps.MAPS, *CELLS, *activations.ACTIVATIONS}  # what a sweep's points are made of
+    for row in rows():
+        named = set(re.findall(r"`([\w-]+)`", row))
+        assert named <= {*systems(), *NETWORKS} | (factors if "results/sweeps.md" in row else set())

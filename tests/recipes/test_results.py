@@ -260,7 +260,7 @@ def damaged(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda f: f.mkdir(), "holds no record.json: `evenflow reproduce NAME --scale full` writes one"),
+        (lambda f: f.mkdir(), "holds neither record.json nor sweep.json: `evenflow reproduce NAME --scale"),
         (
             lambda f: write(f, RECALL, recall(), scale="quick"),
             "is of the quick scale, and only the full scale is published: "

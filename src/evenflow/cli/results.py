@@ -14,18 +14,22 @@ from evenflow.terminal import say
 @app.command()
 def results(
     folders: Annotated[
-        list[Path] | None, typer.Argument(help="Folders of full-scale recipes, or a folder above them.")
+        list[Path] | None, typer.Argument(help="Folders of full-scale recipes and of sweeps, or one above them.")
     ] = None,
     into: Annotated[Path, typer.Option(help="The results folder.")] = Path("docs/results"),
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; fail if a page differs from its record.")
     ] = False,
 ) -> None:
-    """Merge the records of full-scale recipes into the published ones, and write the pages that follow from them.
+    """Merge the records of full-scale recipes and sweeps into the published ones, and write the pages that follow.
 
-    Rows and seeds replace those of the same name or are added. Without a folder the pages are written anew.
+    Rows and seeds replace those of the same name or are added; so do sweeps of one task and limit on parameters.
+
+    Without a folder the pages are written anew.
 
     Example:  evenflow results runs/sgornn/table-1/full
+
+    Example:  evenflow results runs/sweep/har
     """
     from evenflow.recipes import results as published
 
@@ -43,7 +47,6 @@ def results(
     for sentence in left:
         say(sentence)
     for record in merged:
-        rows = len({run.row for run in record.runs})
-        say(f"{record.recipe.address}: {len(record.runs)} runs in {rows} of {len(record.recipe.chosen('full'))} rows.")
+        say(record.told())
     changed = published.write(into)
     say(f"Written: {', '.join(map(str, changed))}" if changed else "The pages are as they were.")

@@ -99,6 +99,10 @@ class Record:
             found[f"{recipe.address}.curves.json"] = self._text("lines", lines)
         return found
 
+    def told(self) -> str:
+        rows = len({run.row for run in self.runs})
+        return f"{self.recipe.address}: {len(self.runs)} runs in {rows} of {len(self.recipe.chosen('full'))} rows."
+
     def _text(self, name: str, parts: Sequence[Mapping[str, Any]]) -> str:
         rows = ",\n".join("  " + json.dumps(part, ensure_ascii=False, allow_nan=False) for part in parts)
         head = json.dumps({"format": FORMAT, "recipe": self.recipe.address, "scale": "full"})

@@ -8,11 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from evenflow.training.sweep_record import FILE as SWEEP
+
 from ..catalog import load
 from ..configs import config_of
 from ..record import FILE, FORMAT
 from ..schema import Recipe
+from . import sweep_incoming
 from .committed import Entry, Line, Record
+from .swept import Swept
 
 # Settings that are no change of the recipe: which run it is, where it runs, and what it writes down.
 FREE = ("seed", "device", "data", "checkpoint_every", "log_every", "tensorboard")
@@ -20,13 +24,18 @@ ENDED = ("finished", "stopped early", "diverged", "not trained")
 
 
 def find(place: Path) -> list[Path]:
-    """The record of a run folder, or all records below a folder, or a record itself."""
+    """The record of a run folder or of a sweep, or all records below a folder, or a record itself."""
     if place.is_file():
         return [place]
-    own = place / FILE
-    found = [own] if own.is_file() else sorted(place.rglob(FILE))
+    found: list[Path] = []
+    for name in (FILE, SWEEP):
+        own = place / name
+        found += [own] if own.is_file() else sorted(place.rglob(name))
     if not found:
-        raise ValueError(f"folder {str(place)!r} holds no {FILE}: `evenflow reproduce NAME --scale full` writes one")
+        raise ValueError(
+            f"folder {str(place)!r} holds neither {FILE} nor {SWEEP}: `evenflow reproduce NAME --scale full` writes "
+            f"the one and `evenflow sweep TASK` the other"
+        )
     return found
 
 
@@ -88,7 +97,20 @@ def _plain(config: Any) -> dict[str, dict[str, Any]]:
     return dict(json.loads(json.dumps(config)))
 
 
-def gather(places: Iterable[Path]) -> tuple[list[Record], list[str]]:
-    """All that is found, read and checked before anything is written."""
-    taken = [take(path) for place in places for path in find(place)]
-    return [record for record, _ in taken], [sentence for _, left in taken for sentence in left]
+def gather(places: Iterable[Path]) -> tuple[list[Record], list[Swept], list[str]]:
+    """All that is found, read and checked before anything is written, and a sentence for each thing left out."""
+    records: list[Record] = []
+    sweeps: list[Swept] = []
+    left: list[str] = []
+    for path in (path for place in places for path in find(place)):
+        if path.name == SWEEP:
+            found = sweep_incoming.take(path)
+            if isinstance(found, str):
+                left.append(found)
+            else:
+                sweeps.append(found)
+        else:
+            record, sentences = take(path)
+            records.append(record)
+            left += sentences
+    return records, sweeps, left

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from evenflow.report.numbers import duration
 
 from ..catalog import DOCUMENTS
 from ..run import Reproduction
-from . import claims
+from . import claims, sweeps
 from .committed import Record
 from .document import counts, plain
 from .sheet import extent, rows_run
+from .swept import Swept
 
 HEAD = """# Results at full scale
 
@@ -26,8 +27,16 @@ evenflow results runs                             # merges it into docs/results 
 ```"""
 
 
-def page(records: Mapping[str, Record], sheets: Mapping[str, Reproduction]) -> str:
-    return "\n\n".join([HEAD, "## Claims", _claims(sheets), "## What has been run", _extents(records, sheets)]) + "\n"
+SWEEPS = (
+    "The best point of map × cell × activation for a task, each found by `evenflow sweep`; [more of each](sweeps.md)."
+)
+
+
+def page(records: Mapping[str, Record], sheets: Mapping[str, Reproduction], swept: Sequence[Swept] = ()) -> str:
+    parts = [HEAD, "## Claims", _claims(sheets)]
+    if swept:
+        parts += ["## Sweeps", SWEEPS, sweeps.summary(swept)]
+    return "\n\n".join([*parts, "## What has been run", _extents(records, sheets)]) + "\n"
 
 
 def _claims(sheets: Mapping[str, Reproduction]) -> str:

@@ -9,31 +9,48 @@ from evenflow.training import atomic
 
 from ..catalog import DOCUMENTS, HOME, load, names
 from ..run import Reproduction
-from . import committed, document, incoming, overview, remarks
+from . import committed, document, incoming, overview, remarks, sweeps, swept
 from .committed import Record
 from .figure import draw
 from .sheet import sheet
+from .swept import Swept
 
 
-def merge(places: Iterable[Path], into: Path) -> tuple[list[Record], list[str]]:
+def merge(places: Iterable[Path], into: Path) -> tuple[list[Record | Swept], list[str]]:
     """Take the records found in run folders into the committed ones; everything is read before anything is written.
 
     Args:
-        places: run folders, folders above them, or records.
+        places: run folders, folders of sweeps, folders above them, or records.
         into: the results folder.
 
-    Returns the records that changed, and a sentence for each run that was left out.
+    Returns the records that changed, and a sentence for each run or sweep that was left out.
     """
-    found, left = incoming.gather(places)
+    found, new_sweeps, left = incoming.gather(places)
     merged: dict[str, Record] = {}
     for new in found:
         name = new.recipe.address
         known = merged.get(name) or committed.read(into, new.recipe)
         merged[name] = known.merged(new.runs, new.lines)
+    latest = _latest(new_sweeps, into, left)
     for record in merged.values():
         for path, text in record.files().items():
             _write(into / path, text)
-    return list(merged.values()), left
+    for each in latest:
+        _write(into / each.path, each.text())
+    return [*merged.values(), *latest], left
+
+
+def _latest(found: Iterable[Swept], into: Path, left: list[str]) -> list[Swept]:
+    """Of sweeps of one name the latest, unless the committed one is later still."""
+    latest: dict[str, Swept] = {}
+    for new in found:
+        path = into / new.path
+        known = latest.get(new.name) or (swept.read(path) if path.is_file() else None)
+        if known is not None and known.began > new.began:
+            left.append(f"Left out, sweep {new.name} of {new.began}: there is one of {known.began}.")
+        else:
+            latest[new.name] = new
+    return list(latest.values())
 
 
 def pages(into: Path) -> dict[str, str]:
@@ -46,7 +63,10 @@ def pages(into: Path) -> dict[str, str]:
             raise ValueError(
                 f"{remarks.FILE} speaks of {name}, which has no record yet: run it, or take the remark out"
             )
-    found = {"README.md": overview.page(records, sheets)}
+    all_swept = swept.read_all(into)
+    found = {"README.md": overview.page(records, sheets, all_swept)}
+    if all_swept:
+        found[sweeps.FILE] = sweeps.page(all_swept)
     for name in DOCUMENTS:
         own = [record for record in records.values() if record.recipe.document == name]
         parts = [_section(into, record, sheets, said) for record in own if record.runs]
@@ -67,13 +87,13 @@ def read_all(into: Path) -> dict[str, Record]:
     """The committed record of every recipe, empty or not; a ValueError for a record of no recipe."""
     known = {f"{name}{ending}" for name in names() for ending in (".json", ".curves.json")}
     for path in sorted(into.glob("*/*.json")):
-        if path.relative_to(into).as_posix() not in known:
+        if path.parent.name != swept.FOLDER and path.relative_to(into).as_posix() not in known:
             raise ValueError(f"record {str(path)!r} is of no recipe: `evenflow recipes` lists them")
     return {name: committed.read(into, load(name)) for name in names()}
 
 
 def write(into: Path) -> list[Path]:
-    """Draw the figures and write all pages; returns the pages that changed."""
+    """Draw the figures, write all pages and remove one of which nothing is left; returns the pages that changed."""
     for name, record in read_all(into).items():
         path = into / f"{name}.svg"
         text = draw(sheet(record)) if record.runs else None
@@ -84,16 +104,21 @@ def write(into: Path) -> list[Path]:
     changed = differing(into)
     found = pages(into)
     for path in changed:
-        _write(path, found[path.relative_to(into).as_posix()])
+        text = found.get(path.relative_to(into).as_posix())
+        if text is None:
+            path.unlink()
+        else:
+            _write(path, text)
     return changed
 
 
 def differing(into: Path) -> list[Path]:
     """Pages on disk that are not what the records give."""
+    given = pages(into)
     found = []
-    for name, text in pages(into).items():
-        path = into / name
-        if not path.is_file() or path.read_text("utf-8") != text:
+    for name in dict.fromkeys([*given, sweeps.FILE]):  # a page of sweeps may be left when there are none
+        path, text = into / name, given.get(name)
+        if (path.read_text("utf-8") if path.is_file() else None) != text:
             found.append(path)
     return found
 
