@@ -71,7 +71,7 @@ class Headroom:
 
     def __init__(self, largest: float, met: Tensor) -> None:
         self.largest, self.met = largest, met
-        self._asked: deque[torch.cuda.Event] = deque()
+        self._asked: deque[torch.cuda.Event] = deque()  # one for each of the last askings
 
     @classmethod
     def over(cls, B: Tensor) -> Headroom:
@@ -88,11 +88,12 @@ class Headroom:
         """
         if torch.cuda.is_current_stream_capturing():
             return False
-        event = torch.cuda.Event()
-        event.record()
-        self._asked.append(event)
-        if len(self._asked) > self.LAG:
-            self._asked.popleft().synchronize()
+        if len(self._asked) < self.LAG:
+            self._asked.append(torch.cuda.Event())
+        else:
+            self._asked[0].synchronize()
+            self._asked.rotate(-1)
+        self._asked[-1].record()
         return not self.met.item() <= (self.largest / 2) ** 2
 
     def check(self, W: Tensor, B2: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import triton.language as tl  # type: ignore[import-not-found,import-untyped,unu
 from torch import Tensor
 
 MOST = 16  # inputs: each is a pass over numbers in registers
-ROWS, WIDE = 128, 128  # of pre-activations for one program
+ROWS, WIDE, WARPS = 128, 128, 8  # of pre-activations for one program, and its warps
 
 
 @triton.jit
@@ -54,7 +54,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     wide = weight.shape[1]
     out = x.new_empty(models, rows, wide)
     given = (weight if bias is None else bias).contiguous()
-    settings = {"I": inputs, "BIASED": bias is not None, "ROWS": ROWS, "WIDE": WIDE, "num_warps": 8}
+    settings = {"I": inputs, "BIASED": bias is not None, "ROWS": ROWS, "WIDE": WIDE, "num_warps": WARPS}
     _forward[_grid(x, wide)](x.contiguous(), weight.contiguous(), given, out, rows, wide, **settings)
     return out
 
@@ -65,7 +65,7 @@ def backward(d: Tensor, x: Tensor, biased: bool) -> tuple[Tensor, Tensor]:
     wide = d.shape[-1]
     grid = _grid(x, wide)
     parts = x.new_empty(models, grid[0], inputs + biased, wide)
-    settings = {"I": inputs, "BIASED": biased, "ROWS": ROWS, "WIDE": WIDE, "num_warps": 8}
+    settings = {"I": inputs, "BIASED": biased, "ROWS": ROWS, "WIDE": WIDE, "num_warps": WARPS}
     _backward[grid](d.contiguous(), x.contiguous(), parts, rows, wide, **settings)
     both = parts.sum(1)
     return both[:, :inputs].mT.contiguous(), both[:, inputs].contiguous() if biased else x.new_empty(0)
