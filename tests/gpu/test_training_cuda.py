@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 from evenflow import SequenceModel, create, fit, tasks  # noqa: E402
 from evenflow.training import train_population  # noqa: E402
 from evenflow.training.loop import Loop  # noqa: E402
+from evenflow.training.train import build  # noqa: E402
 
 STEPS = 30
 # The exponential map takes other squarings in a recording, so that bits may differ; all else is the same kernels.
@@ -135,3 +136,13 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Any, monkeypatch: pytest.
     monkeypatch.setattr(Loop, "look", look)
     fit(parts, task, folder=tmp_path / "parts", resume=True, **settings)
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parts.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["mlp", "spectral-resnet"])
+def test_networks_without_time(name: str, recordings: list[Any]) -> None:
+    pytest.importorskip("sklearn")
+    problem = tasks.make("digits")
+    model = build(problem, {"name": name, "hidden_size": 16, "depth": 4}, 0)
+    result = fit(model, problem, steps=STEPS, device="cuda", progress=False)
+    assert recordings
+    assert result.valid_loss == result.valid_loss

@@ -154,6 +154,14 @@ def test_a_data_set_is_validated_whole(small_data):
     assert result.valid_metric == pytest.approx(task.metric(outputs, whole.targets).item(), rel=SAME)
 
 
+def test_a_state_is_cut_from_its_past_and_none_stays_none():
+    h = torch.ones(2, requires_grad=True)
+    cut = evaluation.cut((h * 2, (h * 3,)))
+    assert not cut[0].requires_grad
+    assert not cut[1][0].requires_grad
+    assert evaluation.cut(None) is None
+
+
 def test_sequences_of_different_lengths_weigh_by_their_answers(small_data):
     """The mean over batches of other sizes and lengths is the mean over all answers."""
     task = small("music", small_data).held_out()

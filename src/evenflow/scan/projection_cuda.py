@@ -12,7 +12,7 @@ import triton.language as tl  # type: ignore[import-not-found,import-untyped,unu
 from torch import Tensor
 
 MOST = 16  # inputs: each is a pass over numbers in registers
-ROWS, WIDE, WARPS = 128, 128, 8  # of pre-activations for one program, and its warps
+ROWS, WIDE, WARPS = 32, 128, 2  # of pre-activations for one program, and its warps
 
 
 @triton.jit

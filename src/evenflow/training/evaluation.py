@@ -38,7 +38,9 @@ def sums(model: nn.Module, task: Task, batches: Iterable[Batch], device: torch.d
 
 
 def cut(state: Any) -> Any:
-    """The state without its past: gradients stop here."""
+    """The state without its past: gradients stop here. A network without time has none."""
+    if state is None:
+        return None
     return tuple(cut(part) for part in state) if isinstance(state, tuple) else state.detach()
 
 
