@@ -15,7 +15,7 @@ MOST = 16  # inputs: each is a pass over numbers in registers
 ROWS, WIDE, WARPS = 32, 128, 2  # of pre-activations for one program, and its warps
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # compiled once for every batch and length
 def _forward(  # type: ignore[no-untyped-def]
     x, weight, bias, out, rows, wide, I: tl.constexpr, BIASED: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
 ):
@@ -31,7 +31,7 @@ def _forward(  # type: ignore[no-untyped-def]
     tl.store(out + (model * rows + r) * wide + l, total, mask=(r < rows) & (l < wide))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # compiled once for every batch and length
 def _backward(  # type: ignore[no-untyped-def]
     d, x, parts, rows, wide, I: tl.constexpr, BIASED: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr
 ):
