@@ -251,3 +251,18 @@ def test_a_pass_with_other_weights(map: str) -> None:
     with torch.no_grad():
         weights[0].add_(1)  # the same memory
     torch.testing.assert_close(replayed.passed(layer, weights, a), layer._flat(a))
+
+
+def test_a_map_that_has_outgrown_its_recordings_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = RNN(2, 4, map="exponential")
+    given = x(5, 3, 2)
+    assert replayed.replay_layer(layer, given, None) is not None
+    assert replayed._layers[layer].entries
+    map = layer.parametrizations.weight_hh_l0[0]  # type: ignore[union-attr, index]
+    monkeypatch.setattr(type(map), "outgrown", lambda self: True)
+    assert replayed.replay_layer(layer, given, None) is None
+    assert layer not in replayed._layers
+    monkeypatch.setattr(type(map), "outgrown", lambda self: False)
+    monkeypatch.setattr(type(map), "recorded_for", 12.8)
+    assert replayed.replay_layer(layer, given, None) is not None
+    assert any(12.8 in key for key in replayed._layers[layer].entries)  # type: ignore[operator]

@@ -65,6 +65,7 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     made = [chain[0] for chain in getattr(layer, "parametrizations", {}).values()]
     maps = [part for part in made if isinstance(part, Map)]
     if any(map.outgrown() for map in maps):  # run plainly, each of them prepares for more
+        _layers.pop(layer, None)
         return None
     settings = [*((type(part), part.extra_repr()) for part in made), *(map.recorded_for for map in maps)]
     found = replay(layer, size, (input, *states), (type(layer.cell).__name__, *vars(layer.cell).values(), *settings))
