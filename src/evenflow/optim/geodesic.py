@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,24 @@ DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 NEAR = 1e-3
 # Steps after which rounding is taken back. Its cost is two products, its need grows by about 1e-7 a step.
 POLISH_EVERY = 32
+
+Carry = Callable[[Tensor, float], Tensor]  # a kept tangent, in its place, to a share of it at M
+
+
+class Step(NamedTuple):
+    """What a step of parameters of one shape depends on besides them and their gradients.
+
+    Attributes:
+        states: one for each parameter, changed in place.
+        group: the settings.
+        shape: of one parameter.
+        numbers: what changes from step to step and is no tensor; first half of the rate.
+    """
+
+    states: list[dict[str, Any]]
+    group: dict[str, Any]
+    shape: torch.Size
+    numbers: tuple[Any, ...]
 
 
 class Geodesic(torch.optim.Optimizer):
@@ -74,7 +92,8 @@ class Geodesic(torch.optim.Optimizer):
         numbers = self._numbers(states, group, parameters[0])
 
         def moved(grads: list[Tensor], states: list[dict[str, Any]], numbers: tuple[Any, ...]) -> Tensor:
-            return self._moved(_stacked(parameters), _stacked(grads), states, group, parameters[0].shape, numbers)
+            step = Step(states, group, parameters[0].shape, numbers)
+            return self._moved(_stacked(parameters), _stacked(grads), step)
 
         with ieee_products(parameters[0]):  # TF32, where the user has allowed it, cannot hold an orthonormal column
             fixed = tuple(group.get(name) for name in self.defaults if name != "lr")
@@ -87,39 +106,23 @@ class Geodesic(torch.optim.Optimizer):
         _put(M, parameters)
 
     def _numbers(self, states: list[dict[str, Any]], group: dict[str, Any], like: Tensor) -> tuple[Any, ...]:
-        """What changes from step to step and is no tensor, for `_half_step`; first half of the rate."""
+        """Those of `Step`."""
         return (group["lr"] / 2,)
 
-    def _moved(
-        self,
-        M: Tensor,
-        G: Tensor,
-        states: list[dict[str, Any]],
-        group: dict[str, Any],
-        shape: torch.Size,
-        numbers: tuple[Any, ...],
-    ) -> Tensor:
-        """M after a step; M and G are ``(B, n, p)``, `shape` is one parameter's own.
+    def _moved(self, M: Tensor, G: Tensor, step: Step) -> Tensor:
+        """M after a step; M and G are ``(B, n, p)``.
 
         A tangent at M is kept as itself and carried along by projection. At a square M it is kept as the skew S with
         V = M S, which needs no carrying and half the products.
         """
         if M.shape[-2] == M.shape[-1]:
-            S = self._half_step(stiefel.skew(M, G), Tensor.mul_, states, group, shape, numbers)
+            S = self._half_step(stiefel.skew(M, G), Tensor.mul_, step)
             return stiefel.turned(M, S)
         tangent = stiefel.canonical_gradient(M, G)
-        V = self._half_step(tangent, lambda V, share: stiefel.carry(M, V, share), states, group, shape, numbers)
+        V = self._half_step(tangent, lambda V, share: stiefel.carry(M, V, share), step)
         return stiefel.tangent_step(M, V)
 
-    def _half_step(
-        self,
-        gradient: Tensor,
-        carry: Callable[[Tensor, float], Tensor],
-        states: list[dict[str, Any]],
-        group: dict[str, Any],
-        shape: torch.Size,
-        numbers: tuple[Any, ...],
-    ) -> Tensor:
+    def _half_step(self, gradient: Tensor, carry: Carry, step: Step) -> Tensor:
         """Half of the tangent to step along, in new memory, from that of the gradient and what is kept.
 
         `carry` brings a share of the latter to M, in its place.
@@ -162,34 +165,18 @@ class GeodesicSGD(Geodesic):
             raise ValueError(f"momentum must be at least 0 and below 1, got {momentum!r}")
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
-    def _moved(
-        self,
-        M: Tensor,
-        G: Tensor,
-        states: list[dict[str, Any]],
-        group: dict[str, Any],
-        shape: torch.Size,
-        numbers: tuple[Any, ...],
-    ) -> Tensor:
-        if group["momentum"]:
-            return super()._moved(M, G, states, group, shape, numbers)
+    def _moved(self, M: Tensor, G: Tensor, step: Step) -> Tensor:
+        if step.group["momentum"]:
+            return super()._moved(M, G, step)
         if M.shape[-2] == M.shape[-1]:
-            return stiefel.turned(M, stiefel.skew(M, G).mul_(numbers[0]))
-        return stiefel.cayley_step(M, numbers[0] * G)  # no tangent is needed
+            return stiefel.turned(M, stiefel.skew(M, G).mul_(step.numbers[0]))
+        return stiefel.cayley_step(M, step.numbers[0] * G)  # no tangent is needed
 
-    def _half_step(
-        self,
-        gradient: Tensor,
-        carry: Callable[[Tensor, float], Tensor],
-        states: list[dict[str, Any]],
-        group: dict[str, Any],
-        shape: torch.Size,
-        numbers: tuple[Any, ...],
-    ) -> Tensor:
-        velocity = kept(states, "velocity", gradient, shape)
-        carry(velocity, group["momentum"]).add_(gradient)
-        keep(states, "velocity", velocity)
-        return numbers[0] * velocity
+    def _half_step(self, gradient: Tensor, carry: Carry, step: Step) -> Tensor:
+        velocity = kept(step.states, "velocity", gradient, step.shape)
+        carry(velocity, step.group["momentum"]).add_(gradient)
+        keep(step.states, "velocity", velocity)
+        return step.numbers[0] * velocity
 
 
 def kept(states: list[dict[str, Any]], name: str, like: Tensor, shape: Iterable[int]) -> Tensor:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from evenflow.optim.geodesic import Geodesic, keep, kept
+from evenflow.optim.geodesic import Carry, Geodesic, Step, keep, kept
 
 
 class GeodesicAdam(Geodesic):
@@ -48,24 +47,17 @@ class GeodesicAdam(Geodesic):
         root = root**0.5
         return group["lr"] / 2 * root / first, group["eps"] * root
 
-    def _half_step(
-        self,
-        gradient: Tensor,
-        carry: Callable[[Tensor, float], Tensor],
-        states: list[dict[str, Any]],
-        group: dict[str, Any],
-        shape: torch.Size,
-        numbers: tuple[Any, ...],
-    ) -> Tensor:
-        beta1, beta2 = group["betas"]
+    def _half_step(self, gradient: Tensor, carry: Carry, step: Step) -> Tensor:
+        beta1, beta2 = step.group["betas"]
         # The same for a tangent T = M S and for S itself at a square M, which only turns it.
         norm = torch.linalg.vector_norm(gradient, dim=(-2, -1), keepdim=True)
-        first, second = kept(states, "first", gradient, shape), kept(states, "second", norm, (*shape[:-2], 1, 1))
+        first = kept(step.states, "first", gradient, step.shape)
+        second = kept(step.states, "second", norm, (*step.shape[:-2], 1, 1))
         carry(first, beta1).add_(gradient, alpha=1 - beta1)
-        second.mul_(beta2).addcmul_(norm, norm, value=(1 - beta2) / shape[-2:].numel())
-        keep(states, "first", first)
-        keep(states, "second", second)
-        rate, floor = numbers
+        second.mul_(beta2).addcmul_(norm, norm, value=(1 - beta2) / step.shape[-2:].numel())
+        keep(step.states, "first", first)
+        keep(step.states, "second", second)
+        rate, floor = step.numbers
         return first / second.sqrt().add_(floor).div_(rate)
 
 
