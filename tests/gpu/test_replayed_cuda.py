@@ -168,7 +168,7 @@ def test_recordings_follow_an_angle_that_grows() -> None:
         with torch.no_grad():
             raw.add_(0.02)
         found = layer(x)[0]
-        reached.add(layer.parametrizations.weight_hh_l0[0].recorded_for)  # type: ignore[union-attr, index]
+        reached.add(layer.parametrizations.weight_hh_l0[0].headroom)  # type: ignore[union-attr, index]
         assert_same([found], [copy.deepcopy(layer)(x)[0]])
     assert recordings(layer) >= 1
     assert len(reached - {None}) >= 3, "recorded anew for larger angles"
@@ -188,4 +188,18 @@ def test_captured_work_follows_an_angle_that_grows() -> None:
             found = captured(())
             assert_same([found], [copy.deepcopy(map)(raw)])
     assert any(not isinstance(entry, int) for entry in captured._known.values())
-    assert map.recorded_for > 20
+    assert map.headroom.largest > 20
+
+
+def test_loaded_angles_beyond_a_recording_are_not_met_by_it() -> None:
+    layer, turned = (RNN(2, 16, map="exponential", init=init).cuda() for init in ("identity", "haar"))
+    x = torch.randn(9, 4, 2, device="cuda")
+    for _ in range(PASSES):
+        layer(x)
+    assert recordings(layer) == 1
+    with torch.no_grad():
+        for p in turned.parameters():
+            p.mul_(5)
+    layer.load_state_dict(turned.state_dict())
+    for _ in range(PASSES):
+        assert_same([layer(x)[0]], [copy.deepcopy(turned)(x)[0]])

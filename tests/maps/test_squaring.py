@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from fractions import Fraction
 from typing import Any
@@ -13,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenflow.maps import Exponential
 from evenflow.maps.chebyshev import Polynomial
-from evenflow.maps.squaring import ANGLES, POLYNOMIALS, exponential, exponential_slope, plan, reach
+from evenflow.maps.squaring import ANGLES, POLYNOMIALS, Headroom, exponential, exponential_slope, plan, reach
 
 # Entries of the matrix, against torch's in float64, which is right to some 1e-13 itself; times 1 + angle.
 VALUE = {torch.float32: 1e-6, torch.float64: 2e-13}
@@ -141,3 +142,13 @@ def test_one_bad_matrix_among_good_ones() -> None:
     W, _ = exponential(B)
     assert W[1].isnan().all()
     torch.testing.assert_close(W[0], exponential(B[0])[0])
+
+
+def test_what_recordings_were_made_for_is_neither_loaded_nor_copied() -> None:
+    map = Exponential(4)
+    map.headroom = Headroom(1.0, torch.zeros(()))
+    assert map.recorded_for is map.headroom
+    assert copy.deepcopy(map).headroom is None
+    map.load_state_dict(map.state_dict())
+    assert map.headroom is None
+    assert not map.outgrown()

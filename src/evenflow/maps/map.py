@@ -61,7 +61,7 @@ class Map(nn.Module):
 
     @property
     def recorded_for(self) -> Hashable:
-        """Up to what numbers the next recording will be right; where this changes, it is another recording."""
+        """What the next recording will be right for; where this changes, it is another recording."""
         return None
 
     def outgrown(self) -> bool:

@@ -111,17 +111,19 @@ class Recordable:
     def prepare(self, *raw: Tensor) -> None:
         needed = Headroom.over(self.skew(self.full(*raw)[0].detach()))  # type: ignore[attr-defined]
         before = self.headroom
-        if before is not None and before.outgrown():
-            needed.largest = max(needed.largest, 2 * before.largest)  # more than any recording there is
-        if before is None or needed.largest > before.largest:  # else recordings share it, and one look is for all
-            self.headroom = needed
+        if before is None or before.outgrown() or needed.largest > before.largest:
+            self.headroom = needed  # else recordings share it, and one look is for all
 
     @property
-    def recorded_for(self) -> float | None:
-        return None if self.headroom is None else self.headroom.largest
+    def recorded_for(self) -> Headroom | None:
+        return self.headroom
 
     def outgrown(self) -> bool:
         return self.headroom is not None and self.headroom.outgrown()
+
+    def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
+        self.headroom = None  # what is loaded may be larger at once
+        super()._load_from_state_dict(*args, **options)  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
