@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.maps.recorded import uncollected, watched
+from evenflow.maps.recorded import take, uncollected, watched
 from evenflow.scan.operator import plain_tensors
 
 Pass = Callable[..., Any]  # a list of weights, then input and initial states, to output and final states in one tuple
@@ -70,7 +70,7 @@ class Recording:
     def run(self, given: Sequence[Tensor], ticket: object) -> tuple[tuple[Tensor, ...], int]:
         """The results and their serial; `ticket` lives as long as the way back may still be asked for."""
         with self._lock:
-            torch._foreach_copy_(self._given, list(given))
+            take(self._given, given)
             self._forward.replay()
             self.serial += 1
             self._waiting = weakref.ref(ticket)

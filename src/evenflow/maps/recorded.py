@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from evenflow.maps.map import Map
 
 CALLS_BEFORE = 3  # so that a matrix wanted once is not recorded
+FEW = 4  # tensors up to which one copy each is faster than a kernel for all, which has few blocks for a large one
 MOST = 4  # recordings of one map: shapes, dtypes and streams beyond these run without
 
 R = TypeVar("R")
@@ -57,6 +58,15 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def take(own: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    """Copy what is given to where a recording reads it."""
+    if len(own) > FEW:
+        torch._foreach_copy_(list(own), list(given))
+        return
+    for to, value in zip(own, given, strict=True):
+        to.copy_(value)
+
+
 class Recording:
     """One map at one set of shapes, ready to be replayed on the stream it was recorded for."""
 
@@ -85,10 +95,7 @@ class Recording:
         self.raw, self.W = [leaf.detach() for leaf in leaves], W.detach()
 
     def value(self, raw: Sequence[Tensor]) -> Tensor:
-        if len(raw) == 1:
-            self.raw[0].copy_(raw[0])
-        else:
-            torch._foreach_copy_(self.raw, list(raw))
+        take(self.raw, raw)
         self.forward.replay()
         self.serial += 1
         # A copy, because the next replay writes over the original.

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.maps.recorded import attempt, familiar, uncollected
+from evenflow.maps.recorded import attempt, familiar, take, uncollected
 from evenflow.optim.stiefel import narrow
 
 STEPS_BEFORE = 3  # the state exists by then, and an optimiser that makes one step is not recorded
@@ -46,7 +46,7 @@ class RecordedStep:
 
     def move(self, grads: Sequence[Tensor], numbers: Sequence[float]) -> Tensor:
         """The matrices after a step, in the recording's memory; the states are changed in their own."""
-        torch._foreach_copy_(self.grads, list(grads))
+        take(self.grads, grads)
         for known, value, number in zip(self.values, numbers, self.numbers, strict=True):
             if known != value:
                 number.fill_(value)

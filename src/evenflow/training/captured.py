@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as tree
 
 from evenflow.maps import Map
-from evenflow.maps.recorded import attempt, familiar, uncollected, watched
+from evenflow.maps.recorded import attempt, familiar, take, uncollected, watched
 
 CALLS_BEFORE = 5  # so that libraries have their workspaces and optimisers their state, and a short run is not recorded
 BRANCHES = 8  # of a recording that run beside each other
@@ -61,8 +61,7 @@ class _Recording:
         self._leaves: list[Tensor] = tree.tree_leaves(own)
 
     def replay(self, leaves: list[Tensor]) -> Any:
-        if leaves:
-            torch._foreach_copy_(self._leaves, leaves)
+        take(self._leaves, leaves)
         self._graph.replay()
         return self._result
 
