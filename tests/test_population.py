@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -128,3 +130,10 @@ def test_what_is_no_population(models, sentence):
         made = [SequenceModel(layer, 1) for layer in made]
     with pytest.raises(ValueError, match=f"^{sentence}"):
         Population(made)
+
+
+def test_what_a_map_has_recorded_is_no_setting() -> None:
+    one = SequenceModel(create("urnn", 2, 4), 1)
+    other = copy.deepcopy(one)
+    other.load_state_dict(one.state_dict())
+    assert all(Population([one, other])._shared.values())

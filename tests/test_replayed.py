@@ -265,4 +265,52 @@ def test_a_map_that_has_outgrown_its_recordings_ends_them(monkeypatch: pytest.Mo
     monkeypatch.setattr(type(map), "outgrown", lambda self: False)
     monkeypatch.setattr(type(map), "recorded_for", 12.8)
     assert replayed.replay_layer(layer, given, None) is not None
-    assert any(12.8 in key for key in replayed._layers[layer].entries)  # type: ignore[operator]
+    assert replayed._layers[layer].recorded_for == (12.8,)
+    monkeypatch.setattr(type(map), "recorded_for", 25.6)  # as after other numbers were loaded
+    assert replayed.replay_layer(layer, given, None) is not None
+    assert len(replayed._layers[layer].entries) == 1, "what was recorded before is of no use any more"
+
+
+def test_weights_of_a_transformation_are_left_alone() -> None:
+    layer = RNN(2, 4)
+    weights = {name: torch.stack([w.detach(), 2 * w.detach()]) for name, w in layer.named_parameters()}
+    given = x(5, 3, 2)
+
+    def run(weights: dict[str, Tensor]) -> Tensor:
+        with pytest.MonkeyPatch.context() as patch:
+            seen: list[object] = []
+            patch.setattr(layer, "forward", lambda v: (seen.append(replayed.replay_layer(layer, v, None)), v)[1])
+            out = torch.func.functional_call(layer, weights, (given,))
+            assert seen == [None]
+        return out
+
+    torch.func.vmap(run)(weights)
+    assert layer not in replayed._layers
+    computed = {name: 2 * w for name, w in layer.named_parameters()}  # of a caller's own autograd graph
+    run(computed)
+    assert layer not in replayed._layers
+    assert replayed.replay_layer(layer, given, None) is not None
+
+
+def test_a_parameter_that_comes_later_is_noticed() -> None:
+    layer = RNN(2, 4)
+    given = x(5, 3, 2)
+    assert replayed.replay_layer(layer, given, None) is not None
+    before = replayed._layers[layer]
+    layer.register_parameter("extra", torch.nn.Parameter(torch.zeros(1)))
+    assert replayed.replay_layer(layer, given, None) is not None
+    assert replayed._layers[layer] is not before
+    for name, _ in list(layer.named_parameters()):
+        weight = layer._parameters.pop(name)
+        assert weight is not None
+        layer.register_buffer(name, weight.detach())
+    assert replayed.replay_layer(layer, given, None) is None, "nothing that it could be recorded by"
+
+
+def test_a_dispatch_mode_hears_the_pass_and_leaves_no_mark() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    layer = RNN(2, 4)
+    with FlopCounterMode(display=False):
+        assert replayed.replay_layer(layer, x(5, 3, 2), None) is None
+    assert replayed.replay_layer(layer, x(5, 3, 2), None) is not None

@@ -14,6 +14,8 @@ from torch.nn.utils import parametrize
 from evenflow.maps import Map, detach
 from evenflow.model import SequenceModel
 
+MOMENTARY = ("training", "recordings", "headroom")  # no settings, but what a part is doing
+
 
 class Mapped(NamedTuple):
     """A weight that a map makes: the path of its module, and its name there."""
@@ -158,7 +160,7 @@ def _settings(part: Any) -> dict[str, Any]:
     """The plain values a part was made with; objects such as cells by theirs."""
     found = {}
     for name, value in vars(part).items():
-        if name.startswith("_") or isinstance(value, nn.Module | Tensor) or name == "training":
+        if name.startswith("_") or isinstance(value, nn.Module | Tensor) or name in MOMENTARY:
             continue
         plain = isinstance(value, str | int | float | bool | tuple | torch.dtype | None)
         found[name] = value if plain or not hasattr(value, "__dict__") else (type(value).__name__, _settings(value))

@@ -32,21 +32,36 @@ MOST_MEMORY = 1 / 256  # of the GPU's, for the output; a recording holds several
 class _Known:
     """What is known of one layer: its weights and where they lie, and by shapes how often it ran or its recording."""
 
-    def __init__(self, layer: nn.Module) -> None:
-        self.weights = list(layer.parameters())
+    def __init__(self, layer: nn.Module, weights: list[nn.Parameter]) -> None:
+        self.weights = weights
+        self.device = weights[0].device
         self.entries: dict[Hashable, Any] = {}
+        self.recorded_for: Hashable = None
         # To look a weight up in its place takes a tenth of the time of asking the layer for all of them.
-        self._slots = [(part._parameters, name) for part in layer.modules() for name in part._parameters]
-        self._found = [slot.get(name) for slot, name in self._slots]
-        self._places = [weight.data_ptr() for weight in self.weights]
-        self.device = self.weights[0].device
-        alike = all(v.device == self.device and v.dtype == torch.float32 for v in self.weights)
-        self.suits = alike and plain_tensors(self.weights)
+        self._parts = [(held, len(held)) for part in layer.modules() for held in (part._parameters, part._modules)]
+        self._slots = [(part._parameters, name, w) for part in layer.modules() for name, w in part._parameters.items()]
+        self._places = [weight.data_ptr() for weight in weights]
 
     def holds(self) -> bool:
-        """Whether the layer has these weights still, at these places."""
-        same = all(slot.get(name) is found for (slot, name), found in zip(self._slots, self._found, strict=True))
+        """Whether the layer has these weights still, at these places, and no others."""
+        if any(len(held) != count for held, count in self._parts):
+            return False
+        same = all(slot.get(name) is found for slot, name, found in self._slots)
         return same and [weight.data_ptr() for weight in self.weights] == self._places
+
+
+def _known(layer: nn.Module) -> _Known | None:
+    """What is known of the layer; None where its weights, as those of a transformation or a caller, are not its own."""
+    known = _layers.get(layer)
+    if known is not None and known.holds():
+        return known
+    weights = list(layer.parameters())
+    if not weights or not plain_tensors(weights) or not all(weight.is_leaf for weight in weights):
+        return None
+    if any(v.device != weights[0].device or v.dtype != torch.float32 for v in weights):
+        return None
+    known = _layers[layer] = _Known(layer, weights)
+    return known
 
 
 # Outside of the layers, which are copied and pickled.
@@ -67,8 +82,8 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     if any(map.outgrown() for map in maps):  # run plainly, each of them prepares for more
         _layers.pop(layer, None)
         return None
-    settings = [*((type(part), part.extra_repr()) for part in made), *(map.recorded_for for map in maps)]
-    found = replay(layer, size, (input, *states), (type(layer.cell).__name__, *vars(layer.cell).values(), *settings))
+    settings = (type(layer.cell).__name__, *vars(layer.cell).values(), *((type(p), p.extra_repr()) for p in made))
+    found = replay(layer, size, (input, *states), settings, tuple(map.recorded_for for map in maps))
     if found is None:
         return None
     return found[0], found[1] if layer.cell.state_size == 1 else found[1:]
@@ -94,7 +109,11 @@ def passed(layer: nn.Module, weights: Sequence[Tensor], *given: Tensor) -> tuple
 
 
 def replay(
-    layer: nn.Module, size: int, given: Sequence[Tensor], settings: tuple[Hashable, ...] = ()
+    layer: nn.Module,
+    size: int,
+    given: Sequence[Tensor],
+    settings: tuple[Hashable, ...] = (),
+    recorded_for: tuple[Hashable, ...] = (),
 ) -> tuple[Tensor, ...] | None:
     """The results of a layer's pass by a recording, or None where there is none and it is to be run plainly.
 
@@ -102,17 +121,19 @@ def replay(
         size: numbers in its output.
         given: input and initial states on a GPU.
         settings: what else the pass depends on.
+        recorded_for: by maps; where it changes, what was recorded is of no use any more.
     """
     device = given[0].device
     if size > _most(device) or torch.cuda.is_current_stream_capturing() or _disturbed(layer):
         return None
-    known = _layers.get(layer)
-    if known is None or not known.holds():
-        known = _layers[layer] = _Known(layer)
-    if not known.suits or known.device != device or not plain_tensors(given):
+    if not plain_tensors(given) or any(v.device != device or v.dtype != torch.float32 for v in given):
         return None
-    if any(v.device != device or v.dtype != torch.float32 for v in given):
+    known = _known(layer)
+    if known is None or known.device != device:
         return None
+    if known.recorded_for != recorded_for:
+        known.entries.clear()
+        known.recorded_for = recorded_for
     weights = known.weights
     moving = torch.is_grad_enabled() and tuple(v.requires_grad for v in (*given, *weights))
     stream = torch._C._cuda_getCurrentRawStream(device.index)

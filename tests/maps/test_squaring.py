@@ -152,3 +152,20 @@ def test_what_recordings_were_made_for_is_neither_loaded_nor_copied() -> None:
     map.load_state_dict(map.state_dict())
     assert map.headroom is None
     assert not map.outgrown()
+
+
+def test_more_headroom_ends_the_recordings_that_were_made_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    map = Exponential(4)
+    (raw,) = map.start()
+    less, same, more = (Headroom(largest, torch.zeros(())) for largest in (6.4, 6.4, 12.8))
+    map.headroom, map.recordings = less, {"shape": object()}
+    monkeypatch.setattr(Headroom, "over", lambda B: same)
+    map.prepare(raw)
+    assert map.headroom is less
+    assert map.recordings, "they share it"
+    monkeypatch.setattr(Headroom, "over", lambda B: more)
+    map.prepare(raw)
+    assert map.headroom is more
+    assert not map.recordings, "nobody would look at theirs"
+    map.to(torch.float64)
+    assert map.headroom is None

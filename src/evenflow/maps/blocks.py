@@ -42,6 +42,9 @@ class Blocks(Map):
     def stiefel(self) -> tuple[bool, ...]:
         return (False,) * bool(self.others) + self.map.stiefel
 
+    def prepare(self, *raw: Tensor) -> None:
+        self.map.prepare(*raw[bool(self.others) :])
+
     def matrix(self, *raw: Tensor) -> Tensor:
         blocks = dict(zip(self.chosen, self.map(*raw[bool(self.others) :]).unbind(-3), strict=True))
         if self.others:

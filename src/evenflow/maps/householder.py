@@ -59,13 +59,13 @@ class Householder(Differentiated):
         return reflections.vectors(raw, self.filled, self.reflectors, self.rows)
 
     def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        kernels = reflections.kernels(raw[0], self.reflectors)
+        kernels = reflections.kernels(raw[0], self.rows, self.reflectors)
         if kernels is None:
             return self.blocked_value(raw[0])
         return kernels.value(self.rows, self.reflectors, raw[0]), (raw[0],)
 
     def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
-        kernels = reflections.kernels(W, self.reflectors)
+        kernels = reflections.kernels(W, self.rows, self.reflectors) if len(kept) == 1 else None
         if kernels is None:
             return (self.blocked_slope(G, *kept),)
         return (kernels.slope(G, W, self.rows, self.reflectors, kept[0]),)

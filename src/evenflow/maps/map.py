@@ -62,11 +62,11 @@ class Map(nn.Module):
     @property
     def recorded_for(self) -> Hashable:
         """What the next recording will be right for; where this changes, it is another recording."""
-        return None
+        return tuple(child.recorded_for for child in self._modules.values() if isinstance(child, Map)) or None
 
     def outgrown(self) -> bool:
         """Whether the numbers are about to leave what recordings were made for; asked before each replay of one."""
-        return False
+        return any(child.outgrown() for child in self._modules.values() if isinstance(child, Map))
 
     def _apply(self, *args: Any, **options: Any) -> Map:
         # Buffers are about to move, and recordings know them by their address.

@@ -10,7 +10,6 @@ Reference: Joffrain et al. 2006; Zhang, Lei and Dhillon 2018.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from types import ModuleType
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from evenflow import init
 from evenflow.maps.differentiated import addmm
+from evenflow.maps.small_kernels import small_kernels
 
 # Added to half of each squared length, so that a zero vector is not divided by; below any single-precision length.
 TINY = 1e-300
@@ -30,13 +30,10 @@ def count(m: int, n: int) -> int:
     return m * n - m * (m - 1) // 2
 
 
-def kernels(raw: Tensor, *counts: int) -> ModuleType | None:
-    """The CUDA kernels, where there is CUDA and triton, which torch for CUDA brings along, and reflections are few."""
-    if not raw.is_cuda or find_spec("triton") is None:
-        return None
-    from evenflow.maps import reflections_cuda
-
-    return reflections_cuda if all(1 <= m <= reflections_cuda.MOST for m in counts) else None
+def kernels(raw: Tensor, n: int, *counts: int) -> ModuleType | None:
+    """The CUDA kernels, where they can run and reflections of n coordinates are few."""
+    found = small_kernels("evenflow.maps.reflections_cuda", raw)
+    return found if found is not None and found.suits(n, *counts) else None
 
 
 def places(m: int, n: int) -> Tensor:

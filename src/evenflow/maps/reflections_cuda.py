@@ -8,12 +8,14 @@ of matrices, are the twins.
 
 from __future__ import annotations
 
+import torch
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from torch import Tensor
 
 # With more reflections on a side, products of matrices are faster than steps.
 MOST = 128
+LARGEST = 4096  # coordinates, 128 of them for each of a block's 32 warps
 
 
 @triton.jit
@@ -63,7 +65,7 @@ def _back(y, g, packed, slopes, m, n, j, FIRST: tl.constexpr):  # type: ignore[n
 def _value(  # type: ignore[no-untyped-def]
     u, v, s, out, m1, m2, n, count1, count2, N: tl.constexpr, ROWS: tl.constexpr, TWO: tl.constexpr
 ):
-    model = tl.program_id(1)
+    model = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.arange(0, N)[None, :]
     live = (row < n) & (j < n)
@@ -79,7 +81,7 @@ def _value(  # type: ignore[no-untyped-def]
 def _slope(  # type: ignore[no-untyped-def]
     u, v, s, matrix, pull, parts, m1, m2, n, count1, count2, N: tl.constexpr, ROWS: tl.constexpr, TWO: tl.constexpr
 ):
-    model = tl.program_id(1)
+    model = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     j = tl.arange(0, N)[None, :]
     live = (row < n) & (j < n)
@@ -97,6 +99,11 @@ def _slope(  # type: ignore[no-untyped-def]
     y, g = _back(y, g, u, parts, m1, n, j, True)
 
 
+def suits(n: int, *counts: int) -> bool:
+    """Whether these kernels are for so many reflections of n coordinates on each side."""
+    return n <= LARGEST and all(1 <= m <= MOST for m in counts)
+
+
 Right = tuple[int, Tensor, Tensor]  # of an SVD: how many reflections, their packed vectors, the singular values
 
 
@@ -110,7 +117,8 @@ def value(n: int, m: int, u: Tensor, right: Right | None = None) -> Tensor:
     grid, options = _shared_out(n, u.shape[:-1].numel())
     m2, v, s = right or (0, u, u)
     counts = (m, m2, n, u.shape[-1], v.shape[-1])
-    _value[grid](u.contiguous(), v.contiguous(), s.contiguous(), out, *counts, TWO=right is not None, **options)
+    with torch.cuda.device(u.device):
+        _value[grid](u.contiguous(), v.contiguous(), s.contiguous(), out, *counts, TWO=right is not None, **options)
     return out
 
 
@@ -122,7 +130,8 @@ def slope(G: Tensor, W: Tensor, n: int, m: int, u: Tensor, right: Right | None =
     size = u.shape[-1] if right is None else u.shape[-1] + v.shape[-1] + n
     parts = u.new_empty(*u.shape[:-1], grid[0], size)
     given = (x.contiguous() for x in (u, v, s, W, G))
-    _slope[grid](*given, parts, *counts, TWO=right is not None, **options)
+    with torch.cuda.device(u.device):
+        _slope[grid](*given, parts, *counts, TWO=right is not None, **options)
     return parts.sum(-2)
 
 

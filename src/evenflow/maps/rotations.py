@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from evenflow.maps.differentiated import Differentiated
+from evenflow.maps.small_kernels import small_kernels
 
 SPREAD = 0.05  # starting angles are drawn from U(-SPREAD, SPREAD)
 
@@ -133,12 +133,8 @@ class Rotations(Differentiated):
 
 
 def _kernel(tensor: Tensor) -> ModuleType | None:
-    """The CUDA kernels, where there is CUDA and triton, which torch for CUDA brings along."""
-    if not tensor.is_cuda or find_spec("triton") is None:
-        return None
-    from evenflow.maps import rotations_cuda
-
-    return rotations_cuda
+    """The CUDA kernels, where they can run."""
+    return small_kernels("evenflow.maps.rotations_cuda", tensor)
 
 
 def _turn(X: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -96,18 +96,19 @@ def value(angles: Tensor, permutations: Tensor) -> Tensor:
     models = lead.numel()
     out = angles.new_empty(*lead, n, n)
     work = torch.empty(models, 2, n, n, dtype=torch.float64, device=angles.device)
-    _value[(triton.cdiv(n, COLUMNS), models)](
-        angles.contiguous(),
-        permutations,
-        work,
-        out,
-        layers,
-        n,
-        half,
-        HALF=triton.next_power_of_2(half),
-        COLUMNS=COLUMNS,
-        num_stages=1,  # the loads of a layer must not be moved before the barrier of the one before
-    )
+    with torch.cuda.device(angles.device):
+        _value[(triton.cdiv(n, COLUMNS), models)](
+            angles.contiguous(),
+            permutations,
+            work,
+            out,
+            layers,
+            n,
+            half,
+            HALF=triton.next_power_of_2(half),
+            COLUMNS=COLUMNS,
+            num_stages=1,  # the loads of a layer must not be moved before the barrier of the one before
+        )
     return out
 
 
@@ -118,19 +119,20 @@ def slope(G: Tensor, W: Tensor, angles: Tensor, permutations: Tensor) -> Tensor:
     models, blocks = lead.numel(), triton.cdiv(n, COLUMNS)
     work = angles.new_empty(models, 2, 2, n, n)
     parts = angles.new_empty(*lead, blocks, layers, half)
-    _slope[(blocks, models)](
-        angles.contiguous(),
-        permutations,
-        W.contiguous(),
-        G.contiguous(),
-        work,
-        parts,
-        layers,
-        n,
-        half,
-        blocks,
-        HALF=triton.next_power_of_2(half),
-        COLUMNS=COLUMNS,
-        num_stages=1,
-    )
+    with torch.cuda.device(angles.device):
+        _slope[(blocks, models)](
+            angles.contiguous(),
+            permutations,
+            W.contiguous(),
+            G.contiguous(),
+            work,
+            parts,
+            layers,
+            n,
+            half,
+            blocks,
+            HALF=triton.next_power_of_2(half),
+            COLUMNS=COLUMNS,
+            num_stages=1,
+        )
     return parts.sum(-3)

@@ -62,23 +62,23 @@ class Headroom:
     """The largest angle a recorded exponential is right for: a CUDA graph cannot read how large B has become.
 
     It is at least twice the angle at the time of recording and `ROOM` more, as far as the squarings for that reach.
-    Every replay leaves the angle it met in `met`, on the host, so that the recording can be made anew once half of it
-    is used up; a matrix beyond the largest angle is all nan.
+    Every replay leaves the largest square of an angle it met in `most`, and on the host in `met`, so that the recording
+    can be made anew once half of it is used up; a matrix beyond the largest angle is all nan.
     """
 
     ROOM = 6.0  # some steps of Adam with a large rate, which moves every entry alike at first
     LAG = 4  # replays by which the host may be ahead of what it knows
 
-    def __init__(self, largest: float, met: Tensor) -> None:
-        self.largest, self.met = largest, met
+    def __init__(self, largest: float, most: Tensor, met: Tensor | None = None) -> None:
+        self.largest, self.most, self.met = largest, most, met
         self._asked: deque[torch.cuda.Event] = deque()  # one for each of the last askings
 
     @classmethod
     def over(cls, B: Tensor) -> Headroom:
         """For B and what it may grow to."""
         angle = math.sqrt(largest(norm(B @ B)).item())
-        found = reach(2 * angle + cls.ROOM, B.dtype)
-        return cls(found, torch.zeros((), dtype=B.dtype.to_real(), pin_memory=True))
+        most = torch.zeros((), dtype=B.dtype.to_real(), device=B.device)
+        return cls(reach(2 * angle + cls.ROOM, B.dtype), most, torch.zeros_like(most, device="cpu", pin_memory=True))
 
     def outgrown(self) -> bool:
         """Whether half of it is used up.
@@ -86,20 +86,22 @@ class Headroom:
         Asked before each replay. It waits for what was asked for `LAG` replays ago, which leaves a GPU enough to do and
         keeps a host from running hundreds of replays ahead of an angle that grows.
         """
-        if torch.cuda.is_current_stream_capturing():
+        if self.met is None or torch.cuda.is_current_stream_capturing():
             return False
         if len(self._asked) < self.LAG:
             self._asked.append(torch.cuda.Event())
         else:
             self._asked[0].synchronize()
             self._asked.rotate(-1)
-        self._asked[-1].record()
+        self._asked[-1].record(torch.cuda.current_stream(self.most.device))
         return not self.met.item() <= (self.largest / 2) ** 2
 
     def check(self, W: Tensor, B2: Tensor) -> Tensor:
         """W, or nan; part of the recording."""
         squares = norm(B2)
-        self.met.copy_(largest(squares), non_blocking=True)
+        torch.maximum(self.most, largest(squares), out=self.most)  # of all recordings that share it
+        if self.met is not None:
+            self.met.copy_(self.most, non_blocking=True)
         return W * torch.where(squares <= self.largest**2, 1.0, math.nan).to(W.dtype)[..., None, None]
 
 
@@ -107,11 +109,13 @@ class Recordable:
     """What a map by `exponential` adds to be recorded: its headroom, as `Map` asks for it."""
 
     headroom: Headroom | None = None
+    recordings: dict[Any, Any]
 
     def prepare(self, *raw: Tensor) -> None:
         needed = Headroom.over(self.skew(self.full(*raw)[0].detach()))  # type: ignore[attr-defined]
         before = self.headroom
         if before is None or before.outgrown() or needed.largest > before.largest:
+            self.recordings.clear()  # nobody would look at theirs any more
             self.headroom = needed  # else recordings share it, and one look is for all
 
     @property
@@ -120,6 +124,10 @@ class Recordable:
 
     def outgrown(self) -> bool:
         return self.headroom is not None and self.headroom.outgrown()
+
+    def _apply(self, *args: Any, **options: Any) -> Any:
+        self.headroom = None  # it lies on the device that is left
+        return super()._apply(*args, **options)  # type: ignore[misc]
 
     def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
         self.headroom = None  # what is loaded may be larger at once

@@ -98,7 +98,7 @@ class SVD(Differentiated):
 
     def kernels(self, tensor: Tensor) -> ModuleType | None:
         """The CUDA kernels, for square matrices."""
-        return reflections.kernels(tensor, self.m1, self.m2) if self.rows == self.columns else None
+        return reflections.kernels(tensor, self.rows, self.m1, self.m2) if self.rows == self.columns else None
 
     def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         kernels = self.kernels(raw[0])
@@ -108,7 +108,7 @@ class SVD(Differentiated):
         return kernels.value(self.rows, self.m1, raw[0], (self.m2, raw[1], s)), (*raw, s)
 
     def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
-        kernels = self.kernels(W)
+        kernels = self.kernels(W) if len(kept) == 4 else None  # what a value by the kernels keeps
         if kernels is None:
             return self.blocked_slope(G, *kept)
         u, v, p, s = kept

@@ -96,7 +96,7 @@ class Geodesic(torch.optim.Optimizer):
             return self._moved(_stacked(parameters), _stacked(grads), step)
 
         with ieee_products(parameters[0]):  # TF32, where the user has allowed it, cannot hold an orthonormal column
-            fixed = tuple(group.get(name) for name in self.defaults if name != "lr")
+            fixed = tuple(repr(group.get(name)) for name in self.defaults if name != "lr")
             M = replay(self._recordings, moved, parameters, grads, states, numbers, fixed)
             if M is None:
                 M = moved(grads, states, numbers)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from types import ModuleType
 
 from torch import Tensor
 
+from evenflow.maps.small_kernels import compiled
 from evenflow.scan import native
 
 _said: set[str] = set()
-
-
-def compiled() -> bool:
-    """Whether compiled code and kernels are wanted: not where ``EVENFLOW_NATIVE=0`` says so."""
-    return os.environ.get("EVENFLOW_NATIVE", "1") != "0"
 
 
 def choose(

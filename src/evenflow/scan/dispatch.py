@@ -9,8 +9,8 @@ from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import GRU, LSTM, LSTM1997, SCRN, Cell, Elman, PeepholeLSTM, ScalarGated, State, Weights
+from evenflow.maps.small_kernels import compiled
 from evenflow.scan import elman, gru, linear, lstm, projection, reference
-from evenflow.scan.choice import compiled
 from evenflow.scan.cuda import elman as elman_cuda
 
 ENGINES = ("auto", "torch", "reference")

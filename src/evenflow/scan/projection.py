@@ -6,26 +6,23 @@ are by far the largest thing here, so they are written once and read once.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from evenflow.maps.small_kernels import small_kernels
 from evenflow.scan.operator import eager, operator
 from evenflow.scan.product import summed
 
 THIN = 64  # inputs up to which a copy with a column of ones costs next to nothing
 
 
-def _thin(x: Tensor) -> ModuleType | None:
-    """The kernels for few inputs, on CUDA with triton, which torch for CUDA brings along."""
-    if not x.is_cuda or find_spec("triton") is None:
-        return None
-    from evenflow.scan import projection_cuda
-
-    return projection_cuda if projection_cuda.suits(x) else None
+def _thin(x: Tensor, *others: Tensor) -> ModuleType | None:
+    """The kernels for few inputs, where they can run."""
+    kernels = small_kernels("evenflow.scan.projection_cuda", x)
+    return kernels if kernels is not None and kernels.suits(x, *others) else None
 
 
 def _extended(x: Tensor) -> Tensor:
@@ -34,7 +31,7 @@ def _extended(x: Tensor) -> Tensor:
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x W' + b`` for x ``(M, N, I)``, weight ``(M, L, I)`` and bias ``(M, L)``."""
-    thin = _thin(x)
+    thin = _thin(x, weight)
     if thin is not None:
         return thin.forward(x, weight, bias)
     if bias is None:
@@ -49,7 +46,7 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _backward(d: Tensor, x: Tensor, weight: Tensor, biased: bool, want_x: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by x (empty unless wanted), weight and bias (empty where there is none)."""
     d_x = d @ weight if want_x else x.new_empty(0)
-    thin = _thin(x)
+    thin = _thin(x, d)
     if thin is not None:
         return d_x, *thin.backward(d, x, biased)
     if not biased:

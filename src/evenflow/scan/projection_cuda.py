@@ -55,7 +55,8 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     out = x.new_empty(models, rows, wide)
     given = (weight if bias is None else bias).contiguous()
     settings = {"I": inputs, "BIASED": bias is not None, "ROWS": ROWS, "WIDE": WIDE, "num_warps": WARPS}
-    _forward[_grid(x, wide)](x.contiguous(), weight.contiguous(), given, out, rows, wide, **settings)
+    with torch.cuda.device(x.device):
+        _forward[_grid(x, wide)](x.contiguous(), weight.contiguous(), given, out, rows, wide, **settings)
     return out
 
 
@@ -66,14 +67,16 @@ def backward(d: Tensor, x: Tensor, biased: bool) -> tuple[Tensor, Tensor]:
     grid = _grid(x, wide)
     parts = x.new_empty(models, grid[0], inputs + biased, wide)
     settings = {"I": inputs, "BIASED": biased, "ROWS": ROWS, "WIDE": WIDE, "num_warps": WARPS}
-    _backward[grid](d.contiguous(), x.contiguous(), parts, rows, wide, **settings)
+    with torch.cuda.device(x.device):
+        _backward[grid](d.contiguous(), x.contiguous(), parts, rows, wide, **settings)
     both = parts.sum(1)
     return both[:, :inputs].mT.contiguous(), both[:, inputs].contiguous() if biased else x.new_empty(0)
 
 
-def suits(x: Tensor) -> bool:
-    """Whether these kernels are for x ``(M, N, I)``."""
-    return 0 < x.shape[-1] <= MOST and x.shape[1] > 0 and x.dtype in (torch.float32, torch.float64)
+def suits(x: Tensor, *others: Tensor) -> bool:
+    """Whether these kernels are for x ``(M, N, I)`` and what it meets."""
+    alike = all(v.dtype == x.dtype and v.device == x.device for v in others)
+    return alike and 0 < x.shape[-1] <= MOST and x.numel() > 0 and x.dtype in (torch.float32, torch.float64)
 
 
 def _grid(x: Tensor, wide: int) -> tuple[int, int, int]:

@@ -37,14 +37,19 @@ class Captured:
     def __init__(self, work: Work, maps: Sequence[Map] = ()) -> None:
         self._work, self._maps = work, maps
         self._known: dict[Hashable, Any] = {}
+        self._recorded_for: Hashable = None  # by the maps; where it changes, what was recorded is of no use any more
 
     def __call__(self, key: Hashable, *given: Any) -> Any:
         """The work done once. `key` is what it depends on besides `given`, which is tensors in tuples and lists."""
         if any(map.outgrown() for map in self._maps):  # done plainly, each of them prepares for more
             self._known.clear()
             return self._work(key, *given)
+        recorded_for = tuple(map.recorded_for for map in self._maps)
+        if recorded_for != self._recorded_for:
+            self._known.clear()
+            self._recorded_for = recorded_for
         leaves, form = tree.tree_flatten(given)
-        full = (key, form, *((v.shape, v.dtype) for v in leaves), *(map.recorded_for for map in self._maps))
+        full = (key, form, *((v.shape, v.dtype) for v in leaves))
         found = familiar(self._known, full, CALLS_BEFORE, MOST, lambda: _record(self._work, key, given))
         return self._work(key, *given) if found is None else found.replay(leaves)
 
