@@ -259,10 +259,10 @@ def test_a_map_that_has_outgrown_its_recordings_ends_them(monkeypatch: pytest.Mo
     assert replayed.replay_layer(layer, given, None) is not None
     assert replayed._layers[layer].entries
     map = layer.parametrizations.weight_hh_l0[0]  # type: ignore[union-attr, index]
-    monkeypatch.setattr(type(map), "outgrown", lambda self: True)
+    monkeypatch.setattr(type(map), "outgrown", lambda self, *raw: True)
     assert replayed.replay_layer(layer, given, None) is None
     assert layer not in replayed._layers
-    monkeypatch.setattr(type(map), "outgrown", lambda self: False)
+    monkeypatch.setattr(type(map), "outgrown", lambda self, *raw: False)
     monkeypatch.setattr(type(map), "recorded_for", 12.8)
     assert replayed.replay_layer(layer, given, None) is not None
     assert replayed._layers[layer].recorded_for == (12.8,)
@@ -314,3 +314,30 @@ def test_a_dispatch_mode_hears_the_pass_and_leaves_no_mark() -> None:
     with FlopCounterMode(display=False):
         assert replayed.replay_layer(layer, x(5, 3, 2), None) is None
     assert replayed.replay_layer(layer, x(5, 3, 2), None) is not None
+
+
+def test_weights_computed_elsewhere_do_not_take_the_layers_place() -> None:
+    layer = RNN(2, 4)
+    given = x(5, 3, 2)
+    assert replayed.replay_layer(layer, given, None) is not None
+    before = replayed._layers[layer]
+    with torch.no_grad():
+        others = {name: 2 * w for name, w in layer.named_parameters()}
+    seen: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layer, "forward", lambda v: (seen.append(replayed.replay_layer(layer, v, None)), v)[1])
+        torch.func.functional_call(layer, others, (given,))
+    assert seen == [None]
+    assert replayed.replay_layer(layer, given, None) is not None
+    assert replayed._layers[layer] is before
+
+
+def test_a_buffer_in_another_place_is_noticed() -> None:
+    layer = RNN(2, 4, map="rotations")
+    given = x(5, 3, 2)
+    assert replayed.replay_layer(layer, given, None) is not None
+    before = replayed._layers[layer]
+    map = layer.parametrizations.weight_hh_l0[0]  # type: ignore[union-attr, index]
+    map.permutations = map.permutations.clone()
+    assert replayed.replay_layer(layer, given, None) is not None
+    assert replayed._layers[layer] is not before

@@ -33,7 +33,14 @@ class Recording:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         where: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
-        with torch.inference_mode(False), torch.cuda.stream(stream), uncollected(), watched():
+        grad = torch.is_grad_enabled()  # which leaving inference mode would turn on
+        with (
+            torch.inference_mode(False),
+            torch.set_grad_enabled(grad),
+            torch.cuda.stream(stream),
+            uncollected(),
+            watched(),
+        ):
             own = [v.detach().clone().requires_grad_(v.requires_grad) for v in given]
             # Not the weights themselves: where an autograd graph of the caller's is still alive, theirs would meet it.
             read = [v.detach().requires_grad_(v.requires_grad) for v in weights]
@@ -42,7 +49,7 @@ class Recording:
                 results = run(read, *own)
                 self._grads = [torch.zeros_like(result) for result in results]
                 if moving:
-                    torch.autograd.grad(results, moving, self._grads, materialize_grads=True)
+                    torch.autograd.grad(results, moving, self._grads, allow_unused=True)
             with torch.cuda.graph(self._forward, **where):
                 results = run(read, *own)
             # Mostly the output alone is looked at, or the final states too.
@@ -51,15 +58,14 @@ class Recording:
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, pool=self._forward.pool(), **where):
                     slopes = torch.autograd.grad(
-                        results[:count], moving, self._grads[:count], retain_graph=count == 1, materialize_grads=True
+                        results[:count], moving, self._grads[:count], retain_graph=count == 1, allow_unused=True
                     )
-                    # In one piece, so that they are copied out in one piece.
-                    flat = torch.cat([slope.flatten() for slope in slopes])
-                self._backward.append((graph, flat))
+                    # In one piece, so that they are copied out in one piece; a weight that plays no part has none.
+                    flat = torch.cat([slope.flatten() for slope in slopes if slope is not None])
+                self._backward.append((graph, flat, [None if slope is None else slope.shape for slope in slopes]))
         torch.cuda.current_stream().wait_stream(stream)
         # Without the autograd graph, which knows the layer. What it kept stays in the memory that the recordings own.
         self._given, self._results = [v.detach() for v in own], [result.detach() for result in results]
-        self._shapes = [v.shape for v in moving]
         self._zero = [True] * len(self._grads)
 
     @property
@@ -77,7 +83,7 @@ class Recording:
             # The next replay writes over the originals.
             return tuple(result.clone() for result in self._results), self.serial
 
-    def pull(self, serial: int, grads: Sequence[Tensor | None]) -> tuple[Tensor, ...] | None:
+    def pull(self, serial: int, grads: Sequence[Tensor | None]) -> tuple[Tensor | None, ...] | None:
         """The gradients by all that moves; None where what the run with this serial kept is written over."""
         with self._lock:
             if serial != self.serial:
@@ -88,12 +94,12 @@ class Recording:
                 elif not self._zero[i]:
                     self._grads[i].zero_()
                 self._zero[i] = grad is None
-            graph, flat = self._backward[any(grad is not None for grad in grads[1:])]
+            graph, flat, shapes = self._backward[any(grad is not None for grad in grads[1:])]
             graph.replay()
             self.serial += 1  # it writes over what the forward replay kept, so a second pull starts from the beginning
             self._waiting = lambda: None
-            pieces = flat.clone().split([shape.numel() for shape in self._shapes])
-        return tuple(piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True))
+            pieces = iter(flat.clone().split([shape.numel() for shape in shapes if shape is not None]))
+        return tuple(None if shape is None else next(pieces).view(shape) for shape in shapes)
 
 
 class _Ticket:
@@ -127,7 +133,7 @@ class Replayed(torch.autograd.Function):
 
 def _again(
     run: Pass, members: Sequence[Tensor], count: int, wanted: Sequence[bool], grads: Sequence[Tensor | None]
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor | None, ...]:
     differentiable = torch.is_grad_enabled()
     with torch.enable_grad():
         own = members[:count]
@@ -141,5 +147,5 @@ def _again(
             moving,
             [grad for _, grad in pulled],
             create_graph=differentiable,
-            materialize_grads=True,
+            allow_unused=True,
         )

@@ -38,16 +38,19 @@ class _Known:
         self.entries: dict[Hashable, Any] = {}
         self.recorded_for: Hashable = None
         # To look a weight up in its place takes a tenth of the time of asking the layer for all of them.
-        self._parts = [(held, len(held)) for part in layer.modules() for held in (part._parameters, part._modules)]
-        self._slots = [(part._parameters, name, w) for part in layer.modules() for name, w in part._parameters.items()]
-        self._places = [weight.data_ptr() for weight in weights]
+        parts = list(layer.modules())
+        self._parts = [(held, len(held)) for part in parts for held in (part._parameters, part._buffers, part._modules)]
+        held = [own for part in parts for own in (part._parameters, part._buffers)]
+        self._slots = [(own, name, value) for own in held for name, value in own.items()]
+        self._read = [value for _, _, value in self._slots if value is not None]  # maps have buffers
+        self._places = [value.data_ptr() for value in self._read]
 
     def holds(self) -> bool:
         """Whether the layer has these weights still, at these places, and no others."""
         if any(len(held) != count for held, count in self._parts):
             return False
         same = all(slot.get(name) is found for slot, name, found in self._slots)
-        return same and [weight.data_ptr() for weight in self.weights] == self._places
+        return same and [value.data_ptr() for value in self._read] == self._places
 
 
 def _known(layer: nn.Module) -> _Known | None:
@@ -56,7 +59,7 @@ def _known(layer: nn.Module) -> _Known | None:
     if known is not None and known.holds():
         return known
     weights = list(layer.parameters())
-    if not weights or not plain_tensors(weights) or not all(weight.is_leaf for weight in weights):
+    if not weights or not plain_tensors(weights) or not all(isinstance(w, nn.Parameter) for w in weights):
         return None
     if any(v.device != weights[0].device or v.dtype != torch.float32 for v in weights):
         return None
@@ -77,13 +80,14 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
         return None
     states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
     size = input.numel() // layer.input_size * layer.hidden_size * len(layer._suffixes)
-    made = [chain[0] for chain in getattr(layer, "parametrizations", {}).values()]
-    maps = [part for part in made if isinstance(part, Map)]
-    if any(map.outgrown() for map in maps):  # run plainly, each of them prepares for more
+    chains = list(getattr(layer, "parametrizations", {}).values())
+    made = [chain[0] for chain in chains]
+    maps = [(part, chain) for part, chain in zip(made, chains, strict=True) if isinstance(part, Map)]
+    if any(map.outgrown(*chain._parameters.values()) for map, chain in maps):  # plainly, each prepares for more
         _layers.pop(layer, None)
         return None
     settings = (type(layer.cell).__name__, *vars(layer.cell).values(), *((type(p), p.extra_repr()) for p in made))
-    found = replay(layer, size, (input, *states), settings, tuple(map.recorded_for for map in maps))
+    found = replay(layer, size, (input, *states), settings, tuple(map.recorded_for for map, _ in maps))
     if found is None:
         return None
     return found[0], found[1] if layer.cell.state_size == 1 else found[1:]

@@ -71,7 +71,7 @@ def test_a_map_of_maps_speaks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     outer = Blocks(make("exponential", 4), 3, (2,))
     assert not outer.outgrown()
     assert outer.recorded_for == (None,)
-    monkeypatch.setattr(type(outer.map), "outgrown", lambda self: True)
+    monkeypatch.setattr(type(outer.map), "outgrown", lambda self, *raw: True)
     monkeypatch.setattr(type(outer.map), "recorded_for", 12.8)
     assert outer.outgrown()
     assert outer.recorded_for == (12.8,)

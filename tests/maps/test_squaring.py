@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenflow.maps import Exponential
 from evenflow.maps.chebyshev import Polynomial
-from evenflow.maps.squaring import ANGLES, POLYNOMIALS, Headroom, exponential, exponential_slope, plan, reach
+from evenflow.maps.recorded import CALLS_BEFORE, Moves, Recording, drop_stale
+from evenflow.maps.squaring import ANGLES, POLYNOMIALS, RESTED, Headroom, exponential, exponential_slope, plan, reach
 
 # Entries of the matrix, against torch's in float64, which is right to some 1e-13 itself; times 1 + angle.
 VALUE = {torch.float32: 1e-6, torch.float64: 2e-13}
@@ -158,14 +159,37 @@ def test_more_headroom_ends_the_recordings_that_were_made_for_less(monkeypatch: 
     map = Exponential(4)
     (raw,) = map.start()
     less, same, more = (Headroom(largest, torch.zeros(())) for largest in (6.4, 6.4, 12.8))
-    map.headroom, map.recordings = less, {"shape": object()}
+    made = object.__new__(Recording)
+    map.headroom = made.recorded_for = less
+    map.recordings = {"shape": made, "other": 1}
     monkeypatch.setattr(Headroom, "over", lambda B: same)
     map.prepare(raw)
+    drop_stale(map)
     assert map.headroom is less
-    assert map.recordings, "they share it"
+    assert map.recordings == {"shape": made, "other": 1}, "they share it"
     monkeypatch.setattr(Headroom, "over", lambda B: more)
     map.prepare(raw)
+    drop_stale(map)
     assert map.headroom is more
-    assert not map.recordings, "nobody would look at theirs"
+    assert map.recordings == {"shape": CALLS_BEFORE, "other": 1}, "nobody would look at its headroom"
     map.to(torch.float64)
     assert map.headroom is None
+
+
+def test_numbers_that_move_while_nothing_is_replayed_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    map = Exponential(4)
+    (raw,) = map.start()
+    map.headroom = Headroom(12.8, torch.zeros(()))
+    assert not map.outgrown(raw)
+    raw.mul_(10)
+    assert not map.outgrown(raw), "one update: its replay will tell"
+    for _ in range(RESTED + 1):
+        raw.mul_(1)
+    assert map.outgrown(raw)
+    raw.div_(10)
+    assert not map.outgrown(raw)
+    raw.mul_(10)
+    assert not map.outgrown(raw)
+    monkeypatch.setattr(Moves, "count", Moves.count + RESTED + 1)  # by recorded updates
+    assert map.outgrown(raw)

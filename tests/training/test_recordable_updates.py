@@ -52,3 +52,20 @@ def test_systems_with_other_states(system: str, small_data: Path, monkeypatch: p
 @pytest.mark.parametrize("network", NETWORKS)
 def test_networks_without_time(network: str, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same_recordable("digits", network, small_data, monkeypatch)
+
+
+def test_a_recording_that_breaks_off_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch, small_data: Path) -> None:
+    expected = trained("copy", "rnn", small_data)
+
+    def breaks_off(work: Any, key: Any, given: Any) -> None:
+        """Leaves what a backward pass has put there and a step has not been made of."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GradientMethod, "apply", lambda self, loss, state: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                work(key, *given)
+
+    monkeypatch.setattr(captured, "CALLS_BEFORE", 1)
+    monkeypatch.setattr(captured, "_record", breaks_off)
+    monkeypatch.setattr(GradientMethod, "capturable", True)
+    for one, other in zip(trained("copy", "rnn", small_data), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)

@@ -45,6 +45,9 @@ class Blocks(Map):
     def prepare(self, *raw: Tensor) -> None:
         self.map.prepare(*raw[bool(self.others) :])
 
+    def outgrown(self, *raw: Tensor) -> bool:
+        return self.map.outgrown(*raw[bool(self.others) :])
+
     def matrix(self, *raw: Tensor) -> Tensor:
         blocks = dict(zip(self.chosen, self.map(*raw[bool(self.others) :]).unbind(-3), strict=True))
         if self.others:

@@ -64,8 +64,11 @@ class Map(nn.Module):
         """What the next recording will be right for; where this changes, it is another recording."""
         return tuple(child.recorded_for for child in self._modules.values() if isinstance(child, Map)) or None
 
-    def outgrown(self) -> bool:
-        """Whether the numbers are about to leave what recordings were made for; asked before each replay of one."""
+    def outgrown(self, *raw: Tensor) -> bool:
+        """Whether the numbers are about to leave what recordings were made for; asked before each replay of one.
+
+        With them at hand it is seen too where they have moved while nothing was replayed.
+        """
         return any(child.outgrown() for child in self._modules.values() if isinstance(child, Map))
 
     def _apply(self, *args: Any, **options: Any) -> Map:

@@ -27,6 +27,12 @@ MOST = 4  # recordings of one map: shapes, dtypes and streams beyond these run w
 R = TypeVar("R")
 
 
+class Moves:
+    """Counts what moves weights without their knowledge: replays of recorded updates, which no version counter sees."""
+
+    count = 0
+
+
 _watching = threading.local()
 
 
@@ -71,8 +77,13 @@ class Recording:
     """One map at one set of shapes, ready to be replayed on the stream it was recorded for."""
 
     def __init__(self, map: Map, raw: Sequence[Tensor]) -> None:
+        with torch.inference_mode(False):  # what is made there could not be used in training
+            self._record(map, raw)
+
+    def _record(self, map: Map, raw: Sequence[Tensor]) -> None:
         self.serial = 0  # counts replays: the kept numbers of the last one are in the recording's memory
         map.prepare(*raw)
+        self.recorded_for = map.recorded_for
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -149,11 +160,19 @@ def replay(map: Map, raw: tuple[Tensor, ...]) -> Tensor | None:
     device = raw[0].device
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     key = (stream, device, map.extra_repr(), raw[0].dtype, *(r.shape for r in raw))  # a margin may be changed later
-    if map.outgrown():
+    if map.outgrown(*raw):
         map.recordings.clear()
         map.recordings[key] = CALLS_BEFORE
+    drop_stale(map)
     found = familiar(map.recordings, key, CALLS_BEFORE, MOST, lambda: _record(map, raw))
     return None if found is None else _Replayed.apply(map, found, *raw)
+
+
+def drop_stale(map: Map) -> None:
+    """End the recordings made for what the map is not watched for any more; they will be made anew at once."""
+    for key, entry in map.recordings.items():
+        if isinstance(entry, Recording) and entry.recorded_for != map.recorded_for:
+            map.recordings[key] = CALLS_BEFORE
 
 
 def _record(map: Map, raw: tuple[Tensor, ...]) -> Recording | None:
@@ -182,7 +201,8 @@ def attempt(record: Callable[[], R], device: torch.device, what: str) -> R | Non
         with torch.cuda.device(device):
             return record()
     except RuntimeError as error:
-        settle()
+        with torch.cuda.device(device):
+            settle()
         reason = str(error).split("\n")[0]
         warnings.warn(f"{what} without a CUDA graph, kernel by kernel: {reason}", RuntimeWarning, stacklevel=3)
         return None
@@ -191,5 +211,5 @@ def attempt(record: Callable[[], R], device: torch.device, what: str) -> R | Non
 def settle() -> None:
     """A recording that broke off leaves torch's generator believing that one is under way; a whole one ends that."""
     torch.cuda.synchronize()
-    with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=torch.cuda.Stream(), capture_error_mode="thread_local"):
         torch.zeros(1, device="cuda")

@@ -18,7 +18,7 @@ COLUMNS = 8  # of the matrix for one program: 64 bytes of a float64 row
 def _value(  # type: ignore[no-untyped-def]
     angles, permutations, work, out, layers, n, half, HALF: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    model = tl.program_id(1)
+    model = tl.program_id(1).to(tl.int64)
     i = tl.arange(0, HALF)[:, None]
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     row_live = i < half
@@ -55,7 +55,7 @@ def _value(  # type: ignore[no-untyped-def]
 def _slope(  # type: ignore[no-untyped-def]
     angles, permutations, matrix, pull, work, parts, layers, n, half, blocks, HALF: tl.constexpr, COLUMNS: tl.constexpr
 ):
-    block, model = tl.program_id(0), tl.program_id(1)
+    block, model = tl.program_id(0), tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, HALF)
     i = rows[:, None]
     column = block * COLUMNS + tl.arange(0, COLUMNS)[None, :]

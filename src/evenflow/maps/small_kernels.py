@@ -33,16 +33,19 @@ def small_kernels(name: str, like: Tensor) -> ModuleType | None:
 def _tried(device: torch.device) -> bool:
     global _works
     if _works is None:
-        if torch.cuda.is_current_stream_capturing():
-            return False  # not now
-        _works = find_spec("triton") is not None and _trial(device)
-    return _works
+        if torch.cuda.is_current_stream_capturing() or torch._C._len_torch_dispatch_stack():
+            return False  # not now: no fair trial
+        _works = _trial(device) if find_spec("triton") is not None else False
+    return bool(_works)
 
 
-def _trial(device: torch.device) -> bool:
+def _trial(device: torch.device) -> bool | None:
+    """Whether a kernel runs; None where that cannot be told yet."""
     try:
         kernels = import_module("evenflow.maps.rotations_cuda")
         kernels.value(torch.zeros(1, 1, device=device), torch.arange(2, device=device).unsqueeze(0))
+    except torch.OutOfMemoryError:
+        return None
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         warnings.warn(

@@ -11,7 +11,10 @@ from torch import Tensor
 
 from evenflow.maps.chebyshev import Polynomial, nonic, quartic, sextic
 from evenflow.maps.differentiated import addmm, tighten
-from evenflow.maps.recorded import is_watched
+from evenflow.maps.recorded import Moves, is_watched
+
+# Moves of the numbers, a few for each update, from which a map that was not replayed meanwhile is looked at anew.
+RESTED = 8
 
 # The largest angles for which the polynomials are right to rounding: by one, two and three Hermitian matrices.
 ANGLES = {torch.float32: (0.12, 0.5, 1.6), torch.float64: (0.0007, 0.018, 0.2)}
@@ -58,6 +61,10 @@ def onto(c: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1) -> 
     return c.flatten(0, -3).baddbmm_(*flat, beta=beta, alpha=alpha).reshape(c.shape)
 
 
+def recording_now() -> bool:
+    return torch.cuda.is_current_stream_capturing()
+
+
 class Headroom:
     """The largest angle a recorded exponential is right for: a CUDA graph cannot read how large B has become.
 
@@ -86,7 +93,7 @@ class Headroom:
         Asked before each replay. It waits for what was asked for `LAG` replays ago, which leaves a GPU enough to do and
         keeps a host from running hundreds of replays ahead of an angle that grows.
         """
-        if self.met is None or torch.cuda.is_current_stream_capturing():
+        if self.met is None or recording_now():
             return False
         if len(self._asked) < self.LAG:
             self._asked.append(torch.cuda.Event())
@@ -109,21 +116,29 @@ class Recordable:
     """What a map by `exponential` adds to be recorded: its headroom, as `Map` asks for it."""
 
     headroom: Headroom | None = None
-    recordings: dict[Any, Any]
+    _moves: int | None = None  # of the numbers, when they were last looked at
 
     def prepare(self, *raw: Tensor) -> None:
         needed = Headroom.over(self.skew(self.full(*raw)[0].detach()))  # type: ignore[attr-defined]
         before = self.headroom
         if before is None or before.outgrown() or needed.largest > before.largest:
-            self.recordings.clear()  # nobody would look at theirs any more
             self.headroom = needed  # else recordings share it, and one look is for all
 
     @property
     def recorded_for(self) -> Headroom | None:
         return self.headroom
 
-    def outgrown(self) -> bool:
-        return self.headroom is not None and self.headroom.outgrown()
+    def outgrown(self, *raw: Tensor) -> bool:
+        if self.headroom is None:
+            return False
+        if raw:
+            before, self._moves = self._moves, Moves.count + sum(0 if r.is_inference() else r._version for r in raw)
+            if before is not None and self._moves - before > RESTED and not recording_now():
+                # Nothing was replayed while they moved, so nothing was seen: measure.
+                B = self.skew(self.full(*raw)[0].detach())  # type: ignore[attr-defined]
+                if not largest(norm(B @ B)).item() <= (self.headroom.largest / 2) ** 2:
+                    return True
+        return self.headroom.outgrown()
 
     def _apply(self, *args: Any, **options: Any) -> Any:
         self.headroom = None  # it lies on the device that is left

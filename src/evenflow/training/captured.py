@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as tree
 
 from evenflow.maps import Map
-from evenflow.maps.recorded import attempt, familiar, take, uncollected, watched
+from evenflow.maps.recorded import Moves, attempt, familiar, take, uncollected, watched
 
 CALLS_BEFORE = 5  # so that libraries have their workspaces and optimisers their state, and a short run is not recorded
 BRANCHES = 8  # of a recording that run beside each other
@@ -68,6 +68,7 @@ class _Recording:
     def replay(self, leaves: list[Tensor]) -> Any:
         take(self._leaves, leaves)
         self._graph.replay()
+        Moves.count += 1
         return self._result
 
 

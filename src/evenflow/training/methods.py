@@ -105,6 +105,7 @@ class GradientMethod(Method):
         return found._replace(state=evaluation.cut(found.state))
 
     def _update(self, batch: Batch, state: Any) -> Outcome:
+        self._apply.zero_grad()  # a recording that broke off may have left some
         with nullcontext() if self._penalty is None else self._penalty.watch(self.model) as extra:
             outputs, state = evaluation.answer(self.module, batch, state)
             loss = self.task.loss(outputs, batch.targets)

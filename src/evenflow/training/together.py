@@ -66,6 +66,8 @@ class Together:
         batches = [drawn[which] for which in self._which]
         tasks = [loop.task for loop in self.loops]
         start = None if isinstance(state, tuple) and not state else state
+        for method in self._methods:
+            method.optimizer.zero_grad()  # a recording that broke off may have left some
         with self.loops[0].fabric.autocast():
             outputs, after = _answer(self.population.train(), batches, start, tasks)
             answered = zip(tasks, outputs, batches, strict=True)
