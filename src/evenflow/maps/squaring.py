@@ -78,6 +78,7 @@ class Headroom:
 
     def __init__(self, largest: float, most: Tensor, met: Tensor | None = None) -> None:
         self.largest, self.most, self.met = largest, most, met
+        self.spent = False  # known to be used up without a replay
         self._asked: deque[torch.cuda.Event] = deque()  # one for each of the last askings
 
     @classmethod
@@ -93,8 +94,8 @@ class Headroom:
         Asked before each replay. It waits for what was asked for `LAG` replays ago, which leaves a GPU enough to do and
         keeps a host from running hundreds of replays ahead of an angle that grows.
         """
-        if self.met is None or recording_now():
-            return False
+        if self.spent or self.met is None or recording_now():
+            return self.spent
         if len(self._asked) < self.LAG:
             self._asked.append(torch.cuda.Event())
         else:
@@ -136,8 +137,7 @@ class Recordable:
             if before is not None and self._moves - before > RESTED and not recording_now():
                 # Nothing was replayed while they moved, so nothing was seen: measure.
                 B = self.skew(self.full(*raw)[0].detach())  # type: ignore[attr-defined]
-                if not largest(norm(B @ B)).item() <= (self.headroom.largest / 2) ** 2:
-                    return True
+                self.headroom.spent = not largest(norm(B @ B)).item() <= (self.headroom.largest / 2) ** 2
         return self.headroom.outgrown()
 
     def _apply(self, *args: Any, **options: Any) -> Any:
