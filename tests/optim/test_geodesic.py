@@ -144,10 +144,10 @@ def test_finds_the_nearest_orthogonal_matrix(make):
     assert (p - U @ Vh).abs().max() < 1e-3
 
 
-def wander(make, steps, n=8):
-    p = nn.Parameter(init.orthogonal(n, generator=torch.Generator().manual_seed(0)))
+def wander(make, steps, shape=(8, 8)):
+    p = nn.Parameter(init.orthogonal(*shape, generator=torch.Generator().manual_seed(0)))
     optimizer, source = make([p], 0.01), torch.Generator().manual_seed(1)
-    gradients = torch.randn(1000, n, n, generator=source)
+    gradients = torch.randn(1000, *shape, generator=source)
     for step in range(steps):
         p.grad = gradients[step % 1000]
         optimizer.step()
@@ -160,8 +160,10 @@ def test_stays_near_the_manifold(make):
 
 
 @pytest.mark.slow
-def test_stays_near_the_manifold_for_100_000_steps():
-    assert wander(MAKE["sgd"], 100_000) < NEAR_MANIFOLD
+@pytest.mark.parametrize("shape", [(8, 8), (24, 6), (24, 20), (64, 64)], ids=str)
+@every
+def test_stays_near_the_manifold_for_100_000_steps(make, shape):
+    assert wander(make, 100_000, shape) < NEAR_MANIFOLD
 
 
 @every

@@ -61,10 +61,6 @@ def onto(c: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1) -> 
     return c.flatten(0, -3).baddbmm_(*flat, beta=beta, alpha=alpha).reshape(c.shape)
 
 
-def recording_now() -> bool:
-    return torch.cuda.is_current_stream_capturing()
-
-
 class Headroom:
     """The largest angle a recorded exponential is right for: a CUDA graph cannot read how large B has become.
 
@@ -94,7 +90,7 @@ class Headroom:
         Asked before each replay. It waits for what was asked for `LAG` replays ago, which leaves a GPU enough to do and
         keeps a host from running hundreds of replays ahead of an angle that grows.
         """
-        if self.spent or self.met is None or recording_now():
+        if self.spent or self.met is None or torch.cuda.is_current_stream_capturing():
             return self.spent
         if len(self._asked) < self.LAG:
             self._asked.append(torch.cuda.Event())
@@ -134,7 +130,7 @@ class Recordable:
             return False
         if raw:
             before, self._moves = self._moves, Moves.count + sum(0 if r.is_inference() else r._version for r in raw)
-            if before is not None and self._moves - before > RESTED and not recording_now():
+            if before is not None and self._moves - before > RESTED and not torch.cuda.is_current_stream_capturing():
                 # Nothing was replayed while they moved, so nothing was seen: measure.
                 B = self.skew(self.full(*raw)[0].detach())  # type: ignore[attr-defined]
                 self.headroom.spent = not largest(norm(B @ B)).item() <= (self.headroom.largest / 2) ** 2
