@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from evenflow import cli, demo
+from evenflow.penalties import PENALTIES
 from evenflow.training import Run
 
 QUICK = ["--hidden", "8", "--steps", "4", "--batch-size", "3", "--validation-batches", "1", "-t", "length=10", "-q"]
@@ -202,6 +203,28 @@ def test_divergence_is_exit_code_one(tmp_path, capsys):
     assert run(*arguments) == 1
     assert "infinite or not a number" in capsys.readouterr().err
     assert Run(tmp_path / "run").status["state"] == "failed"
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "sgd", "temporal-simplex", "hessian-free"])
+def test_every_optimizer_from_the_command_line(optimizer, tmp_path):
+    options = [*QUICK, "--optimizer", optimizer]
+    assert run("train", "adding", "rnn", "--folder", tmp_path / "run", *options) == 0
+    assert Run(tmp_path / "run").config["training"]["optimizer"] == optimizer
+    assert Run(tmp_path / "run").status["state"] == "finished"
+
+
+@pytest.mark.parametrize("bases", ["sgd", "adam"])
+def test_orthonormal_bases_from_the_command_line(bases, tmp_path):
+    options = [*QUICK, "--optimizer", "rmsprop", "--bases", bases, "--bases-rate", "0.01"]
+    assert run("train", "adding", "factorized", "--folder", tmp_path / "run", *options) == 0
+    assert Run(tmp_path / "run").config["training"]["bases"] == bases
+
+
+@pytest.mark.parametrize("penalty", [*PENALTIES, "stabilizer(2.0) + weight_decay(0.01)"])
+def test_every_penalty_from_the_command_line(penalty, tmp_path):
+    assert run("train", "adding", "vprnn", "--folder", tmp_path / "run", *QUICK, "--penalty", penalty) == 0
+    assert Run(tmp_path / "run").config["training"]["penalty"] == penalty
+    assert Run(tmp_path / "run").status["state"] == "finished"
 
 
 def test_installed_command_runs():

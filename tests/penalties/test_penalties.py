@@ -223,6 +223,23 @@ def test_norm_preserving(kind):
             torch.testing.assert_close(g, e, **DIFFERENCES)
 
 
+@pytest.mark.parametrize("kind", ["rnn", "stacked"])
+def test_norm_preserving_goes_back_through_time_once(kind, monkeypatch):
+    model, (x, y) = a_model(kind), a_batch()
+    differentiated, grad = [], torch.autograd.grad
+    with make("norm_preserving").watch(model) as extra:
+        loss = squared(model(x)[0], y)
+        monkeypatch.setattr(
+            torch.autograd,
+            "grad",
+            lambda outputs, *rest, **options: (differentiated.append(outputs), grad(outputs, *rest, **options))[1],
+        )
+        extra(loss)
+    assert sum(outputs is loss for outputs in differentiated) == 1
+    layers = len([1 for name, _ in model.named_parameters() if "weight_hh" in name])
+    assert len(differentiated) == 1 + layers, "and through all steps of each layer side by side"
+
+
 def test_norm_preserving_is_zero_where_the_norm_is_kept():
     model = SequenceModel(RNN(INPUT, HIDDEN, map="exponential", activation="abs"), 1)
     with make("norm_preserving(1)").watch(model) as extra:
