@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import itertools
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from evenflow import SequenceModel, create
-from evenflow.tasks import Adding, Copy
+from evenflow.tasks import Adding, Copy, make
 from evenflow.training import NonFiniteLoss, Run, Settings, checkpoint, fit
 from evenflow.training.seeds import derive
 
@@ -327,6 +328,17 @@ def test_resuming_with_something_else(tmp_path):
     with pytest.raises(ValueError, match=r"^weights in '.*run' do not fit the model: layer.* has shape"):
         resume(model_for(hidden_size=8))
     resume()
+
+
+def test_a_run_goes_on_with_its_data_elsewhere(tmp_path, small_data):
+    shutil.copytree(small_data, tmp_path / "moved")
+    reached = []
+    for place in (small_data, tmp_path / "moved"):
+        task = make("mnist", data=str(place), width=14)
+        model = model_for(task, seed=len(reached))
+        fit(model, task, folder=tmp_path / "run", resume=bool(reached), **(QUICK | {"steps": 4}))
+        reached.append(weights(model))
+    assert equal(*reached)
 
 
 def test_what_is_refused_before_any_work(tmp_path):

@@ -93,10 +93,15 @@ def check_same(run: Run, table: Mapping[str, Any], settings: Settings) -> None:
         raise ValueError(
             f"{differs} must stay as the run {str(run.folder)!r} began, {before}, got {getattr(settings, differs)!r}"
         )
-    if run.config.get("task") != table["task"]:
+    if _without_place(run.config.get("task", {})) != _without_place(table["task"]):
         raise ValueError(
             f"task must stay as the run {str(run.folder)!r} began, {run.config.get('task')}, got {table['task']}"
         )
+
+
+def _without_place(task: Mapping[str, Any]) -> dict[str, Any]:
+    """A task but for the folder of its data, which may lie elsewhere when a run goes on."""
+    return {name: value for name, value in task.items() if name != "data"}
 
 
 def _open(fabric: Fabric, folder: Folder, table: Mapping[str, Any], resume: bool) -> RunWriter | None:
