@@ -17,6 +17,7 @@ from evenflow import replayed
 from evenflow.layers import LSTM, RNN
 from evenflow.probes.local_steps import listen
 from evenflow.recurrent import Recurrent
+from evenflow.reservoir import EchoState
 
 SAME = 1e-6
 
@@ -300,11 +301,28 @@ def test_a_parameter_that_comes_later_is_noticed() -> None:
     layer.register_parameter("extra", torch.nn.Parameter(torch.zeros(1)))
     assert replayed.replay_layer(layer, given, None) is not None
     assert replayed._layers[layer] is not before
-    for name, _ in list(layer.named_parameters()):
-        weight = layer._parameters.pop(name)
-        assert weight is not None
-        layer.register_buffer(name, weight.detach())
-    assert replayed.replay_layer(layer, given, None) is None, "nothing that it could be recorded by"
+
+
+def test_a_layer_of_buffers_alone() -> None:
+    layer = EchoState(2, 6)
+    given = x(5, 3, 2)
+    results = replayed.replay_layer(layer, given, None)
+    assert results is not None
+    torch.testing.assert_close(results, layer(given))
+    before = replayed._layers[layer]
+    layer.weight_hh_l0 = layer.weight_hh_l0.clone()
+    assert replayed.replay_layer(layer, given, None) is not None
+    assert replayed._layers[layer] is not before
+
+
+def test_calls_before_a_map_prepared_itself_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replayed, "CALLS_BEFORE", 2)
+    layer, given = RNN(2, 4, map="exponential"), x(5, 3, 2)
+    map = layer.parametrizations.weight_hh_l0[0]  # type: ignore[union-attr, index]
+    assert replayed.replay_layer(layer, given, None) is None
+    monkeypatch.setattr(type(map), "recorded_for", 12.8)
+    assert replayed.replay_layer(layer, given, None) is None
+    assert replayed.replay_layer(layer, given, None) is not None
 
 
 def test_a_dispatch_mode_hears_the_pass_and_leaves_no_mark() -> None:

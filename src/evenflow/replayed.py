@@ -34,7 +34,6 @@ class _Known:
 
     def __init__(self, layer: nn.Module, weights: list[nn.Parameter]) -> None:
         self.weights = weights
-        self.device = weights[0].device
         self.entries: dict[Hashable, Any] = {}
         self.recorded_for: Hashable = None
         # To look a weight up in its place takes a tenth of the time of asking the layer for all of them.
@@ -44,6 +43,7 @@ class _Known:
         self._slots = [(own, name, value) for own in held for name, value in own.items()]
         self._read = [value for _, _, value in self._slots if value is not None]  # maps have buffers
         self._places = [value.data_ptr() for value in self._read]
+        self.device = self._read[0].device  # a reservoir has nothing but buffers
 
     def holds(self) -> bool:
         """Whether the layer has these weights still, at these places, and no others."""
@@ -59,12 +59,13 @@ def _known(layer: nn.Module) -> _Known | None:
     if known is not None and known.holds():
         return known
     weights = list(layer.parameters())
-    if not weights or not plain_tensors(weights) or not all(isinstance(w, nn.Parameter) for w in weights):
+    if not plain_tensors(weights) or not all(isinstance(w, nn.Parameter) for w in weights):
         return None
-    if any(v.device != weights[0].device or v.dtype != torch.float32 for v in weights):
+    found = _Known(layer, weights)
+    if any(v.device != found.device or v.dtype != torch.float32 for v in weights):
         return None
-    known = _layers[layer] = _Known(layer, weights)
-    return known
+    _layers[layer] = found
+    return found
 
 
 # Outside of the layers, which are copied and pickled.
@@ -135,8 +136,8 @@ def replay(
     known = _known(layer)
     if known is None or known.device != device:
         return None
-    if known.recorded_for != recorded_for:
-        known.entries.clear()
+    if known.recorded_for != recorded_for:  # how often the layer ran still counts
+        known.entries = {key: entry for key, entry in known.entries.items() if isinstance(entry, int)}
         known.recorded_for = recorded_for
     weights = known.weights
     moving = torch.is_grad_enabled() and tuple(v.requires_grad for v in (*given, *weights))
