@@ -226,6 +226,18 @@ def test_a_run_that_is_read_back_keeps_where_it_was_made(tmp_path, monkeypatch):
     assert all(r["hardware"] != "another machine" and r["evenflow"] != "9.9" for r in runs)
 
 
+def test_a_run_that_goes_on_elsewhere_names_both(tmp_path, monkeypatch):
+    jobs = list(plan(made(), "quick", tmp_path).jobs())
+    origin.write(jobs)
+    before = origin.read(jobs[0])
+    monkeypatch.setattr(origin, "hardware", lambda _: "another machine")
+    for _ in range(2):
+        origin.write(jobs)
+    after = origin.read(jobs[0])
+    assert after["hardware"] == f"{before['hardware']}, then another machine"
+    assert after["torch"] == before["torch"]
+
+
 def test_long_updates_are_saved_more_often_at_full_scale(tmp_path):
     recipe = load("sgornn/table-1")
     every = {job.row.label: job.config["training"]["checkpoint_every"] for job in plan(recipe, "full", tmp_path).jobs()}

@@ -17,14 +17,18 @@ from evenflow.training import Run, atomic
 
 from .configs import Job
 
-FILE = "origin.json"
+FILE, THEN = "origin.json", ", then "
 
 
 def write(jobs: Sequence[Job]) -> None:
-    """Note in the folders of runs that start now, side by side, what they start on."""
+    """Note in the folders of runs that start, or go on, now and side by side, what they do so on."""
     for job in jobs:
         job.folder.mkdir(parents=True, exist_ok=True)
-        atomic.write(job.folder / FILE, json.dumps(here(job) | {"side_by_side": len(jobs)}).encode())
+        now, before = here(job), read(job)
+        for what in ("hardware", "evenflow", "torch"):
+            same = now[what] == before[what].split(THEN)[-1]
+            now[what] = before[what] if same else before[what] + THEN + now[what]
+        atomic.write(job.folder / FILE, json.dumps(now | {"side_by_side": len(jobs)}).encode())
 
 
 def read(job: Job) -> dict[str, Any]:
