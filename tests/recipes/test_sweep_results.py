@@ -246,4 +246,5 @@ def test_every_committed_sweep_names_what_made_it():
         assert each.seconds > 0
         assert each.updates > 0
         assert not PLACE.search(each.text())
-        assert each.name == name_of(each.request["task"], each.request["parameters"])
+        asked = (each.request[name] for name in ("task", "parameters", "hidden", "system"))
+        assert each.name == name_of(*asked)

@@ -23,7 +23,7 @@ def results(
 ) -> None:
     """Merge the records of full-scale recipes and sweeps into the published ones, and write the pages that follow.
 
-    Rows and seeds replace those of the same name or are added; so do sweeps of one task and limit on parameters.
+    Rows, seeds and sweeps replace those of the same name or are added.
 
     Without a folder the pages are written anew.
 

@@ -29,7 +29,7 @@ def take(path: Path) -> Swept | str:
         if table.get("format") != FORMAT:
             raise ValueError(f"its format is {table.get('format')}, and {FORMAT} is known: sweep again")
         request = _request(table["request"])
-        name = name_of(request["task"], request["parameters"])
+        name = name_of(request["task"], request["parameters"], request["hidden"], request["system"])
         if table["state"] != "finished":
             return f"Left out, sweep {name} in {str(path.parent)!r}: {table['state']}, the same command goes on."
         if not table["points"]:
@@ -47,13 +47,20 @@ def take(path: Path) -> Swept | str:
         raise ValueError(f"sweep {str(path)!r} cannot be read: {error}") from error
 
 
-def name_of(task: Mapping[str, Any], parameters: int | None) -> str:
-    """The task, those of its options that are not the usual ones, and the limit on parameters.
+def name_of(
+    task: Mapping[str, Any],
+    parameters: int | None,
+    hidden: Sequence[int] | None = None,
+    system: Mapping[str, Any] | None = None,
+) -> str:
+    """The task with those of its options that are not the usual ones, the limit on parameters, given sizes and options.
 
     A limit stands after a length, so that the two are not mistaken for each other.
 
     >>> name_of({"name": "mnist", "order": "permuted", "width": 1}, 137000)
     'mnist-permuted-137000'
+    >>> name_of({"name": "mnist"}, 137000, [256, 512], {"input_dropout": 0.1})
+    'mnist-137000-units-256-512-input_dropout-0.1'
     >>> name_of({"name": "har", "classes": 2}, None), name_of({"name": "har", "classes": 6}, None)
     ('har', 'har-classes-6')
     >>> name_of({"name": "copy", "length": 2000}, None), name_of({"name": "copy", "length": 100}, 2000)
@@ -67,6 +74,8 @@ def name_of(task: Mapping[str, Any], parameters: int | None) -> str:
         if option not in ("name", "task") and (told or value != usual.get(option)):
             words += [str(value)] if option in PLAIN else [option, str(value)]
     words += [] if parameters is None else [str(parameters)]
+    words += ["units", *map(str, hidden)] if hidden else []
+    words += [str(word) for option in (system or {}).items() for word in option]
     return "-".join(re.sub(r"[^\w.]+", "-", word).strip("-.") for word in words)
 
 
