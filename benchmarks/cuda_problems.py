@@ -178,5 +178,6 @@ def cycles(problem: Problem, way: str, tile: plan.Tile) -> float:
     reads = (state * times + 4 * unheld * kernel.threads) / 128
     met = (2 * sums if tile.scatter else 8 * warps * tile.rows * tile.units * kernel.out) / 128
     sent = (sums if tile.scatter else state) / 16 * (tile.blocks > 1)
-    rounds = -(-problem.models * -(-problem.batch // tile.rows) // (plan.PROCESSORS // tile.blocks))
+    at_once = plan.H200.at_once(tile) or plan.H200.processors // tile.blocks
+    rounds = -(-problem.models * -(-problem.batch // tile.rows) // at_once)
     return rounds * (max(products * (1.0 if warps >= 8 else 1.3), reads) + met + sent + 800)

@@ -77,7 +77,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     for cell in given.cells:
         for hidden in given.sizes:
-            if not plan.covers(TABLES[cell], hidden, clusters=True):
+            if not plan.covers(TABLES[cell], hidden):
                 continue
             for way, kernel in kernels(cell, hidden, given.rows):
                 tile = kernel.tile

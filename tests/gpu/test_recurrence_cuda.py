@@ -318,6 +318,13 @@ def test_on_a_stream_of_its_own() -> None:
     assert torch.equal(got, expected)
 
 
+def test_clusters_at_once() -> None:
+    machine = problem.machine(torch.device("cuda", 0))
+    assert (machine.clusters != {}) == (torch.cuda.get_device_capability() >= problem.CLUSTERS)
+    for size, count in machine.clusters.items():
+        assert 1 <= count <= machine.processors // size
+
+
 def test_which_problems_run() -> None:
     weight = torch.empty(1, 128, 128, device="cuda")
     assert elman.missing(weight, None, weight) is None

@@ -23,7 +23,7 @@ def kernels(hidden: int, batch: int) -> list[build.Kernel]:
     found = []
     for way in ("forward", "backward"):
         found += [elman.kernel(way, states(hidden, batch), gated, "tanh") for gated in (False, True)]
-        if plan.covers(plan.GRU_FORWARD, hidden, clusters=True):
+        if plan.covers(plan.GRU_FORWARD, hidden):
             found += [gru.kernel(way, states(hidden, batch)), lstm.kernel(way, states(hidden, batch), 4, True, False)]
     return found
 
@@ -53,18 +53,35 @@ def test_the_plan_fills_the_gpu_once_where_it_can() -> None:
         (1024, 50, 1),
     ):
         tile = plan.choose(plan.ELMAN, hidden, batch, models)
-        assert models * -(-batch // tile.rows) * tile.blocks <= plan.PROCESSORS, (hidden, batch, models)
+        assert models * -(-batch // tile.rows) <= plan.H200.at_once(tile), (hidden, batch, models)
+
+
+def test_the_plan_knows_every_size_of_cluster() -> None:
+    tables = (plan.ELMAN, plan.GRU_FORWARD, plan.GRU_BACKWARD, plan.LSTM_FORWARD, plan.LSTM_BACKWARD)
+    sizes = {tile.blocks for table in tables for _, tiles in table for tile in tiles}
+    assert sizes == {1, *plan.CLUSTERS}
+    assert set(plan.H200.clusters) == set(plan.CLUSTERS)
 
 
 def test_without_clusters_small_sizes_remain() -> None:
-    assert plan.covers(plan.ELMAN, 192, clusters=False)
-    assert plan.covers(plan.LSTM_FORWARD, 96, clusters=False)
+    bare = plan.Machine(132, {})
+    assert plan.covers(plan.ELMAN, 192, bare)
+    assert plan.largest(plan.ELMAN, bare) == 192
+    assert plan.covers(plan.LSTM_FORWARD, 96, bare)
     assert plan.choose(plan.LSTM_FORWARD, 96, 256, 1).blocks > 1
-    assert plan.choose(plan.LSTM_FORWARD, 96, 256, 1, clusters=False).blocks == 1
-    assert not plan.covers(plan.ELMAN, 193, clusters=False)
-    assert not plan.covers(plan.ELMAN, 1025, clusters=True)
-    assert plan.covers(plan.LSTM_FORWARD, 513, clusters=True)
-    assert not plan.covers(plan.LSTM_FORWARD, 1025, clusters=True)
+    assert plan.choose(plan.LSTM_FORWARD, 96, 256, 1, bare).blocks == 1
+    assert not plan.covers(plan.ELMAN, 193, bare)
+    assert not plan.covers(plan.ELMAN, 1025)
+    assert plan.covers(plan.LSTM_FORWARD, 513)
+    assert not plan.covers(plan.LSTM_FORWARD, 1025)
+
+
+def test_clusters_that_a_gpu_cannot_run_are_left_out() -> None:
+    small = plan.Machine(60, {2: 30, 4: 14, 8: 6})
+    assert plan.largest(plan.ELMAN, small) == 512
+    assert not plan.covers(plan.ELMAN, 1024, small)
+    assert plan.choose(plan.ELMAN, 512, 24, 1, small).blocks == 8
+    assert plan.choose(plan.ELMAN, 512, 28, 1, small).blocks == 4, "six clusters of four rows run at once"
 
 
 def test_tensors_of_a_cpu_do_not_run_here() -> None:

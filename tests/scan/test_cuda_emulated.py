@@ -51,6 +51,8 @@ ON_TENSOR_CORES = [
     Case(64, Tile(2, 128, 32, 16, held=5, mail=True, tensor=True)),
     Case(40, Tile(4, 256, 16, 8, mail=True, tensor=True)),  # more lanes than items
     Case(64, Tile(4, 32, 16, 8, tensor=True)),
+    Case(80, Tile(6, 64, 16, 16, held=2, mail=True, tensor=True)),  # a cluster of no power of two
+    Case(128, Tile(4, 32, 16, 8, held=13, mail=True, tensor=True)),  # weights in shared memory among those in registers
     Case(64, Tile(1, 64, 16, 8, held=1, tensor=True, ring=3)),  # weights that come from device memory every step
     Case(40, Tile(2, 64, 16, 16, held=0, mail=True, tensor=True, ring=4)),
 ]

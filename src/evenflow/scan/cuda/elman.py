@@ -135,7 +135,7 @@ def _pieces(a: Tensor) -> int:
     ):  # it looks at a number, and waits for it
         return 1
     tile = kernel("forward", a[:, :, :1], False, "identity").tile
-    rows = problem.processors(a.device) * tile.together // tile.blocks * tile.rows
+    rows = problem.machine(a.device).at_once(tile) * tile.rows
     count = min(rows // (models * batch), int(math.sqrt(steps / STEPS_PER_PIECE)))
     return count if count > 2 and steps > 2 * steps / count + STEPS_PER_PIECE * count + STEPS_TO_BEGIN else 1
 

@@ -10,6 +10,7 @@
 #define CLUSTER_1
 #define CLUSTER_2 __cluster_dims__(2, 1, 1)
 #define CLUSTER_4 __cluster_dims__(4, 1, 1)
+#define CLUSTER_6 __cluster_dims__(6, 1, 1)
 #define CLUSTER_8 __cluster_dims__(8, 1, 1)
 #define CLUSTER_16 __cluster_dims__(16, 1, 1)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from evenflow.scan.cuda import build, gradient, plan
+from evenflow.scan.cuda import build, capacity, gradient, plan
 from evenflow.scan.product import summed
 
 OLDEST, CLUSTERS = (7, 0), (9, 0)  # compute capabilities: the oldest tried for, and the first with clusters
@@ -26,29 +26,29 @@ def missing(table: plan.Table, weight: Tensor, *tensors: Tensor | None) -> str |
         return "there is nothing to do"
     if torch.cuda.get_device_capability(weight.device) < OLDEST:
         return "the GPU is older than compute capability {}.{}".format(*OLDEST)
-    clusters = _machine(weight.device)[1]
-    if not plan.covers(table, weight.shape[-1], clusters):
-        most = plan.largest(table, clusters)
+    if why := build.missing(weight.device.index):
+        return why
+    if not plan.covers(table, weight.shape[-1], machine(weight.device)):
+        most = plan.largest(table, machine(weight.device))
         return f"on this GPU the kernels of this cell go up to {most} units, not {weight.shape[-1]}"
-    return build.missing(weight.device.index)
+    return None
 
 
 def tile(table: plan.Table, hidden: int, batch: int, models: int, device: torch.device) -> plan.Tile:
     """The plan's tile on this GPU; on an H200 where it is none."""
-    if device.type != "cuda":
-        return plan.choose(table, hidden, batch, models)
-    return plan.choose(table, hidden, batch, models, *_machine(device))
+    return plan.choose(table, hidden, batch, models, machine(device))
 
 
 @functools.cache
-def _machine(device: torch.device) -> tuple[int, bool]:
-    """Multiprocessors of a GPU, and whether it has clusters."""
-    clusters = torch.cuda.get_device_capability(device) >= CLUSTERS
-    return torch.cuda.get_device_properties(device).multi_processor_count, clusters
-
-
-def processors(device: torch.device) -> int:
-    return _machine(device)[0] if device.type == "cuda" else plan.PROCESSORS
+def machine(device: torch.device) -> plan.Machine:
+    """What this GPU runs at once; what an H200 does where it is none."""
+    if device.type != "cuda":
+        return plan.H200
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    if torch.cuda.get_device_capability(device) < CLUSTERS:
+        return plan.Machine(processors, {})
+    found = {size: capacity.clusters_at_once(size, device.index) for size in plan.CLUSTERS}
+    return plan.Machine(processors, {size: count for size, count in found.items() if count})
 
 
 def lengths(batch_sizes: Sequence[int] | None, batch: int, like: Tensor) -> Tensor | None:

@@ -18,6 +18,12 @@ template <class T> struct Fragments {
     static constexpr int TALL = T::TALL, WIDE = T::ROWS / 8, COLUMNS = T::PIECES / (2 * TALL);
     static constexpr int WHOLE = up(T::HELD, 2 * TALL); /* columns of 16 inputs with some weights in registers */
     static constexpr int BATCH = TALL * WIDE < 4 ? 4 / (TALL * WIDE) : 1;
+    static constexpr int MINORS = T::RING || TALL * WIDE >= 4 ? 1 : 2; /* sums of the smaller products: one for each of two fragments */
+    static constexpr int BATCHES = up(WHOLE, BATCH);
+    /* Where the columns in shared memory have come to after so many batches; those of a ring come last. */
+    static EVERYWHERE constexpr int spilt_by(int batch) {
+        return T::RING || BATCHES == 0 ? WHOLE : WHOLE + (COLUMNS - WHOLE) * batch / BATCHES;
+    }
     typedef float Sums[TALL][WIDE][4];
     float held[T::HELD + (T::HELD == 0)][4];
     float *spilled;       /* [fragment][thread][4]; with a RING its slots */
@@ -66,23 +72,27 @@ template <class T> struct Fragments {
 
     /* The sums of this warp; `at` says where in a state the lane's inputs of column n are. */
     template <class At> DEVICE void operator()(const float *state, At at, Sums &total) const {
-        Sums minor; /* of the two smaller products */
+        Sums minor[MINORS] = {};
         UNROLL for (int m = 0; m < TALL; m++) UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++)
-            total[m][r][q] = minor[m][r][q] = 0;
-        /* A few columns at a time: given all of them, the compiler starts more than there are registers for. */
-        UNROLL for (int first = 0; first < WHOLE; first += BATCH)
-            if (first == 0 || always(first))
-                UNROLL for (int n = first; n < first + BATCH && n < WHOLE; n++)
+            total[m][r][q] = 0;
+        /* A few columns at a time: given all of them, the compiler starts more than there are registers for. Those in
+           shared memory are spread among those in registers, so that they arrive while others are multiplied. */
+        UNROLL for (int b = 0; b < BATCHES; b++)
+            if (b == 0 || always(b)) {
+                UNROLL for (int n = b * BATCH; n < (b + 1) * BATCH && n < WHOLE; n++)
                     column<true>(state + at(n), n, total, minor);
-        NO_UNROLL for (int n = WHOLE; n < COLUMNS; n++) column<false>(state + at(n), n, total, minor);
+                UNROLL for (int n = spilt_by(b); n < spilt_by(b + 1); n++)
+                    column<false>(state + at(n), n, total, minor);
+            }
+        NO_UNROLL for (int n = spilt_by(BATCHES); n < COLUMNS; n++) column<false>(state + at(n), n, total, minor);
         UNROLL for (int m = 0; m < TALL; m++) UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++)
-            total[m][r][q] += minor[m][r][q];
+            total[m][r][q] += MINORS == 1 ? minor[0][m][r][q] : minor[0][m][r][q] + minor[MINORS - 1][m][r][q];
     }
 
     /* Add what 16 inputs give. A lane reads four of a row: two are for one pair of matrices, two for the next; which
        inputs a matrix has does not matter so long as A and B agree. Products whose sums are not carried on come first:
        they are done when they are added. */
-    template <bool HOLDS> DEVICE void column(const float *state, int n, Sums &total, Sums &minor) const {
+    template <bool HOLDS> DEVICE void column(const float *state, int n, Sums &total, Sums (&minor)[MINORS]) const {
         float in[WIDE][2][2], rest[WIDE][2][2], w[2][TALL][4], more[2][TALL][WIDE][4] = {};
         UNROLL for (int r = 0; r < WIDE; r++) {
             const float4 x = *(const float4 *)(state + r * 8 * T::ROW);
@@ -94,7 +104,7 @@ template <class T> struct Fragments {
         }
         if (T::RING) { /* a fragment at a time, as they come */
             UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++)
-                fragment<HOLDS>((n * 2 + second) * TALL + m, in, rest, second, total[m], minor[m]);
+                fragment<HOLDS>((n * 2 + second) * TALL + m, in, rest, second, total[m], minor[0][m]);
             return;
         }
         UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++) {
@@ -107,11 +117,13 @@ template <class T> struct Fragments {
             }
             UNROLL for (int r = 0; r < WIDE; r++) multiply(more[second][m][r], w[second][m], in[r][second]);
         }
+        UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++)
+            UNROLL for (int r = 0; r < WIDE; r++)
+                multiply(minor[second % MINORS][m][r], w[second][m], rest[r][second]);
         UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++) {
             float w_rest[4];
             UNROLL for (int q = 0; q < 4; q++) w_rest[q] = dropped(w[second][m][q]);
-            UNROLL for (int r = 0; r < WIDE; r++) multiply(minor[m][r], w[second][m], rest[r][second]);
-            UNROLL for (int r = 0; r < WIDE; r++) multiply(minor[m][r], w_rest, in[r][second]);
+            UNROLL for (int r = 0; r < WIDE; r++) multiply(minor[second % MINORS][m][r], w_rest, in[r][second]);
             UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++)
                 total[m][r][q] += more[second][m][r][q];
         }

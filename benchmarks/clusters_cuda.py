@@ -1,0 +1,56 @@
+"""How many clusters a GPU runs at once, and what one more than that costs.
+
+    python benchmarks/clusters_cuda.py [--out benchmarks/results]
+
+The driver is asked for every size of cluster; then an Elman cell's forward pass (tanh, H = 512, T = 784) is timed on
+batches that need more and more clusters. Medians in milliseconds, to clusters-cuda.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from recurrence_cuda import milliseconds
+
+from evenflow.scan.cuda import capacity, elman, plan
+
+STEPS, HIDDEN = 784, 512
+TILES = {
+    "clusters of 4 blocks for 8 rows": (plan.ELMAN[5][1][1], (8, 128, 232, 240, 248, 256)),
+    "clusters of 6 blocks for 16 rows": (plan.ELMAN[5][1][2], (16, 128, 240, 256, 320, 336)),
+}
+WHAT = (
+    "Clusters that run at once by size, as the driver says of a kernel that has its multiprocessors to itself; and the "
+    "forward pass of an Elman cell (tanh, H=512, T=784), ms by rows of the batch: more clusters than run at once take "
+    "two turns."
+)
+
+
+def forward(batch: int, tile: plan.Tile) -> float:
+    a = 0.3 * torch.randn(1, STEPS, batch, HIDDEN, device="cuda")
+    weight = torch.linalg.qr(torch.randn(1, HIDDEN, HIDDEN, device="cuda"))[0].contiguous()
+    start = torch.zeros(1, batch, HIDDEN, device="cuda")
+    run = lambda: elman.forward(a, weight, start, None, None, None, "tanh", None, tile=tile)  # noqa: E731
+    return round(milliseconds(run), 3)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    folder = options.parse_args().out
+    found = {
+        "hardware": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "what": WHAT,
+        "clusters_at_once": {size: capacity.clusters_at_once(size, 0) for size in range(2, 17)},
+        "forward_ms": {name: {b: forward(b, tile) for b in batches} for name, (tile, batches) in TILES.items()},
+    }
+    print(json.dumps(found, indent=1))
+    (folder / "clusters-cuda.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
