@@ -71,6 +71,20 @@ def test_pull_is_the_transposed_jacobian(name: str) -> None:
     torch.testing.assert_close(d, jacobian(f, a, p).mT @ g, rtol=ROUNDING, atol=ROUNDING)
 
 
+@pytest.mark.parametrize("name", [name for name, kind in ACTIVATIONS.items() if kind.marks])
+@settings(max_examples=40, deadline=None)
+@given(a=numbers)
+def test_marks_have_the_slopes_of_what_they_mark(name: str, a: Tensor) -> None:
+    f = make(name)
+    a = torch.cat([a[:4].round(), a[:2].round(), a[6:]])  # zeros and pairs of equals among them
+    marks = f.mark(a)
+    assert marks.dtype == torch.int8
+    slopes, expected = f.slopes(marks.double(), None), f.slopes(a, None)
+    assert slopes is not None
+    assert expected is not None
+    assert torch.equal(slopes, expected)
+
+
 @pytest.mark.parametrize("name", [name for name, kind in ACTIVATIONS.items() if kind.trained])
 def test_parameter_gradient_is_autograds(name: str) -> None:
     f = make(name)

@@ -31,6 +31,7 @@ class Activation:
     equation = "a"
     slope_bounds = (1.0, 1.0)
     reads_output = True  # the slopes can be told from f(a), so that a need not be kept
+    marks = False  # else from `mark`, a byte for each unit
     trained = False
 
     def start(self, size: int, generator: torch.Generator | None = None) -> Tensor | None:
@@ -48,6 +49,19 @@ class Activation:
     def slopes(self, kept: Tensor, p: Tensor | None) -> Tensor | None:
         """f' at every entry of `kept` (the outputs where `reads_output`, else the pre-activations); None means one."""
         return None
+
+    def mark(self, a: Tensor) -> Tensor:
+        """Small whole numbers, int8, that have the slopes of a."""
+        raise NotImplementedError
+
+    def kept_as(self, gated: bool, dtype: torch.dtype) -> torch.dtype | None:
+        """What a backward pass needs of a besides the state: a itself, in its dtype, or its marks, or None for nothing.
+
+        With gates f(a) is not the state, and is found from a again.
+        """
+        if gated or not (self.reads_output or self.marks):
+            return dtype
+        return torch.int8 if self.marks else None
 
     def pull(self, g: Tensor, slopes: Tensor, out: Tensor) -> None:
         """Put the gradient by a, given the gradient g by f(a), into `out`, which may be g itself."""
@@ -155,7 +169,7 @@ class Abs(Activation):
     """The absolute value, the activation of the uRNN document: slopes of size one almost everywhere."""
 
     name, equation, slope_bounds = "abs", "|a|", (1.0, 1.0)
-    reads_output = False
+    reads_output, marks = False, True
 
     def __call__(self, a: Tensor, p: Tensor | None = None) -> Tensor:
         return a.abs()
@@ -166,6 +180,9 @@ class Abs(Activation):
     def slopes(self, kept: Tensor, p: Tensor | None) -> Tensor:
         return kept.sign()
 
+    def mark(self, a: Tensor) -> Tensor:
+        return a.sign().to(torch.int8)
+
 
 class Oplu(Activation):
     """Sorts pairs of units: unit i takes the larger and unit i + H/2 the smaller of the two.
@@ -174,7 +191,7 @@ class Oplu(Activation):
     """
 
     name, equation, slope_bounds = "oplu", "(max(a_i, a_j), min(a_i, a_j)), j = i + H/2", (1.0, 1.0)
-    reads_output = False
+    reads_output, marks = False, True
 
     def start(self, size: int, generator: torch.Generator | None = None) -> None:
         if size % 2:
@@ -194,6 +211,11 @@ class Oplu(Activation):
         """One where a pair was swapped, ``(..., H/2)``."""
         left, right = kept.chunk(2, -1)
         return (left < right).to(kept.dtype)
+
+    def mark(self, a: Tensor) -> Tensor:
+        left, right = a.chunk(2, -1)
+        swap = (left < right).to(torch.int8)
+        return torch.cat([torch.zeros_like(swap), swap], -1)
 
     def pull(self, g: Tensor, slopes: Tensor, out: Tensor) -> None:
         left, right = g.chunk(2, -1)

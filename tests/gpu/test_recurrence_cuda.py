@@ -22,6 +22,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 CLOSE = 1e-5
 # A number summed over all steps, rows and, but for modrelu, units; its parts largely cancel.
 CLOSE_SUM = 1e-4
+# Of units, at few steps, that two precisions put on different sides of a kink.
+FEW_AT_A_KINK = 1e-3
 # How far a norm may drift in 784 steps: 1.3e-7 a step, the rounding of a single-precision number.
 NORM_KEPT = 1e-4
 # The weight gradient alone, from the same numbers: three products of TF32 and rounded sums.
@@ -99,10 +101,13 @@ def check_elman(
 ) -> None:
     expected = elman_torch.forward(*double(inputs), activation, sizes)
     got = elman.forward(*inputs, activation, sizes, tile=tile)
-    same(["states", "kept"], got, expected)
+    marked = expected[1].dtype == torch.int8
+    same(["states"] if marked else ["states", "kept"], got[: 2 - marked], expected[: 2 - marked])
+    if marked:
+        assert (got[1] != expected[1]).double().mean() < FEW_AT_A_KINK
     grad = normal(*got[0].shape, seed=4)
     # Back from the same numbers, rounded, so that every kink is on the same side for both.
-    kept = [v.float() for v in expected]
+    kept = [v.float() if v.is_floating_point() else v for v in expected]
     back = elman_torch.backward(*double((grad, *kept, *inputs[1:])), activation, sizes, True)
     same(ELMAN, elman.backward(grad, *kept, *inputs[1:], activation, sizes, True, tile=tile), back)
 

@@ -207,6 +207,14 @@ inline float rounded(float x) {
     return cut(x);
 }
 
+inline const float *word_of(const signed char *byte) { return (const float *)((uintptr_t)byte & ~(uintptr_t)3); }
+
+inline float byte_of(float word, const signed char *byte) {
+    signed char bytes[4];
+    std::memcpy(bytes, &word, 4);
+    return bytes[(uintptr_t)byte & 3];
+}
+
 inline bool always(int) { return true; }
 inline void memory_fence() {}
 

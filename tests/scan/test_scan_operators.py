@@ -14,7 +14,15 @@ from evenflow.scan.linear import linear
 from evenflow.scan.lstm import lstm
 
 ENGINES = ["auto", "torch"]
-LAYERS = [RNN(2, 5), ScalarGatedRNN(2, 5), GRU(2, 5), LSTM(2, 5), LSTM(2, 5, form="peephole"), LSTM(2, 5, form="1997")]
+LAYERS = [
+    RNN(2, 5),
+    RNN(2, 5, activation="abs"),
+    ScalarGatedRNN(2, 5),
+    GRU(2, 5),
+    LSTM(2, 5),
+    LSTM(2, 5, form="peephole"),
+    LSTM(2, 5, form="1997"),
+]
 # gradcheck moves each input by 1e-6: pre-activations and their differences must lie further than that from a kink.
 KINK = 1e-3
 
@@ -66,6 +74,21 @@ def of_gru(bias: bool = True, models: int = 1) -> tuple[Tensor | None, ...]:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_what_is_kept_besides_the_states(activation: str, gated: bool, engine: str) -> None:
+    states, kept = elman(*away_from_kinks(activation, gated), activation, None, engine)
+    if gated or activation == "prelu":
+        assert kept.dtype == states.dtype
+    elif activation in ("abs", "oplu"):
+        assert kept.dtype == torch.int8
+    else:
+        assert kept.numel() == 0
+        return
+    assert kept.shape == states.shape
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("blocks", "peephole"), [(4, False), (4, True), (3, False)], ids=["plain", "peephole", "1997"])
 def test_gradcheck_lstm(blocks: int, peephole: bool, engine: str) -> None:
     inputs = tuple(None if v is None else v.requires_grad_() for v in of_lstm(blocks, peephole))
@@ -98,6 +121,7 @@ def test_linear_is_torchs(rows: int, width: int) -> None:
 
 OPERATORS = {
     "elman": (elman, lambda e: (*away_from_kinks("tanh", False), "tanh", None, e)),
+    "elman, marked": (elman, lambda e: (*away_from_kinks("oplu", False), "oplu", [2, 2, 1], e)),
     "gated": (elman, lambda e: (*away_from_kinks("prelu", True), "prelu", [2, 2, 1], e)),
     "gru": (gru, lambda e: (*of_gru(models=2), None, None, e)),
     "gru, tapped": (gru, lambda e: (*of_gru(False), normal(1, 3, 2, 3), [2, 2, 1], e)),

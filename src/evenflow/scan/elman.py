@@ -32,7 +32,7 @@ def _run_forward(
     batch_sizes: Sequence[int] | None,
     engine: str,
 ) -> tuple[Tensor, Tensor]:
-    """All states ``(M, T, B, H)``, and the pre-activations where the backward pass needs them (empty elsewhere).
+    """All states ``(M, T, B, H)``, and what else the backward pass needs: `Activation.kept_as` (empty for nothing).
 
     The tap is zeros, there for its gradient alone, and so is not added.
     """
@@ -60,7 +60,8 @@ def _run_backward(
     With G_t = ∂L/∂h_t and D_t = ∂L/∂a_t:  ``G_t = grad_t + D_{t+1} W + β G_{t+1}``,  ``D_t = α f'(a_t) G_t``.
     """
     members = (grad, states, kept, weight, h0, alpha, beta, parameter)
-    run = choose(engine, weight, members, elman_native, elman_cuda, elman_torch)
+    counted = tuple(v for v in members if v is None or v.is_floating_point())  # marks are none of its numbers
+    run = choose(engine, weight, counted, elman_native, elman_cuda, elman_torch)
     ready = (None if v is None else v.contiguous() for v in members)
     return run.backward(*ready, activation, batch_sizes, want_state_gradient)
 
@@ -70,8 +71,8 @@ _backward = widened(_run_backward, (1, 3, 4, 5, 6, 7, 1))
 
 
 def _fake(a: Tensor, weight, h0, alpha, beta, parameter, tap, activation: str, batch_sizes, engine):  # type: ignore[no-untyped-def]
-    keeps = alpha is not None or not activations.make(activation).reads_output
-    return torch.empty_like(a), torch.empty_like(a) if keeps else a.new_empty(0)
+    dtype = activations.make(activation).kept_as(alpha is not None, a.dtype)
+    return torch.empty_like(a), a.new_empty(0) if dtype is None else torch.empty_like(a, dtype=dtype)
 
 
 def _fake_backward(  # type: ignore[no-untyped-def]

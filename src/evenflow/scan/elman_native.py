@@ -32,10 +32,10 @@ def forward(
     batch_sizes: Sequence[int] | None,
 ) -> tuple[Tensor, Tensor]:
     states = torch.empty_like(a)
-    keeps = alpha is not None or not activations.make(activation).reads_output
-    kept = torch.empty_like(a) if keeps else a.new_empty(0)
+    dtype = activations.make(activation).kept_as(alpha is not None, a.dtype)
+    kept = a.new_empty(0) if dtype is None else torch.empty_like(a, dtype=dtype)
     given = _given(a, weight, h0, alpha, beta, parameter, activation, batch_sizes)
-    native.call("elman_forward", Job, a.dtype, **given, a=a, states=states, kept=kept if keeps else None)
+    native.call("elman_forward", Job, a.dtype, **given, a=a, states=states, kept=kept if kept.numel() else None)
     return states, kept
 
 

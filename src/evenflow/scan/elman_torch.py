@@ -31,8 +31,10 @@ def forward(
     if linear and chunked.pays(a) and (side_by_side := chunked.scan(a, weight, h0)) is not None:
         return side_by_side, a.new_empty(0)
     states = torch.empty_like(a) if batch_sizes is None else torch.zeros_like(a)
-    # The pre-activation is kept apart from the state where the slope, or the gate's own gradient, cannot do without it.
-    kept = torch.empty_like(states) if gated or not f.reads_output else None
+    # The pre-activation, or a mark of it, is kept where the slope, or the gate's own gradient, cannot do without it.
+    dtype = f.kept_as(gated, a.dtype)
+    kept = None if dtype is None else torch.empty_like(states, dtype=dtype)
+    marked = dtype == torch.int8
     if kept is not None and batch_sizes is not None:
         kept.zero_()
     for m in range(a.shape[0]):
@@ -46,7 +48,11 @@ def forward(
                 n = batch_sizes[t]
                 h, a_t, out = h[:n], a_t[:n], out[:n]
                 pre = out if kept is None else pre[:n]
-            torch.addmm(a_t, h, transposed, out=pre)
+            if marked:
+                marks, pre = pre, torch.addmm(a_t, h, transposed)
+                marks.copy_(f.mark(pre))
+            else:
+                torch.addmm(a_t, h, transposed, out=pre)
             f.write(pre, p, out)
             if gated:
                 out.mul_(shares[0]).add_(h, alpha=shares[1])
@@ -89,7 +95,7 @@ def backward(
         w = weight[m] * share if gated else weight[m]
         p = None if parameter is None else parameter[m]
         values = f(kept[m], p) if gated else states[m]
-        known = values if f.reads_output else kept[m]
+        known = values if f.reads_output else kept[m].to(states.dtype)
         slopes = f.slopes(known, p)
         rows: Sequence[Tensor | None] = [None] * steps if slopes is None else slopes.unbind(0)
         after: Tensor | None = None

@@ -27,6 +27,9 @@ def widened(run: Callable[..., Any], likes: Sequence[int]) -> Callable[..., Any]
         results = run(*(v.to(full) if isinstance(v, Tensor) and v.dtype in HALF else v for v in given))
         # Of what is not there the gradient is empty, in no dtype that matters.
         stored = (given[like] for like in likes)
-        return tuple(r if v is None else r.to(v.dtype) for r, v in zip(results, stored, strict=True))
+        return tuple(
+            r.to(v.dtype) if v is not None and r.is_floating_point() else r
+            for r, v in zip(results, stored, strict=True)
+        )
 
     return wide

@@ -3,9 +3,20 @@
 /* Whether the slopes are told from f(a); the others need a. */
 static int NAME(reads_output)(int64_t kind) { return kind != PRELU && kind != ABS && kind != OPLU; }
 
+/* Whether what is kept are marks, a byte for each unit, and not the pre-activations. */
+static int NAME(marked)(const struct elman *job) { return !job->alpha && (job->activation == ABS || job->activation == OPLU); }
+
+/* Small numbers that have the slopes of a row: signs, or which pairs were swapped. */
+static void NAME(mark)(int64_t kind, int64_t n, const REAL *restrict a, int8_t *restrict marks) {
+    const int64_t half = kind == OPLU ? n / 2 : 0;
+    for (int64_t j = 0; j < half; j++) marks[j] = 0, marks[j + half] = a[j] < a[j + half];
+    if (kind == ABS)
+        for (int64_t j = 0; j < n; j++) marks[j] = (a[j] > 0) - (a[j] < 0);
+}
+
 static void NAME(elman_forward_rows)(const void *argument, int64_t first, int64_t last, char *scratch) {
     const struct elman *job = argument;
-    const int64_t B = job->batch, H = job->hidden, wide = NAME(padded)(H);
+    const int64_t B = job->batch, H = job->hidden, wide = NAME(padded)(H), marked = NAME(marked)(job);
     NAME(split) matrix = NAME(take_split)(&scratch, H);
     REAL *z = NAME(take)(&scratch, (last - first) * wide);
     REAL *row = NAME(take)(&scratch, wide);
@@ -17,7 +28,8 @@ static void NAME(elman_forward_rows)(const void *argument, int64_t first, int64_
         const REAL slope = job->activation == PRELU ? parameter[0] : (REAL)job->slope;
         const REAL share = job->alpha ? ((const REAL *)job->alpha)[m] : 1;
         const REAL carry = job->alpha ? ((const REAL *)job->beta)[m] : 0;
-        REAL *states = (REAL *)job->states + base, *kept = job->kept ? (REAL *)job->kept + base : NULL;
+        REAL *states = (REAL *)job->states + base, *kept = job->kept && !marked ? (REAL *)job->kept + base : NULL;
+        int8_t *marks = marked ? (int8_t *)job->kept + base : NULL;
         NAME(pack_split)((const REAL *)job->weight + m * H * H, H, 1, H, &matrix);
         for (int64_t t = 0; t < job->steps; t++) {
             const int64_t running = !job->batch_sizes || job->batch_sizes[t] > high ? high : job->batch_sizes[t];
@@ -27,6 +39,7 @@ static void NAME(elman_forward_rows)(const void *argument, int64_t first, int64_
                 REAL *pre = kept ? kept + (t * B + b) * H : row, *restrict out = states + (t * B + b) * H;
                 for (int64_t j = 0; j < H; j++) pre[j] = in[j] + from[j];
                 NAME(activate)(job->activation, H, slope, parameter, pre, out);
+                if (marks) NAME(mark)(job->activation, H, pre, marks + (t * B + b) * H);
                 if (job->alpha) {
                     const REAL *restrict h = before + b * H;
                     for (int64_t j = 0; j < H; j++) out[j] = share * out[j] + carry * h[j];
@@ -35,6 +48,7 @@ static void NAME(elman_forward_rows)(const void *argument, int64_t first, int64_
             for (int64_t b = running > low ? running : low; b < high; b++) {
                 memset(states + (t * B + b) * H, 0, H * sizeof(REAL));
                 if (kept) memset(kept + (t * B + b) * H, 0, H * sizeof(REAL));
+                if (marks) memset(marks + (t * B + b) * H, 0, H);
             }
             before = states + t * B * H;
         }
@@ -58,7 +72,7 @@ static void NAME(gather_gated)(int64_t H, const REAL *restrict from, const REAL 
 static void NAME(elman_backward_rows)(const void *argument, int64_t first, int64_t last, char *scratch) {
     const struct elman *job = argument;
     const int64_t B = job->batch, H = job->hidden, wide = NAME(padded)(H), rows = last - first;
-    const int64_t sums = job->models * B * H, kind = job->activation;
+    const int64_t sums = job->models * B * H, kind = job->activation, marked = NAME(marked)(job);
     NAME(split) matrix = NAME(take_split)(&scratch, H);
     REAL *z = NAME(take)(&scratch, rows * wide);
     REAL *g_rows = NAME(take)(&scratch, rows * wide), *value = NAME(take)(&scratch, wide);
@@ -66,7 +80,9 @@ static void NAME(elman_backward_rows)(const void *argument, int64_t first, int64
         const int64_t low = first > m * B ? first - m * B : 0, high = last < (m + 1) * B ? last - m * B : B;
         const int64_t base = m * job->steps * B * H;
         const REAL *grad = (const REAL *)job->grad + base, *states = (const REAL *)job->states + base;
-        const REAL *h0 = (const REAL *)job->h0 + m * B * H, *kept = job->kept ? (const REAL *)job->kept + base : NULL;
+        const REAL *h0 = (const REAL *)job->h0 + m * B * H;
+        const REAL *kept = job->kept && !marked ? (const REAL *)job->kept + base : NULL;
+        const int8_t *marks = marked ? (const int8_t *)job->kept + base : NULL;
         const REAL *parameter = job->parameter ? (const REAL *)job->parameter + m * (kind == PRELU ? 1 : H) : NULL;
         const REAL slope = kind == PRELU ? parameter[0] : (REAL)job->slope;
         const REAL share = job->alpha ? ((const REAL *)job->alpha)[m] : 1;
@@ -84,6 +100,10 @@ static void NAME(elman_backward_rows)(const void *argument, int64_t first, int64
                 const REAL *from = z + (b - low) * wide, *in = grad + at;
                 REAL *g = g_rows + (b - low) * H;
                 const REAL *known = kept ? kept + at : states + at;
+                if (marks) {
+                    for (int64_t j = 0; j < H; j++) value[j] = marks[at + j];
+                    known = value;
+                }
                 if (job->alpha) {
                     const REAL *h = t ? states + at - B * H : h0 + b * H;
                     double *by_alpha = job->sums + (m * B + b) * H;
@@ -122,7 +142,7 @@ static int NAME(elman_run)(const struct elman *job, work *run) {
 
 int NAME(elman_forward)(const struct elman *job) {
     const size_t bytes = sizeof(REAL) * job->models * job->steps * job->batch * job->hidden;
-    expect(job->states, bytes), expect(job->kept, bytes);
+    expect(job->states, bytes), expect(job->kept, NAME(marked)(job) ? bytes / sizeof(REAL) : bytes);
     return NAME(elman_run)(job, NAME(elman_forward_rows));
 }
 

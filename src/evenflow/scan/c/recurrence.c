@@ -46,7 +46,7 @@ struct elman {
     const void *h0;             /* (M, B, H) */
     const void *alpha, *beta;   /* (M), or NULL for a cell without gates */
     const void *parameter;      /* (M, 1) of prelu, (M, H) of modrelu */
-    void *states, *kept;        /* (M, T, B, H) */
+    void *states, *kept;        /* (M, T, B, H); kept are pre-activations or, as bytes, marks; or NULL */
     const void *grad;           /* (M, T, B, H) from here on for the backward pass alone */
     void *d_a, *d_states;       /* (M, T, B, H) */
     void *d_h0;                 /* (M, B, H) */

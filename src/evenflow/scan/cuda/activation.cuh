@@ -5,6 +5,9 @@ enum Kind { IDENTITY, RELU, LEAKY, PRELU, TANH, ABS, OPLU, MODRELU };
 /* Whether the slopes can be told from f(a), so that a need not be kept. */
 EVERYWHERE constexpr bool reads_output(int kind) { return kind != PRELU && kind != ABS && kind != OPLU; }
 
+/* Whether else from a mark, a byte for each unit. */
+EVERYWHERE constexpr bool marks(int kind) { return kind == ABS || kind == OPLU; }
+
 DEVICE float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x; /* NaN stays */ }
 DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -59,6 +62,16 @@ DEVICE void activate(const Seat<T> &seat, const float (&a)[T::ITEMS], const floa
         UNROLL for (int q = 0; q < T::ITEMS; q++) h[q] = swaps(seat.position + q, a[q], other[q]) ? other[q] : a[q];
     } else {
         UNROLL for (int q = 0; q < T::ITEMS; q++) h[q] = value_at<KIND>(a[q], p[q]);
+    }
+}
+
+/* Small numbers that have the slopes of a: signs, or whether a pair was swapped. */
+template <int KIND, class T> DEVICE void mark(const Seat<T> &seat, const float (&a)[T::ITEMS], int (&m)[T::ITEMS]) {
+    float other[T::ITEMS] = {};
+    if (KIND == OPLU) partners<T>(a, other);
+    UNROLL for (int q = 0; q < T::ITEMS; q++) {
+        const int position = seat.position + q;
+        m[q] = KIND == OPLU ? (position & 1) && swaps(position, a[q], other[q]) : (a[q] > 0) - (a[q] < 0);
     }
 }
 

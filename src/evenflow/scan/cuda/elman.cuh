@@ -5,7 +5,8 @@ struct Elman {
     double slope;
     const int *lengths; /* of the rows, longest first; absent when all run to the end */
     const float *a, *weight, *h0, *alpha, *beta, *parameter;
-    float *states, *kept;
+    float *states;
+    void *kept; /* pre-activations or, as bytes, marks; see Activation.kept_as */
     const float *grad;
     float *d_a, *d_states, *d_h0;
     double *sums; /* per row and unit: shares in the gradients by α, β and the parameter */
@@ -22,7 +23,7 @@ template <int KIND, class T> DEVICE void parameters(const Seat<T> &seat, const E
 }
 
 template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &job) {
-    constexpr bool KEEPS = GATED || !reads_output(KIND);
+    constexpr bool MARKS = marks(KIND) && !GATED, KEEPS = (GATED || !reads_output(KIND)) && !MARKS;
     const Seat<T> seat(job.batch, job.steps, job.lengths);
     float *states = block_memory();
     Exchange<T> exchange(states);
@@ -65,11 +66,14 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
         }
         exchange.publish(seat, step, 0, out);
         exchange.arrive();
+        int marked[T::ITEMS];
+        if (MARKS) mark<KIND>(seat, pre, marked);
         UNROLL for (int q = 0; q < T::ITEMS; q++)
             if (seat.copy == 0 && step < seat.length && seat.exists(q)) {
                 const size_t at = first + step * stride + seat.unit(q);
                 job.states[at] = out[q];
-                if (KEEPS) job.kept[at] = pre[q];
+                if (KEEPS) ((float *)job.kept)[at] = pre[q];
+                if (MARKS) ((signed char *)job.kept)[at] = marked[q];
             }
         take(step + 1);
         exchange.wait(seat, step);
@@ -79,7 +83,8 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
 
 /* With G_t = ∂L/∂h_t and D_t = ∂L/∂a_t:  G_t = grad_t + D_{t+1} W + β G_{t+1},  D_t = α f'(a_t) G_t. */
 template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman &job) {
-    constexpr bool KEEPS = GATED || !reads_output(KIND), TRAINED = KIND == PRELU || KIND == MODRELU;
+    constexpr bool MARKS = marks(KIND) && !GATED, KEEPS = (GATED || !reads_output(KIND)) && !MARKS;
+    constexpr bool TRAINED = KIND == PRELU || KIND == MODRELU;
     const Seat<T> seat(job.batch, job.steps, job.lengths);
     float *states = block_memory();
     Exchange<T> exchange(states);
@@ -89,7 +94,8 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
     const size_t stride = (size_t)job.batch * T::H, start = (seat.model * job.batch + seat.row) * T::H;
     const size_t first = (seat.model * job.steps * job.batch + seat.row) * T::H;
     const float share = GATED ? job.alpha[seat.model] : 1.0f, carry = GATED ? job.beta[seat.model] : 0.0f;
-    const float *known_at_all = KEEPS ? job.kept : job.states;
+    const float *known_at_all = KEEPS ? (const float *)job.kept : job.states;
+    const signed char *marked = (const signed char *)job.kept + first;
     float p[T::ITEMS], grad[T::ITEMS], known[T::ITEMS], before[T::ITEMS], g[T::ITEMS] = {};
     double by_share[T::ITEMS] = {}, by_carry[T::ITEMS] = {}, by_trained[T::ITEMS] = {};
     parameters<KIND>(seat, job, p);
@@ -100,7 +106,10 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
             if (t >= 0 && t < seat.length && seat.exists(q)) {
                 const size_t at = first + t * stride + seat.unit(q);
                 copy_start(fetch.at(back, 0, q), job.grad + at);
-                if (KIND != IDENTITY || GATED) copy_start(fetch.at(back, 1, q), known_at_all + at);
+                if (MARKS)
+                    copy_start(fetch.at(back, 1, q), word_of(marked + t * stride + seat.unit(q)));
+                else if (KIND != IDENTITY || GATED)
+                    copy_start(fetch.at(back, 1, q), known_at_all + at);
                 if (GATED)
                     copy_start(fetch.at(back, 2, q), t ? job.states + at - stride : job.h0 + start + seat.unit(q));
             }
@@ -111,6 +120,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
         UNROLL for (int q = 0; q < T::ITEMS; q++) {
             grad[q] = *fetch.at(back, 0, q);
             if (KIND != IDENTITY || GATED) known[q] = *fetch.at(back, 1, q);
+            if (MARKS) known[q] = byte_of(known[q], marked + (seat.steps - 1 - back) * stride + seat.unit(q));
             if (GATED) before[q] = *fetch.at(back, 2, q);
         }
         ask(back + AHEAD);

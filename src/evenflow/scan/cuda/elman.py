@@ -50,12 +50,12 @@ def forward(
             return found, a.new_empty(0)
     fresh = torch.empty_like if batch_sizes is None else torch.zeros_like  # rows at their end are not written
     states = fresh(a)
-    keeps = alpha is not None or not activations.make(activation).reads_output
-    kept = fresh(a) if keeps else a.new_empty(0)
+    dtype = activations.make(activation).kept_as(alpha is not None, a.dtype)
+    kept = a.new_empty(0) if dtype is None else fresh(a, dtype=dtype)
     ended = lengths(batch_sizes, a.shape[2], a)
     run = kernel("forward", a, alpha is not None, activation, tile)
     far, given = run.far(a, len(a)), (a, weight, h0, alpha, beta, parameter, activation, ended)
-    job = _job(*given, a=a, states=states, kept=kept if keeps else None, far=far)
+    job = _job(*given, a=a, states=states, kept=None if dtype is None else kept, far=far)
     build.launch(run, job, a, a.shape[0], a.shape[2])
     return states, kept
 

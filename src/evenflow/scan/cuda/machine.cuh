@@ -172,6 +172,12 @@ DEVICE void copy_start(float *to, const float *from) {
 #endif
 }
 
+/* A byte comes with the four that it is among. */
+DEVICE const float *word_of(const signed char *byte) { return (const float *)((size_t)byte & ~(size_t)3); }
+DEVICE float byte_of(float word, const signed char *byte) {
+    return (signed char)(__float_as_uint(word) >> ((size_t)byte & 3) * 8);
+}
+
 /* N neighbouring numbers, of which the first `count` are copied and the others become zero. Four, which must begin at a
    multiple of 16 bytes on both sides, leave the L1 cache aside. */
 template <int N> DEVICE void copy_start(float *to, const float *from, int count) {
