@@ -209,10 +209,10 @@ inline float rounded(float x) {
 
 inline const float *word_of(const signed char *byte) { return (const float *)((uintptr_t)byte & ~(uintptr_t)3); }
 
-inline float byte_of(float word, const signed char *byte) {
+inline float byte_of(float word, unsigned address) {
     signed char bytes[4];
     std::memcpy(bytes, &word, 4);
-    return bytes[(uintptr_t)byte & 3];
+    return bytes[address & 3];
 }
 
 inline bool always(int) { return true; }

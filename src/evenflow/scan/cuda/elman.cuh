@@ -96,6 +96,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
     const float share = GATED ? job.alpha[seat.model] : 1.0f, carry = GATED ? job.beta[seat.model] : 0.0f;
     const float *known_at_all = KEEPS ? (const float *)job.kept : job.states;
     const signed char *marked = (const signed char *)job.kept + first;
+    const unsigned nearby = (unsigned)(size_t)marked;
     float p[T::ITEMS], grad[T::ITEMS], known[T::ITEMS], before[T::ITEMS], g[T::ITEMS] = {};
     double by_share[T::ITEMS] = {}, by_carry[T::ITEMS] = {}, by_trained[T::ITEMS] = {};
     parameters<KIND>(seat, job, p);
@@ -120,7 +121,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
         UNROLL for (int q = 0; q < T::ITEMS; q++) {
             grad[q] = *fetch.at(back, 0, q);
             if (KIND != IDENTITY || GATED) known[q] = *fetch.at(back, 1, q);
-            if (MARKS) known[q] = byte_of(known[q], marked + (seat.steps - 1 - back) * stride + seat.unit(q));
+            if (MARKS) known[q] = byte_of(known[q], nearby + (seat.steps - 1 - back) * (unsigned)stride + seat.unit(q));
             if (GATED) before[q] = *fetch.at(back, 2, q);
         }
         ask(back + AHEAD);

@@ -172,11 +172,9 @@ DEVICE void copy_start(float *to, const float *from) {
 #endif
 }
 
-/* A byte comes with the four that it is among. */
+/* A byte comes with the four that it is among; of its address the last two bits say which one it is. */
 DEVICE const float *word_of(const signed char *byte) { return (const float *)((size_t)byte & ~(size_t)3); }
-DEVICE float byte_of(float word, const signed char *byte) {
-    return (signed char)(__float_as_uint(word) >> ((size_t)byte & 3) * 8);
-}
+DEVICE float byte_of(float word, unsigned address) { return (signed char)(__float_as_uint(word) >> (address & 3) * 8); }
 
 /* N neighbouring numbers, of which the first `count` are copied and the others become zero. Four, which must begin at a
    multiple of 16 bytes on both sides, leave the L1 cache aside. */
