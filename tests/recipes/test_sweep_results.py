@@ -229,8 +229,8 @@ def test_a_real_sweep_is_published_whole(tmp_path, into):
         progress=False,
     )
     page = publish(into, tmp_path / "sweep")
-    assert "## adding-8: adding, length 8" in page
-    assert len(swept.read(into / "sweeps/adding-8.json").points) == len(found.standings) == 3
+    assert "## adding-8-units-4-5: adding, length 8" in page
+    assert len(swept.read(into / "sweeps/adding-8-units-4-5.json").points) == len(found.standings) == 3
     best = found.best
     shown = next(line for line in page.splitlines() if line.startswith(f"| {best.point.map} |"))
     mean, _, spread = shown.split("|")[-2].partition("±")

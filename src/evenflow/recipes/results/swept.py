@@ -78,7 +78,8 @@ class Swept:
         return f"{FOLDER}/{self.name}.json"
 
     def told(self) -> str:
-        return f"{FOLDER}/{self.name}: {len(self.points)} points, the best of them {self.points[0]}."
+        count = len(self.points)
+        return f"{FOLDER}/{self.name}: {count} point{'s' * (count > 1)}, the best of them {self.points[0]}."
 
     def text(self) -> str:
         """The file."""
