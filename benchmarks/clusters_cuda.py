@@ -20,7 +20,10 @@ from evenflow.scan.cuda import capacity, elman, plan
 STEPS, HIDDEN = 784, 512
 TILES = {
     "clusters of 4 blocks for 8 rows": (plan.ELMAN[5][1][1], (8, 128, 232, 240, 248, 256)),
-    "clusters of 6 blocks for 16 rows": (plan.ELMAN[5][1][2], (16, 128, 240, 256, 320, 336)),
+    "clusters of 6 blocks for 16 rows": (
+        plan.Tile(6, 64, 16, 16, held=24, mail=True, tensor=True),
+        (16, 128, 240, 256, 320, 336),
+    ),
 }
 WHAT = (
     "Clusters that run at once by size, as the driver says of a kernel that has its multiprocessors to itself; and the "

@@ -123,6 +123,14 @@ def test_elman_long(size: int) -> None:
     check_elman(elman_inputs(size, 50, 784, 1, "tanh", True), "tanh", None)
 
 
+@pytest.mark.parametrize("sizes", [None, [256, 256, 241, 240, 3]], ids=["even", "ragged"])
+@pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
+def test_some_rows_after_others(gated: bool, sizes: list[int] | None) -> None:
+    inputs = elman_inputs(512, 256, 5, 1, "tanh", gated)
+    assert len(elman.kernels("forward", inputs[0], gated, "tanh")) == 2
+    check_elman(inputs, "tanh", sizes)
+
+
 @pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
 @pytest.mark.parametrize("size", [100, 256, 1024])
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -49,11 +49,26 @@ def test_the_plan_fills_the_gpu_once_where_it_can() -> None:
         (256, 50, 1),
         (256, 256, 1),
         (512, 50, 1),
-        (512, 256, 1),
+        (512, 240, 1),
         (1024, 50, 1),
     ):
         tile = plan.choose(plan.ELMAN, hidden, batch, models)
         assert models * -(-batch // tile.rows) <= plan.H200.at_once(tile), (hidden, batch, models)
+        assert plan.turns(plan.ELMAN, hidden, batch, models) == ((batch, tile),)
+
+
+def test_rows_that_would_leave_most_of_the_gpu_idle_run_by_themselves() -> None:
+    (most, wide), (rest, quick) = plan.turns(plan.ELMAN, 512, 256, 1)
+    assert (most, rest) == (240, 16)
+    assert most // wide.rows == plan.H200.at_once(wide)
+    assert quick == plan.choose(plan.ELMAN, 512, 16, 1)
+    for hidden in (64, 128, 256, 512, 768, 1024):
+        for batch in (0, 1, 50, 240, 241, 300, 301, 480, 5000):
+            for models in (1, 16, 1000):
+                found = plan.turns(plan.ELMAN, hidden, batch, models)
+                assert sum(rows for rows, _ in found) == batch
+                assert len(found) == 1 or len(dict(found)) == len({tile for _, tile in found}) == 2
+                assert all(rows % tile.rows == 0 for rows, tile in found[:-1])
 
 
 def test_the_plan_knows_every_size_of_cluster() -> None:

@@ -65,6 +65,8 @@ SCATTERED = [  # blocks send sums
 ]
 GATES += [ON_TENSOR_CORES[1], ON_TENSOR_CORES[3], *ON_TENSOR_CORES[-2:], *SCATTERED[:2], SCATTERED[-1]]
 RINGED = ON_TENSOR_CORES[-1]
+# By units: half of the rows with one tile, then the others with another.
+TURNS = {12: ((2, PLAIN.tile), (2, PAIRS.tile)), 20: ((2, GATES[0].tile), (2, APART.tile))}
 LSTMS = {
     "plain": (4, False, False),
     "peephole": (4, True, False),
@@ -80,6 +82,7 @@ def kernels() -> Iterator[build.Kernel]:
             for activation in ACTIVATIONS:
                 for gated in (False, True) if case is PLAIN else (case is PAIRS,):
                     yield elman.kernel(way, states_of(case), gated, activation, case.tile)
+        yield elman.kernel(way, states_of(PAIRS), False, "abs", PAIRS.tile)
         for case in [*SHAPES, *ON_TENSOR_CORES, *SCATTERED]:
             yield elman.kernel(way, states_of(case), True, "tanh", case.tile)
         for case in GATES:
@@ -183,6 +186,29 @@ def test_lstm_kinds(case: Case, kind: tuple[int, bool, bool], ragged: tuple[int,
 @pytest.mark.parametrize("case", GATES, ids=str)
 def test_lstm_shapes(case: Case) -> None:
     check_lstm(case, (4, True, False), (4, 3, 3, 1))
+
+
+@pytest.fixture
+def in_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(problem, "turns", lambda table, states, device, tile: TURNS[states[-1]])
+    for module in (elman, gru, lstm):
+        module._kernels.cache_clear()
+    yield
+    for module in (elman, gru, lstm):
+        module._kernels.cache_clear()
+
+
+@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
+@pytest.mark.usefixtures("in_turns")
+def test_some_rows_after_others(ragged: tuple[int, ...] | None) -> None:
+    check_elman(Case(12, None), "modrelu", True, ragged, tap=True)
+    check_elman(Case(12, None), "abs", False, ragged, tap=True)
+    check_lstm(Case(20, None), (4, True, False), ragged)
+    a, weight, bias, h0 = gru_inputs(20)
+    expected = gru_torch.forward(a, weight, bias, h0, ragged)
+    same("states kept", gru.forward(a, weight, bias, h0, ragged), expected)
+    given = (normal(*expected[0].shape, seed=4), *expected, weight, h0, ragged, True)
+    same("d_a d_weight d_bias d_h0 d_states", gru.backward(*given), gru_torch.backward(*given))
 
 
 def by_autograd(

@@ -1,7 +1,7 @@
 /* h_t = α f(a_t + W h_{t-1}) + β h_{t-1}; without gates α = 1, β = 0. Fields as in elman_native.py. */
 
 struct Elman {
-    long long models, steps, batch;
+    long long models, steps, batch, begin, end; /* rows of the batch from begin to end run; the others do elsewhere */
     double slope;
     const int *lengths; /* of the rows, longest first; absent when all run to the end */
     const float *a, *weight, *h0, *alpha, *beta, *parameter;
@@ -24,7 +24,7 @@ template <int KIND, class T> DEVICE void parameters(const Seat<T> &seat, const E
 
 template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &job) {
     constexpr bool MARKS = marks(KIND) && !GATED, KEEPS = (GATED || !reads_output(KIND)) && !MARKS;
-    const Seat<T> seat(job.batch, job.steps, job.lengths);
+    const Seat<T> seat(job);
     float *states = block_memory();
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
@@ -36,7 +36,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
     float p[T::ITEMS], x[T::ITEMS], h[T::ITEMS];
     parameters<KIND>(seat, job, p);
     UNROLL for (int q = 0; q < T::ITEMS; q++)
-        h[q] = GATED && seat.row < job.batch && seat.exists(q) ? job.h0[start + seat.unit(q)] : 0.0f;
+        h[q] = GATED && seat.runs() && seat.exists(q) ? job.h0[start + seat.unit(q)] : 0.0f;
 
     auto ask = [&](int step) {
         UNROLL for (int q = 0; q < T::ITEMS; q++)
@@ -52,7 +52,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
 
     for (int step = 0; step < AHEAD; step++) ask(step);
     take(0);
-    exchange.open(seat, job.h0 + seat.model * job.batch * T::H, job.batch);
+    exchange.open(seat, job.h0 + seat.model * job.batch * T::H);
     for (int step = 0; step < seat.steps; step++) {
         float sum[T::SUMS][T::OUT], pre[T::ITEMS], out[T::ITEMS];
         product(seat, exchange, step, sum);
@@ -85,7 +85,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
 template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman &job) {
     constexpr bool MARKS = marks(KIND) && !GATED, KEEPS = (GATED || !reads_output(KIND)) && !MARKS;
     constexpr bool TRAINED = KIND == PRELU || KIND == MODRELU;
-    const Seat<T> seat(job.batch, job.steps, job.lengths);
+    const Seat<T> seat(job);
     float *states = block_memory();
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
@@ -129,14 +129,14 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
 
     for (int back = 0; back < AHEAD; back++) ask(back);
     take(0);
-    exchange.open(seat, (const float *)0, job.batch);
+    exchange.open(seat, (const float *)0);
     for (int back = 0;; back++) {
         const int t = seat.steps - 1 - back;
         float sum[T::SUMS][T::OUT], value[T::ITEMS], d[T::ITEMS];
         product(seat, exchange, back, sum);
         if (t < 0) { /* one product more than steps, for the start */
             UNROLL for (int q = 0; q < T::ITEMS; q++)
-                if (seat.copy == 0 && seat.row < job.batch && seat.exists(q))
+                if (seat.copy == 0 && seat.runs() && seat.exists(q))
                     job.d_h0[start + seat.unit(q)] = sum[q][0] + (GATED ? carry * g[q] : 0.0f);
             break;
         }
@@ -166,7 +166,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
     }
     exchange.close();
     UNROLL for (int q = 0; q < T::ITEMS; q++)
-        if ((GATED || TRAINED) && seat.copy == 0 && seat.row < job.batch && seat.exists(q)) {
+        if ((GATED || TRAINED) && seat.copy == 0 && seat.runs() && seat.exists(q)) {
             const size_t at = start + seat.unit(q), layer = (size_t)job.models * job.batch * T::H;
             if (GATED) job.sums[at] = by_share[q];
             if (GATED) job.sums[layer + at] = by_carry[q];

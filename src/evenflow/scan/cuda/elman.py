@@ -20,7 +20,7 @@ STEPS_PER_PIECE, STEPS_TO_BEGIN = 40, 1600
 
 Job = native.structure(
     "Elman",
-    int64="models steps batch",
+    int64="models steps batch begin end",
     double="slope",
     pointer="lengths a weight h0 alpha beta parameter states kept grad d_a d_states d_h0 sums far",
 )
@@ -53,10 +53,10 @@ def forward(
     dtype = activations.make(activation).kept_as(alpha is not None, a.dtype)
     kept = a.new_empty(0) if dtype is None else fresh(a, dtype=dtype)
     ended = lengths(batch_sizes, a.shape[2], a)
-    run = kernel("forward", a, alpha is not None, activation, tile)
-    far, given = run.far(a, len(a)), (a, weight, h0, alpha, beta, parameter, activation, ended)
+    runs = kernels("forward", a, alpha is not None, activation, tile)
+    far, given = runs[0][1].far(a, len(a)), (a, weight, h0, alpha, beta, parameter, activation, ended)
     job = _job(*given, a=a, states=states, kept=None if dtype is None else kept, far=far)
-    build.launch(run, job, a, a.shape[0], a.shape[2])
+    problem.launch(runs, job, a, len(a))
     return states, kept
 
 
@@ -89,8 +89,8 @@ def backward(
     adds_up = alpha is not None or parameter is not None
     sums = h0.new_empty(3, *h0.shape, dtype=torch.float64) if adds_up else None
     ended = lengths(batch_sizes, h0.shape[1], states)
-    run = kernel("backward", states, alpha is not None, activation, tile)
-    far = run.far(states, len(states))
+    runs = kernels("backward", states, alpha is not None, activation, tile)
+    far = runs[0][1].far(states, len(states))
     job = _job(
         states,
         weight,
@@ -109,7 +109,7 @@ def backward(
         sums=sums,
         far=far,
     )
-    build.launch(run, job, states, *h0.shape[:2])
+    problem.launch(runs, job, states, len(states))
     d_alpha, d_beta, d_parameter = (_total(sums, n, v) for n, v in enumerate((alpha, beta, parameter)))
     rest = (states.new_empty(0) if v is None else v for v in (d_alpha, d_beta, d_parameter, d_states))
     return d_a, weight_gradient(d_a, states, h0), d_h0, *rest
@@ -119,7 +119,7 @@ def _steps(a: Tensor, weight: Tensor, h0: Tensor) -> Tensor:
     """All states of a linear recurrence, one step after another."""
     states = torch.empty_like(a)
     job = _job(a, weight, h0, None, None, None, "identity", None, a=a, states=states)
-    build.launch(kernel("forward", a, False, "identity"), job, a, a.shape[0], a.shape[2])
+    problem.launch(kernels("forward", a, False, "identity"), job, a, len(a))
     return states
 
 
@@ -149,32 +149,36 @@ def _total(sums: Tensor | None, n: int, like: Tensor | None) -> Tensor | None:
 
 
 def kernel(way: str, states: Tensor, gated: bool, activation: str, tile: plan.Tile | None = None) -> build.Kernel:
-    """The kernel that runs `way` ("forward" or "backward") for states ``(M, T, B, H)``; the plan chooses the tile."""
+    """The kernel that runs `way` ("forward" or "backward") for states ``(M, T, B, H)``, or for most of their rows."""
+    return kernels(way, states, gated, activation, tile)[0][1]
+
+
+def kernels(way: str, states: Tensor, gated: bool, activation: str, tile: plan.Tile | None = None) -> problem.Turns:
+    """Rows of the batch and the kernels that run them one after another; the plan chooses the tiles."""
     models, _, batch, hidden = states.shape
-    return _kernel(way, hidden, batch, models, states.device, gated, activation, tile)
+    return _kernels(way, (models, batch, hidden), states.device, gated, activation, tile)
 
 
 @functools.cache
-def _kernel(
+def _kernels(
     way: str,
-    hidden: int,
-    batch: int,
-    models: int,
+    states: tuple[int, int, int],
     device: torch.device,
     gated: bool,
     activation: str,
     tile: plan.Tile | None,
-) -> build.Kernel:
+) -> problem.Turns:
     f = activations.make(activation)
-    return build.Kernel(
+    make = functools.partial(
+        build.Kernel,
         "elman",
         f"elman_{way}",
         (f.name.upper(), str(gated).lower()),
-        hidden,
-        tile or problem.tile(plan.ELMAN, hidden, batch, models, device),
+        states[-1],
         streams=1 if way == "forward" else 3 if gated else 2,
         paired=f.name == "oplu",
     )
+    return tuple((rows, make(each)) for rows, each in problem.turns(plan.ELMAN, states, device, tile))
 
 
 def _job(

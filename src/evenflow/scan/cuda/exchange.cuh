@@ -16,11 +16,11 @@ template <class T> struct Exchange {
     DEVICE Mailbox *box(int step) const { return (Mailbox *)(states + T::BYTES / 4 - 4) + (step & 1); }
 
     /* Both states zero, and where `start` is given (B rows of H) its rows in the first of them. */
-    DEVICE void open(const Seat<T> &seat, const float *start, long long batch) {
+    DEVICE void open(const Seat<T> &seat, const float *start) {
         for (int i = seat.thread; i < 2 * T::STATE; i += T::THREADS) {
             const int r = i / T::ROW, position = i % T::ROW + (T::SCATTER ? seat.rank * T::OWNED : 0);
             float value = 0;
-            if (start && i < T::STATE && i % T::ROW < T::REACH && position < T::H && seat.first_row + r < batch)
+            if (start && i < T::STATE && i % T::ROW < T::REACH && position < T::H && seat.first_row + r < seat.last_row)
                 value = start[(size_t)(seat.first_row + r) * T::H + T::unit(position)];
             states[i] = value;
         }

@@ -1,7 +1,7 @@
 /* r, z = σ(a_rz + U h),  q = U_n h + c,  n = tanh(a_n + r q),  h' = n + z (h - n). Fields as in gru_native.py. */
 
 struct Gru {
-    long long models, steps, batch;
+    long long models, steps, batch, begin, end; /* rows of the batch from begin to end run; the others do elsewhere */
     const int *lengths; /* of the rows, longest first; absent when all run to the end */
     const float *a, *weight, *bias, *h0;
     float *states, *kept; /* kept: r, z, n and q */
@@ -11,7 +11,7 @@ struct Gru {
 };
 
 template <class T> DEVICE void gru_forward(const Gru &job) {
-    const Seat<T> seat(job.batch, job.steps, job.lengths);
+    const Seat<T> seat(job);
     float *states = block_memory();
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
@@ -21,7 +21,7 @@ template <class T> DEVICE void gru_forward(const Gru &job) {
     const size_t first = seat.model * job.steps * job.batch + seat.row, start = seat.model * job.batch + seat.row;
     float x[3][T::ITEMS], h[T::ITEMS], shift[T::ITEMS];
     UNROLL for (int q = 0; q < T::ITEMS; q++) {
-        h[q] = seat.row < job.batch && seat.exists(q) ? job.h0[start * T::H + seat.unit(q)] : 0.0f;
+        h[q] = seat.runs() && seat.exists(q) ? job.h0[start * T::H + seat.unit(q)] : 0.0f;
         shift[q] = job.bias && seat.exists(q) ? job.bias[seat.model * T::H + seat.unit(q)] : 0.0f;
     }
 
@@ -42,7 +42,7 @@ template <class T> DEVICE void gru_forward(const Gru &job) {
 
     for (int step = 0; step < AHEAD; step++) ask(step);
     take(0);
-    exchange.open(seat, job.h0 + seat.model * job.batch * T::H, job.batch);
+    exchange.open(seat, job.h0 + seat.model * job.batch * T::H);
     for (int step = 0; step < seat.steps; step++) {
         float sum[T::SUMS][T::OUT], r[T::ITEMS], z[T::ITEMS], n[T::ITEMS], u[T::ITEMS];
         product(seat, exchange, step, sum);
@@ -74,7 +74,7 @@ template <class T> DEVICE void gru_forward(const Gru &job) {
 
 /* With G_t = ∂L/∂h_t and D = ∂L/∂(r, z, q) before their activations:  G_t = grad_t + D_{t+1} W + z_{t+1} G_{t+1}. */
 template <class T> DEVICE void gru_backward(const Gru &job) {
-    const Seat<T> seat(job.batch, job.steps, job.lengths);
+    const Seat<T> seat(job);
     float *states = block_memory();
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
@@ -106,14 +106,14 @@ template <class T> DEVICE void gru_backward(const Gru &job) {
 
     for (int back = 0; back < AHEAD; back++) ask(back);
     take(0);
-    exchange.open(seat, (const float *)0, job.batch);
+    exchange.open(seat, (const float *)0);
     for (int back = 0;; back++) {
         const int t = seat.steps - 1 - back;
         float sum[T::SUMS][T::OUT], g[T::ITEMS], d[3][T::ITEMS], d_n[T::ITEMS];
         product(seat, exchange, back, sum);
         if (t < 0) { /* one product more than steps, for the start */
             UNROLL for (int q = 0; q < T::ITEMS; q++)
-                if (seat.copy == 0 && seat.row < job.batch && seat.exists(q))
+                if (seat.copy == 0 && seat.runs() && seat.exists(q))
                     job.d_h0[start * T::H + seat.unit(q)] = sum[q][0] + passed[q];
             break;
         }

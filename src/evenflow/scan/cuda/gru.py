@@ -14,7 +14,7 @@ from evenflow.scan.cuda.problem import lengths, weight_gradient
 
 Job = native.structure(
     "Gru",
-    int64="models steps batch",
+    int64="models steps batch begin end",
     pointer="lengths a weight bias h0 states kept grad d_a d_q d_states d_h0 far",
 )
 
@@ -37,8 +37,8 @@ def forward(
     size = h0.shape[-1]
     fresh = a.new_empty if batch_sizes is None else a.new_zeros  # rows at their end are not written
     states, kept = fresh(models, steps, batch, size), fresh(models, steps, batch, 4 * size)
-    ended, run = lengths(batch_sizes, batch, a), kernel("forward", states, tile)
-    far = run.far(a, models)
+    ended, runs = lengths(batch_sizes, batch, a), kernels("forward", states, tile)
+    far = runs[0][1].far(a, models)
     job = build.filled(
         Job,
         models=models,
@@ -53,7 +53,7 @@ def forward(
         kept=kept,
         far=far,
     )
-    build.launch(run, job, a, models, batch)
+    problem.launch(runs, job, a, models)
     return states, kept
 
 
@@ -73,8 +73,8 @@ def backward(
     d_a, d_q = fresh(models, steps, batch, 3 * size), fresh(states.shape)
     d_h0 = torch.empty_like(h0)
     d_states = fresh(states.shape) if want_state_gradient else None
-    ended, run = lengths(batch_sizes, batch, states), kernel("backward", states, tile)
-    far = run.far(states, models)
+    ended, runs = lengths(batch_sizes, batch, states), kernels("backward", states, tile)
+    far = runs[0][1].far(states, models)
     job = build.filled(
         Job,
         models=models,
@@ -92,23 +92,26 @@ def backward(
         d_h0=d_h0,
         far=far,
     )
-    build.launch(run, job, states, models, batch)
+    problem.launch(runs, job, states, models)
     gates = weight_gradient(d_a[..., : 2 * size], states, h0)
     d_weight = torch.cat([gates, weight_gradient(d_q, states, h0)], 1)
     return d_a, d_weight, d_q.sum((1, 2)), d_h0, states.new_empty(0) if d_states is None else d_states
 
 
 def kernel(way: str, states: Tensor, tile: plan.Tile | None = None) -> build.Kernel:
-    """The kernel that runs `way` ("forward" or "backward") for states ``(M, T, B, H)``; the plan chooses the tile."""
+    """The kernel that runs `way` ("forward" or "backward") for states ``(M, T, B, H)``, or for most of their rows."""
+    return kernels(way, states, tile)[0][1]
+
+
+def kernels(way: str, states: Tensor, tile: plan.Tile | None = None) -> problem.Turns:
+    """Rows of the batch and the kernels that run them one after another; the plan chooses the tiles."""
     models, _, batch, hidden = states.shape
-    return _kernel(way, hidden, batch, models, states.device, tile)
+    return _kernels(way, (models, batch, hidden), states.device, tile)
 
 
 @functools.cache
-def _kernel(
-    way: str, hidden: int, batch: int, models: int, device: torch.device, tile: plan.Tile | None
-) -> build.Kernel:
+def _kernels(way: str, states: tuple[int, int, int], device: torch.device, tile: plan.Tile | None) -> problem.Turns:
     table = plan.GRU_FORWARD if way == "forward" else plan.GRU_BACKWARD
-    tile = tile or problem.tile(table, hidden, batch, models, device)
-    out, into, streams = (3, 1, 3) if way == "forward" else (1, 3, 6)
-    return build.Kernel("gru", f"gru_{way}", (), hidden, tile, out, into, streams)
+    numbers = (3, 1, 3) if way == "forward" else (1, 3, 6)  # out, in and fetched ahead
+    turns = problem.turns(table, states, device, tile)
+    return tuple((rows, build.Kernel("gru", f"gru_{way}", (), states[-1], each, *numbers)) for rows, each in turns)

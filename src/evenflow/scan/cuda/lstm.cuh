@@ -2,7 +2,7 @@
    GATES is 4 (i, f, g, o) or 3: the cell of 1997 has no f. Fields as in lstm_native.py. */
 
 struct Lstm {
-    long long models, steps, batch;
+    long long models, steps, batch, begin, end; /* rows of the batch from begin to end run; the others do elsewhere */
     const int *lengths; /* of the rows, longest first; absent when all run to the end */
     const float *a, *weight, *h0, *c0, *peephole;
     float *h, *c, *gates;
@@ -19,7 +19,7 @@ template <class T> DEVICE void peepholes(const Seat<T> &seat, const float *peeph
 
 template <class T, bool PEEPHOLE> DEVICE void lstm_forward(const Lstm &job) {
     constexpr int GATES = T::OUT, G = GATES - 2, O = GATES - 1;
-    const Seat<T> seat(job.batch, job.steps, job.lengths);
+    const Seat<T> seat(job);
     float *states = block_memory();
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
@@ -30,7 +30,7 @@ template <class T, bool PEEPHOLE> DEVICE void lstm_forward(const Lstm &job) {
     float x[GATES][T::ITEMS], c[T::ITEMS], h[T::ITEMS], p[3][T::ITEMS];
     peepholes(seat, PEEPHOLE ? job.peephole : (const float *)0, p);
     UNROLL for (int q = 0; q < T::ITEMS; q++)
-        c[q] = seat.row < job.batch && seat.exists(q) ? job.c0[start * T::H + seat.unit(q)] : 0.0f;
+        c[q] = seat.runs() && seat.exists(q) ? job.c0[start * T::H + seat.unit(q)] : 0.0f;
 
     auto ask = [&](int step) {
         UNROLL for (int q = 0; q < T::ITEMS; q++)
@@ -49,7 +49,7 @@ template <class T, bool PEEPHOLE> DEVICE void lstm_forward(const Lstm &job) {
 
     for (int step = 0; step < AHEAD; step++) ask(step);
     take(0);
-    exchange.open(seat, job.h0 + seat.model * job.batch * T::H, job.batch);
+    exchange.open(seat, job.h0 + seat.model * job.batch * T::H);
     for (int step = 0; step < seat.steps; step++) {
         float sum[T::SUMS][T::OUT];
         product(seat, exchange, step, sum);
@@ -87,7 +87,7 @@ template <class T, bool PEEPHOLE> DEVICE void lstm_forward(const Lstm &job) {
    A TRUNCATED gradient does not pass through W. */
 template <class T, bool PEEPHOLE, bool TRUNCATED> DEVICE void lstm_backward(const Lstm &job) {
     constexpr int GATES = T::IN, G = GATES - 2, O = GATES - 1, BEFORE = GATES + 2;
-    const Seat<T> seat(job.batch, job.steps, job.lengths);
+    const Seat<T> seat(job);
     float *states = block_memory();
     Exchange<T> exchange(states);
     const Fetch<T> fetch(seat, states + 2 * T::STATE);
@@ -113,7 +113,7 @@ template <class T, bool PEEPHOLE, bool TRUNCATED> DEVICE void lstm_backward(cons
                 UNROLL for (int gate = 0; gate < GATES; gate++)
                     copy_start(fetch.at(back, 2 + gate, q), job.gates + (at * GATES + gate) * T::H + unit);
             }
-            if (t >= 0 && t <= seat.length && seat.row < job.batch && seat.exists(q)) /* one step before a row's end */
+            if (t >= 0 && t <= seat.length && seat.runs() && seat.exists(q)) /* one step before a row's end */
                 copy_start(fetch.at(back, BEFORE, q), (t ? job.c + (at - job.batch) * T::H : job.c0 + start * T::H) + unit);
         }
         copy_close();
@@ -127,7 +127,7 @@ template <class T, bool PEEPHOLE, bool TRUNCATED> DEVICE void lstm_backward(cons
 
     for (int back = 0; back < AHEAD; back++) ask(back);
     take(0);
-    exchange.open(seat, (const float *)0, job.batch);
+    exchange.open(seat, (const float *)0);
     for (int back = 0;; back++) {
         const int t = seat.steps - 1 - back;
         float sum[T::SUMS][T::OUT], g[T::ITEMS], d[GATES][T::ITEMS];
@@ -137,7 +137,7 @@ template <class T, bool PEEPHOLE, bool TRUNCATED> DEVICE void lstm_backward(cons
             product(seat, exchange, back, sum);
         if (t < 0) { /* one product more than steps, for the start */
             UNROLL for (int q = 0; q < T::ITEMS; q++)
-                if (seat.copy == 0 && seat.row < job.batch && seat.exists(q)) {
+                if (seat.copy == 0 && seat.runs() && seat.exists(q)) {
                     job.d_h0[start * T::H + seat.unit(q)] = sum[q][0];
                     job.d_c0[start * T::H + seat.unit(q)] = carried[q];
                 }

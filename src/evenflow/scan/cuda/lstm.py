@@ -14,7 +14,7 @@ from evenflow.scan.cuda.problem import lengths, weight_gradient
 
 Job = native.structure(
     "Lstm",
-    int64="models steps batch",
+    int64="models steps batch begin end",
     pointer="lengths a weight h0 c0 peephole h c gates grad_h grad_c d_a d_h d_h0 d_c0 far",
 )
 
@@ -39,8 +39,8 @@ def forward(
     fresh = a.new_empty if batch_sizes is None else a.new_zeros  # rows at their end are not written
     hs, cs, gates = fresh(models, steps, batch, size), fresh(models, steps, batch, size), fresh(a.shape)
     ended = lengths(batch_sizes, batch, a)
-    run = kernel("forward", hs, wide // size, peephole is not None, False, tile)
-    far = run.far(a, models)
+    runs = kernels("forward", hs, wide // size, peephole is not None, False, tile)
+    far = runs[0][1].far(a, models)
     job = build.filled(
         Job,
         models=models,
@@ -57,7 +57,7 @@ def forward(
         gates=gates,
         far=far,
     )
-    build.launch(run, job, a, models, batch)
+    problem.launch(runs, job, a, models)
     return hs, cs, gates
 
 
@@ -82,8 +82,8 @@ def backward(
     d_a, d_h0, d_c0 = fresh(gates), torch.empty_like(h0), torch.empty_like(c0)
     d_h = fresh(hs) if want_state_gradient else None
     ended = lengths(batch_sizes, batch, hs)
-    run = kernel("backward", hs, gates.shape[-1] // size, peephole is not None, truncated, tile)
-    far = run.far(hs, models)
+    runs = kernels("backward", hs, gates.shape[-1] // size, peephole is not None, truncated, tile)
+    far = runs[0][1].far(hs, models)
     job = build.filled(
         Job,
         models=models,
@@ -104,7 +104,7 @@ def backward(
         d_c0=d_c0,
         far=far,
     )
-    build.launch(run, job, hs, models, batch)
+    problem.launch(runs, job, hs, models)
     d_peephole = hs.new_empty(0) if peephole is None else _peephole_gradient(d_a, cs, c0)
     none = hs.new_empty(0)
     return d_a, weight_gradient(d_a, hs, h0), d_h0, d_c0, d_peephole, none if d_h is None else d_h
@@ -119,29 +119,34 @@ def _peephole_gradient(d_a: Tensor, cs: Tensor, c0: Tensor) -> Tensor:
 def kernel(
     way: str, states: Tensor, gates: int, peephole: bool, truncated: bool, tile: plan.Tile | None = None
 ) -> build.Kernel:
-    """The kernel that runs `way` ("forward" or "backward") for states ``(M, T, B, H)``; the plan chooses the tile."""
+    """The kernel that runs `way` ("forward" or "backward") for states ``(M, T, B, H)``, or for most of their rows."""
+    return kernels(way, states, gates, peephole, truncated, tile)[0][1]
+
+
+def kernels(
+    way: str, states: Tensor, gates: int, peephole: bool, truncated: bool, tile: plan.Tile | None = None
+) -> problem.Turns:
+    """Rows of the batch and the kernels that run them one after another; the plan chooses the tiles."""
     models, _, batch, hidden = states.shape
-    return _kernel(way, hidden, batch, models, states.device, gates, peephole, truncated, tile)
+    return _kernels(way, (models, batch, hidden), states.device, gates, peephole, truncated, tile)
 
 
 @functools.cache
-def _kernel(
+def _kernels(
     way: str,
-    hidden: int,
-    batch: int,
-    models: int,
+    states: tuple[int, int, int],
     device: torch.device,
     gates: int,
     peephole: bool,
     truncated: bool,
     tile: plan.Tile | None,
-) -> build.Kernel:
-    table = plan.LSTM_FORWARD if way == "forward" else plan.LSTM_BACKWARD
-    tile = tile or problem.tile(table, hidden, batch, models, device)
-    if way == "forward":
-        return build.Kernel("lstm", "lstm_forward", (_word(peephole),), hidden, tile, gates, 1, gates)
-    arguments = (_word(peephole), _word(truncated))
-    return build.Kernel("lstm", "lstm_backward", arguments, hidden, tile, 1, gates, gates + 3)
+) -> problem.Turns:
+    forward = way == "forward"
+    table = plan.LSTM_FORWARD if forward else plan.LSTM_BACKWARD
+    arguments = (_word(peephole),) if forward else (_word(peephole), _word(truncated))
+    numbers = (gates, 1, gates) if forward else (1, gates, gates + 3)  # out, in and fetched ahead
+    turns = problem.turns(table, states, device, tile)
+    return tuple((n, build.Kernel("lstm", f"lstm_{way}", arguments, states[-1], t, *numbers)) for n, t in turns)
 
 
 def _word(value: bool) -> str:

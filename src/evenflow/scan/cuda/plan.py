@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 AHEAD = 3  # steps fetched ahead, as in tile.cuh
 ALL = 10**6  # weights held in registers: all of them
-CLUSTERS = (2, 4, 6, 8, 16)  # sizes of clusters in the tables
+CLUSTERS = (2, 4, 8, 16)  # sizes of clusters in the tables
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ ELMAN: Table = (
     (192, (*_mail(Tile(2, 16, 8, 1)), Tile(1, 8, 8, 1), Tile(1, 16, 8, 2))),
     (256, _mail(Tile(4, 16, 4, 2), Tile(2, 16, 4, 4))),
     (384, _mail(Tile(8, 16, 4, 2, together=2), *_rows(Tile(8, 16, 4, 4), 4, 8))),
-    (512, (*_mail(Tile(8, 16, 4, 4)), _tensor(4, 64, 32, 8, held=36), _tensor(6, 64, 16, 16, held=24))),
+    (512, (*_mail(Tile(8, 16, 4, 4)), _tensor(4, 64, 32, 8, held=36))),
     (768, (_tensor(16, 128, 16, 8), _tensor(16, 128, 16, 16))),
     (1024, (_tensor(16, 128, 32, 8, held=32),)),
 )
@@ -182,8 +182,8 @@ class Machine:
         return self.at_once(tile) > 0 and (bool(self.clusters) or not tile.tensor)
 
 
-# One of them; others have room for 20 clusters of 6. By count it would be 33 of 4 and 8 of 16; see `capacity`.
-H200 = Machine(132, MappingProxyType({2: 66, 4: 30, 6: 17, 8: 15, 16: 7}))
+# By count it would be 33 clusters of 4 and 8 of 16; see `capacity`.
+H200 = Machine(132, MappingProxyType({2: 66, 4: 30, 8: 15, 16: 7}))
 
 
 def covers(table: Table, hidden: int, machine: Machine = H200) -> bool:
@@ -200,6 +200,19 @@ def choose(table: Table, hidden: int, batch: int, models: int, machine: Machine 
     """The tile for `models` models of `hidden` units and `batch` rows."""
     tiles = _tiles(table, hidden, machine)
     return next((t for t in tiles if models * _up(batch, t.rows) <= machine.at_once(t)), tiles[-1])
+
+
+def turns(table: Table, hidden: int, batch: int, models: int, machine: Machine = H200) -> tuple[tuple[int, Tile], ...]:
+    """Rows of the batch and the tile for them, one after another.
+
+    That is all of them at once where some tile can. Where none can, and a last turn would leave most of the GPU idle,
+    its rows run by themselves with the tile that is the fastest for so few.
+    """
+    tile = choose(table, hidden, batch, models, machine)
+    full = machine.at_once(tile) // models * tile.rows if models else 0
+    rest = batch % full if full else 0
+    alone = choose(table, hidden, rest, models, machine) if rest < batch else tile
+    return ((batch, tile),) if rest == 0 or alone == tile else ((batch - rest, tile), (rest, alone))
 
 
 def _tiles(table: Table, hidden: int, machine: Machine) -> list[Tile]:

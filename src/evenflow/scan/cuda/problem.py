@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from evenflow.scan.cuda import build, capacity, gradient, plan
 from evenflow.scan.product import summed
 
+Turns = Sequence[tuple[int, build.Kernel]]  # rows of the batch, and what runs them
 OLDEST, CLUSTERS = (7, 0), (9, 0)  # compute capabilities: the oldest tried for, and the first with clusters
 
 
@@ -34,9 +36,25 @@ def missing(table: plan.Table, weight: Tensor, *tensors: Tensor | None) -> str |
     return None
 
 
-def tile(table: plan.Table, hidden: int, batch: int, models: int, device: torch.device) -> plan.Tile:
-    """The plan's tile on this GPU; on an H200 where it is none."""
-    return plan.choose(table, hidden, batch, models, machine(device))
+def turns(
+    table: plan.Table, states: tuple[int, int, int], device: torch.device, tile: plan.Tile | None
+) -> tuple[tuple[int, plan.Tile], ...]:
+    """Rows and their tiles by the plan for this GPU, or for an H200 where it is none; all rows by `tile` where given.
+
+    Args:
+        states: models, rows of the batch, hidden units.
+    """
+    models, batch, hidden = states
+    return ((batch, tile),) if tile else plan.turns(table, hidden, batch, models, machine(device))
+
+
+def launch(turns: Turns, job: ctypes.Structure, like: Tensor, models: int) -> None:
+    """Run a job's rows, some after others where there are several turns."""
+    begin = 0
+    for rows, kernel in turns:
+        job.begin, job.end = begin, begin + rows
+        build.launch(kernel, job, like, models, rows)
+        begin += rows
 
 
 @functools.cache

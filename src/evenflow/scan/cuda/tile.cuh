@@ -68,24 +68,28 @@ struct Tile {
 
 /* Where a thread sits, and the items that are its own: one row, ITEMS positions from `position` on. */
 template <class T> struct Seat {
-    int thread, lane, rank, first_row, row, local_row, position, copy, steps, length;
+    int thread, lane, rank, first_row, row, last_row, local_row, position, copy, steps, length;
     size_t model;
 
-    DEVICE Seat(long long batch, long long all_steps, const int *lengths) {
+    /* Of a job that begins at row `begin` of the batch and ends before row `end`. */
+    template <class Job> DEVICE explicit Seat(const Job &job) {
         thread = thread_index();
         lane = thread % T::LANES;
         rank = block_index() % T::BLOCKS;
         model = model_index();
-        first_row = block_index() / T::BLOCKS * T::ROWS;
+        first_row = (int)job.begin + block_index() / T::BLOCKS * T::ROWS;
+        last_row = (int)job.end;
         const int item = lane / T::COPIES * T::ITEMS;
         copy = lane % T::COPIES;
         local_row = item / T::UNITS;
         row = first_row + local_row;
         position = rank * T::OWNED + thread / T::LANES * T::UNITS + item % T::UNITS;
         /* Rows come longest first, so the first one says when this block is done. */
-        steps = lengths ? lengths[first_row] : (int)all_steps;
-        length = row >= batch ? 0 : lengths ? lengths[row] : (int)all_steps;
+        steps = job.lengths ? job.lengths[first_row] : (int)job.steps;
+        length = !runs() ? 0 : job.lengths ? job.lengths[row] : (int)job.steps;
     }
+
+    DEVICE bool runs() const { return row < last_row; }
 
     DEVICE bool exists(int q) const { return position + q < T::H; }
     DEVICE int unit(int q) const { return T::unit(position + q); }
