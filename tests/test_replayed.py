@@ -315,6 +315,15 @@ def test_a_layer_of_buffers_alone() -> None:
     assert replayed._layers[layer] is not before
 
 
+def test_a_buffer_that_wants_a_gradient_is_heard() -> None:
+    layer, given = EchoState(2, 6), x(5, 3, 2)
+    assert replayed.replay_layer(layer, given, None) is not None
+    layer.weight_hh_l0.requires_grad_()
+    assert replayed.replay_layer(layer, given, None) is None
+    layer.weight_hh_l0.requires_grad_(False)
+    assert replayed.replay_layer(layer, given, None) is not None
+
+
 def test_calls_before_a_map_prepared_itself_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replayed, "CALLS_BEFORE", 2)
     layer, given = RNN(2, 4, map="exponential"), x(5, 3, 2)

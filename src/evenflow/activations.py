@@ -47,7 +47,10 @@ class Activation:
             out.copy_(a)
 
     def slopes(self, kept: Tensor, p: Tensor | None) -> Tensor | None:
-        """f' at every entry of `kept` (the outputs where `reads_output`, else the pre-activations); None means one."""
+        """f' at every entry of `kept`, outputs where `reads_output`, else pre-activations or their marks as floats.
+
+        None means one.
+        """
         return None
 
     def mark(self, a: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ class _Known:
         held = [own for part in parts for own in (part._parameters, part._buffers)]
         self._slots = [(own, name, value) for own in held for name, value in own.items()]
         self._read = [value for _, _, value in self._slots if value is not None]  # maps have buffers
+        self._buffers = [value for value in self._read if not isinstance(value, nn.Parameter)]
         self._places = [value.data_ptr() for value in self._read]
         self.device = self._read[0].device  # a reservoir has nothing but buffers
 
@@ -50,7 +51,11 @@ class _Known:
         if any(len(held) != count for held, count in self._parts):
             return False
         same = all(slot.get(name) is found for slot, name, found in self._slots)
-        return same and [value.data_ptr() for value in self._read] == self._places
+        return same and [value.data_ptr() for value in self._read] == self._places and not self.moved_by()
+
+    def moved_by(self) -> bool:
+        """Whether a gradient by a buffer is wanted, which no recording makes."""
+        return any(value.requires_grad for value in self._buffers)
 
 
 def _known(layer: nn.Module) -> _Known | None:
@@ -59,10 +64,10 @@ def _known(layer: nn.Module) -> _Known | None:
     if known is not None and known.holds():
         return known
     weights = list(layer.parameters())
-    if not plain_tensors(weights) or not all(isinstance(w, nn.Parameter) for w in weights):
+    if not plain_tensors([*weights, *layer.buffers()]) or not all(isinstance(w, nn.Parameter) for w in weights):
         return None
     found = _Known(layer, weights)
-    if any(v.device != found.device or v.dtype != torch.float32 for v in weights):
+    if found.moved_by() or any(v.device != found.device or v.dtype != torch.float32 for v in weights):
         return None
     _layers[layer] = found
     return found

@@ -228,13 +228,17 @@ def test_a_run_that_is_read_back_keeps_where_it_was_made(tmp_path, monkeypatch):
 
 def test_a_run_that_goes_on_elsewhere_names_both(tmp_path, monkeypatch):
     jobs = list(plan(made(), "quick", tmp_path).jobs())
+    monkeypatch.setattr(origin, "hardware", lambda _: "a machine where it did not begin")
     origin.write(jobs)
+    monkeypatch.setattr(origin, "hardware", lambda _: "one machine")
+    origin.write(jobs)
+    (jobs[0].folder / "config.toml").touch()
     before = origin.read(jobs[0])
     monkeypatch.setattr(origin, "hardware", lambda _: "another machine")
     for _ in range(2):
         origin.write(jobs)
     after = origin.read(jobs[0])
-    assert after["hardware"] == f"{before['hardware']}, then another machine"
+    assert after["hardware"] == "one machine, then another machine"
     assert after["torch"] == before["torch"]
 
 

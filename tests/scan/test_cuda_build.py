@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -62,13 +63,33 @@ def test_rows_that_would_leave_most_of_the_gpu_idle_run_by_themselves() -> None:
     assert (most, rest) == (240, 16)
     assert most // wide.rows == plan.H200.at_once(wide)
     assert quick == plan.choose(plan.ELMAN, 512, 16, 1)
-    for hidden in (64, 128, 256, 512, 768, 1024):
-        for batch in (0, 1, 50, 240, 241, 300, 301, 480, 5000):
-            for models in (1, 16, 1000):
-                found = plan.turns(plan.ELMAN, hidden, batch, models)
-                assert sum(rows for rows, _ in found) == batch
-                assert len(found) == 1 or len(dict(found)) == len({tile for _, tile in found}) == 2
-                assert all(rows % tile.rows == 0 for rows, tile in found[:-1])
+    tables = (plan.ELMAN, plan.GRU_FORWARD, plan.GRU_BACKWARD, plan.LSTM_FORWARD, plan.LSTM_BACKWARD)
+    divided = 0
+    for table, hidden, batch, models in itertools.product(
+        tables,
+        (64, 128, 256, 384, 512, 768, 1024),
+        (0, 1, 50, 100, 240, 241, 300, 301, 1100, 5000),
+        (1, 2, 8, 20, 1000),
+    ):
+        found, tile = plan.turns(table, hidden, batch, models), plan.choose(table, hidden, batch, models)
+        assert sum(rows for rows, _ in found) == batch
+        assert sum(rounds(rows, models, each) for rows, each in found) <= rounds(batch, models, tile)
+        divided += len(found) - 1
+        if len(found) > 1:
+            assert tile.tensor
+            assert found[0][0] % tile.rows == 0
+            assert found[1][1] != tile
+    assert divided
+
+
+def rounds(rows: int, models: int, tile: plan.Tile) -> int:
+    return -(-models * -(-rows // tile.rows) // plan.H200.at_once(tile))
+
+
+def test_a_ring_stands_alone() -> None:
+    """Room for its weights is made for the first turn's tile."""
+    for table in (plan.ELMAN, plan.GRU_FORWARD, plan.GRU_BACKWARD, plan.LSTM_FORWARD, plan.LSTM_BACKWARD):
+        assert all(len(tiles) == 1 for _, tiles in table if any(tile.ring for tile in tiles))
 
 
 def test_the_plan_knows_every_size_of_cluster() -> None:

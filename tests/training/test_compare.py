@@ -13,6 +13,18 @@ RNN = {"name": "rnn", "hidden_size": 4}
 IRNN = {"name": "irnn", "hidden_size": 4}
 
 
+def test_goes_on_where_the_data_has_moved(tmp_path, small_data):
+    (tmp_path / "old").symlink_to(small_data)
+
+    def run(place):
+        task = {"name": "har-rebuilt", "data": str(tmp_path / place)}
+        return compare(task, [RNN], TRAINING, [1e-2], tmp_path / "all", progress=False)
+
+    first = run("old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert [each.valid_loss for each in run("new")] == [each.valid_loss for each in first]
+
+
 def test_keeps_the_best_rate_of_each_system(tmp_path):
     said = []
     best = compare(TASK, [RNN, IRNN], TRAINING, [1e-2, 1e-5], tmp_path, announce=said.append)

@@ -338,6 +338,7 @@ def test_a_run_goes_on_with_its_data_elsewhere(tmp_path, small_data):
         model = model_for(task, seed=len(reached))
         fit(model, task, folder=tmp_path / "run", resume=bool(reached), **(QUICK | {"steps": 4}))
         reached.append(weights(model))
+        assert Run(tmp_path / "run").config["task"]["data"] == str(place)
     assert equal(*reached)
 
 

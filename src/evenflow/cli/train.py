@@ -98,23 +98,24 @@ def show_seeds(
 
 
 @app.command()
-def resume(folder: Folder, quiet: Quiet = False) -> None:
+def resume(folder: Folder, data: Data = None, quiet: Quiet = False) -> None:
     """Go on with a run that was killed or interrupted; it ends as if it never had been.
 
-    The folder of several seeds (`train --seeds`) is gone on with as a whole.
+    The folder of several seeds (`train --seeds`) is gone on with as a whole. --data is for data that has moved.
 
     Example:  evenflow resume runs/adding-sgornn
     """
     from evenflow.training import Run
     from evenflow.training import resume as run
+    from evenflow.training.lifecycle import placed
 
     seeds = sorted(
         (path.parent for path in folder.glob("seed-*/config.toml")), key=lambda path: (len(path.name), path.name)
     )
     if seeds and not (folder / "config.toml").is_file():
-        show_seeds([Run(path).config for path in seeds], seeds, folder, quiet, resume=True)
+        show_seeds([dict(placed(Run(path).config, data)) for path in seeds], seeds, folder, quiet, resume=True)
         return
-    finish(run(folder, progress=not quiet), folder)
+    finish(run(folder, data=data, progress=not quiet), folder)
 
 
 @app.command()

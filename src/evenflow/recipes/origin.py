@@ -14,6 +14,7 @@ import torch
 
 import evenflow
 from evenflow.training import Run, atomic
+from evenflow.training.run_folder import CONFIG
 
 from .configs import Job
 
@@ -24,7 +25,8 @@ def write(jobs: Sequence[Job]) -> None:
     """Note in the folders of runs that start, or go on, now and side by side, what they do so on."""
     for job in jobs:
         job.folder.mkdir(parents=True, exist_ok=True)
-        now, before = here(job), read(job)
+        now = here(job)
+        before = read(job) if (job.folder / CONFIG).is_file() else now  # a run that has begun
         for what in ("hardware", "evenflow", "torch"):
             same = now[what] == before[what].split(THEN)[-1]
             now[what] = before[what] if same else before[what] + THEN + now[what]

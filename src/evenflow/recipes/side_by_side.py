@@ -146,7 +146,7 @@ def _train(jobs: Sequence[Job], progress: bool, announce: Callable[[str], None])
             train_population(configs, [job.folder for job in ready], resume=resume, progress=progress)
             continue
         except ValueError:
-            continue  # a model that cannot be stacked, or another data folder: one by one says which
+            continue  # a model that cannot be stacked, or another task: one by one says which
         except torch.OutOfMemoryError:
             pass  # what it holds on to is free only once the error is gone
         torch.cuda.empty_cache()

@@ -9,6 +9,7 @@ from typing import Any
 
 from evenflow.tasks import Task
 
+from .lifecycle import without_place
 from .loop import NonFiniteLoss
 from .run_folder import Run
 from .train import build, read_config, resume, train
@@ -89,7 +90,9 @@ def compare(
 def _attempt(label: str, rate: float, config: Mapping[str, Any], folder: Path, progress: bool) -> Attempt:
     task = read_config(config)[0]
     known = Run(folder) if (folder / "config.toml").is_file() else None
-    if known is not None and known.config["task"] != {"name": task.name, **task.options()}:
+    if known is not None and without_place(known.config["task"]) != without_place(
+        {"name": task.name, **task.options()}
+    ):
         raise ValueError(f"folder {str(folder)!r} holds a run of another task: choose another folder")
     state = None if known is None else known.status["state"]
     diverged = state == "failed"
@@ -98,7 +101,7 @@ def _attempt(label: str, rate: float, config: Mapping[str, Any], folder: Path, p
             if known is None:
                 train(config, folder, progress=progress)
             else:
-                resume(folder, progress=progress)
+                resume(folder, data=task.options().get("data"), progress=progress)
         except NonFiniteLoss:
             diverged = True
     return _read(label, rate, folder, task, diverged)

@@ -93,15 +93,26 @@ def check_same(run: Run, table: Mapping[str, Any], settings: Settings) -> None:
         raise ValueError(
             f"{differs} must stay as the run {str(run.folder)!r} began, {before}, got {getattr(settings, differs)!r}"
         )
-    if _without_place(run.config.get("task", {})) != _without_place(table["task"]):
+    if without_place(run.config.get("task", {})) != without_place(table["task"]):
         raise ValueError(
             f"task must stay as the run {str(run.folder)!r} began, {run.config.get('task')}, got {table['task']}"
         )
 
 
-def _without_place(task: Mapping[str, Any]) -> dict[str, Any]:
+def without_place(task: Mapping[str, Any]) -> dict[str, Any]:
     """A task but for the folder of its data, which may lie elsewhere when a run goes on."""
     return {name: value for name, value in task.items() if name != "data"}
+
+
+def placed(config: Mapping[str, Any], data: str | os.PathLike[str] | None) -> Mapping[str, Any]:
+    """A run's config, with its data in another folder where one is given."""
+    if data is None:
+        return config
+    if "data" not in config["task"]:
+        raise ValueError(
+            f"data is for tasks on real data, and this run is of task {config['task']['name']}, got {data}"
+        )
+    return {**config, "task": {**config["task"], "data": str(data)}}
 
 
 def _open(fabric: Fabric, folder: Folder, table: Mapping[str, Any], resume: bool) -> RunWriter | None:
@@ -110,6 +121,8 @@ def _open(fabric: Fabric, folder: Folder, table: Mapping[str, Any], resume: bool
     if folder is not None and fabric.is_global_zero:
         try:
             writer = RunWriter.reopen(folder) if resume else RunWriter.create(folder, table)
+            if resume:
+                writer.find_data(table["task"].get("data"))
         except ValueError as error:
             problem = str(error)
     problem = fabric.broadcast(problem)

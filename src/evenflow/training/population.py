@@ -39,7 +39,7 @@ def train_population(
 
     Every run has its own weights, batches, learning rate, optimiser, seed, metrics, best weights and folder, and could
     be resumed alone. One that diverges stops, and its place in the list holds the error; the others go on. On a GPU the
-    recurrences of all models are one launch.
+    recurrences of all models run side by side.
 
     Args:
         configs: tables as in `train`, of models alike in all but their numbers and of tasks with the same sizes. Steps,

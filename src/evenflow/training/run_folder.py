@@ -117,6 +117,12 @@ class RunWriter:
             raise ValueError(f"folder {str(path)!r} cannot be written: {error.strerror or error}") from error
         return writer
 
+    def find_data(self, place: str | None) -> None:
+        """Note where the data of the run lies from now on."""
+        config = Run(self.folder).config
+        if place is not None and config.get("task", {}).get("data", place) != place:
+            atomic.write(self.folder / CONFIG, _toml({**config, "task": {**config["task"], "data": place}}))
+
     @classmethod
     def reopen(cls, folder: str | os.PathLike[str]) -> RunWriter:
         """Go on with a run."""

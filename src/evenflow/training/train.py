@@ -17,6 +17,7 @@ from evenflow.tasks import Task
 
 from .fit import fit_settings
 from .launch import check_device
+from .lifecycle import placed
 from .result import Result
 from .run_folder import Run, refuse_used
 from .seeds import derive, seed_global
@@ -47,10 +48,16 @@ def train(config: Mapping[str, Any], folder: str | os.PathLike[str] | None = Non
     return fit_settings(model, task, settings, folder, config={"system": dict(system)}, progress=progress)
 
 
-def resume(folder: str | os.PathLike[str], *, progress: bool = True) -> Result:
+def resume(
+    folder: str | os.PathLike[str], *, data: str | os.PathLike[str] | None = None, progress: bool = True
+) -> Result:
     """Go on with a run that `train` began and that was killed, interrupted or failed; a finished run is read back.
 
     The end is the one the run would have had without the interruption, to the last bit, on the same machine.
+
+    Args:
+        data: where its data lies, if no longer where it did.
+        progress: show a bar on a terminal.
     """
     run = Run(folder)
     if "system" not in run.config:
@@ -58,7 +65,7 @@ def resume(folder: str | os.PathLike[str], *, progress: bool = True) -> Result:
             f"run {str(folder)!r} was made by fit with a model of its own: "
             "call fit(model, task, folder=..., resume=True) with that model"
         )
-    task, system, settings = read_config(run.config)
+    task, system, settings = read_config(placed(run.config, data))
     model = build(task, system, settings.seed)
     return fit_settings(model, task, settings, folder, config={"system": dict(system)}, resume=True, progress=progress)
 

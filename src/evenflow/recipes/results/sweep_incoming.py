@@ -61,6 +61,8 @@ def name_of(
     'mnist-permuted-137000'
     >>> name_of({"name": "mnist"}, 137000, [256, 512], {"input_dropout": 0.1})
     'mnist-137000-units-256-512-input_dropout-0.1'
+    >>> name_of({"name": "mnist"}, None, None, {"forget_bias": -1.0, "dropout": 0.5})
+    'mnist-dropout-0.5-forget_bias-minus1.0'
     >>> name_of({"name": "har", "classes": 2}, None), name_of({"name": "har", "classes": 6}, None)
     ('har', 'har-classes-6')
     >>> name_of({"name": "copy", "length": 2000}, None), name_of({"name": "copy", "length": 100}, 2000)
@@ -75,8 +77,8 @@ def name_of(
             words += [str(value)] if option in PLAIN else [option, str(value)]
     words += [] if parameters is None else [str(parameters)]
     words += ["units", *map(str, hidden)] if hidden else []
-    words += [str(word) for option in (system or {}).items() for word in option]
-    return "-".join(re.sub(r"[^\w.]+", "-", word).strip("-.") for word in words)
+    words += [str(word) for option in sorted((system or {}).items()) for word in option]
+    return "-".join(re.sub(r"[^\w.]+", "-", re.sub(r"^-(?=\d)", "minus", word)).strip("-.") for word in words)
 
 
 def _request(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,11 @@ BLOCK_BYTES = 97  # an attribute of a device, as the driver numbers them
 
 
 class CudaError(RuntimeError):
-    """The driver or NVRTC refused; the message is theirs."""
+    """The driver or NVRTC refused; the message is theirs, and so is the driver's number for it."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 def compiled(text: str, architecture: str) -> bytes:
@@ -97,7 +101,7 @@ def driver(function: str, *arguments: Any) -> None:
     if status:
         said = ctypes.c_char_p()
         library.cuGetErrorString(status, ctypes.byref(said))
-        raise CudaError(f"{function} failed: {(said.value or b'error %d' % status).decode()}")
+        raise CudaError(f"{function} failed: {(said.value or b'error %d' % status).decode()}", status)
 
 
 def architectures() -> list[int]:

@@ -205,14 +205,22 @@ def choose(table: Table, hidden: int, batch: int, models: int, machine: Machine 
 def turns(table: Table, hidden: int, batch: int, models: int, machine: Machine = H200) -> tuple[tuple[int, Tile], ...]:
     """Rows of the batch and the tile for them, one after another.
 
-    That is all of them at once where some tile can. Where none can, and a last turn would leave most of the GPU idle,
-    its rows run by themselves with the tile that is the fastest for so few.
+    That is all of them at once where some tile can. On tensor cores, where none can, the rows of the last turn run by
+    themselves if a quicker tile takes them. Elsewhere a multiprocessor may run several blocks, and one launch is best.
     """
     tile = choose(table, hidden, batch, models, machine)
     full = machine.at_once(tile) // models * tile.rows if models else 0
-    rest = batch % full if full else 0
-    alone = choose(table, hidden, rest, models, machine) if rest < batch else tile
-    return ((batch, tile),) if rest == 0 or alone == tile else ((batch - rest, tile), (rest, alone))
+    rest = batch % full if full and tile.tensor else 0
+    alone = choose(table, hidden, rest, models, machine) if 0 < rest < batch else tile
+    divided = ((batch - rest, tile), (rest, alone))
+
+    def rounds(rows: int, tile: Tile) -> int:
+        return _up(models * _up(rows, tile.rows), machine.at_once(tile))
+
+    # A launch of all rows shares the GPU's last turn among the models, which may need none more.
+    if alone == tile or sum(rounds(*each) for each in divided) > rounds(batch, tile):
+        return ((batch, tile),)
+    return divided
 
 
 def _tiles(table: Table, hidden: int, machine: Machine) -> list[Tile]:
