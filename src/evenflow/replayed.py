@@ -51,9 +51,9 @@ class _Known:
         if any(len(held) != count for held, count in self._parts):
             return False
         same = all(slot.get(name) is found for slot, name, found in self._slots)
-        return same and [value.data_ptr() for value in self._read] == self._places and not self.moved_by()
+        return same and [value.data_ptr() for value in self._read] == self._places and not self.buffers_move()
 
-    def moved_by(self) -> bool:
+    def buffers_move(self) -> bool:
         """Whether a gradient by a buffer is wanted, which no recording makes."""
         return any(value.requires_grad for value in self._buffers)
 
@@ -67,7 +67,7 @@ def _known(layer: nn.Module) -> _Known | None:
     if not plain_tensors([*weights, *layer.buffers()]) or not all(isinstance(w, nn.Parameter) for w in weights):
         return None
     found = _Known(layer, weights)
-    if found.moved_by() or any(v.device != found.device or v.dtype != torch.float32 for v in weights):
+    if found.buffers_move() or any(v.device != found.device or v.dtype != torch.float32 for v in weights):
         return None
     _layers[layer] = found
     return found

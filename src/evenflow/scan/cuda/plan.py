@@ -217,7 +217,7 @@ def turns(table: Table, hidden: int, batch: int, models: int, machine: Machine =
     def rounds(rows: int, tile: Tile) -> int:
         return _up(models * _up(rows, tile.rows), machine.at_once(tile))
 
-    # A launch of all rows shares the GPU's last turn among the models, which may need none more.
+    # In one launch the models share the last turn, so that several of them may need fewer turns undivided.
     if alone == tile or sum(rounds(*each) for each in divided) > rounds(batch, tile):
         return ((batch, tile),)
     return divided

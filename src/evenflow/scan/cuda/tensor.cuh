@@ -18,7 +18,8 @@ template <class T> struct Fragments {
     static constexpr int TALL = T::TALL, WIDE = T::ROWS / 8, COLUMNS = T::PIECES / (2 * TALL);
     static constexpr int WHOLE = up(T::HELD, 2 * TALL); /* columns of 16 inputs with some weights in registers */
     static constexpr int BATCH = TALL * WIDE < 4 ? 4 / (TALL * WIDE) : 1;
-    static constexpr int MINORS = T::RING || TALL * WIDE >= 4 ? 1 : 2; /* sums of the smaller products: one for each of two fragments */
+    /* Sums of the smaller products: where they are few, one for each of two fragments, so that none waits for another. */
+    static constexpr int MINORS = T::RING || TALL * WIDE >= 4 ? 1 : 2;
     static constexpr int BATCHES = up(WHOLE, BATCH);
     /* Where the columns in shared memory have come to after so many batches; those of a ring come last. */
     static EVERYWHERE constexpr int spilt_by(int batch) {
