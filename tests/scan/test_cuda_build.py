@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from evenflow.activations import ACTIVATIONS
-from evenflow.scan.cuda import build, elman, gru, libraries, lstm, plan
+from evenflow.scan.cuda import build, elman, gru, libraries, lstm, plan, problem
 
 # A block of a Hopper GPU: threads, bytes of shared memory, registers of a multiprocessor and of a thread.
 THREADS, SHARED_BYTES, REGISTERS, REGISTERS_OF_A_THREAD = 1024, 227 * 1024, 65536, 255
@@ -187,3 +187,15 @@ def test_what_nvrtc_says_is_shown() -> None:
         libraries.compiled("nonsense", "sm_90")
     assert "for sm_90: " in str(raised.value)
     assert "nonsense" in str(raised.value)
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])
+def test_ragged_rows_run_in_one_launch(ragged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where rows end early the next cluster begins; in turns it would wait for the longest."""
+    seen: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(
+        build, "launch", lambda kernel, job, like, models, rows: seen.append((job.begin, job.end, rows))
+    )
+    runs = elman.kernels("forward", states(512, 256), False, "tanh")
+    problem.launch(runs, elman.Job(lengths=1 if ragged else None), states(512, 256), 1)
+    assert seen == ([(0, 256, 256)] if ragged else [(0, 240, 240), (240, 256, 16)])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from evenflow.scan.cuda import build, elman, libraries
+from evenflow.scan.cuda import build, capacity, elman, libraries
 from evenflow.scan.cuda.plan import Tile
 
 COMPILER = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
@@ -35,6 +35,16 @@ int cuFuncSetAttribute(void *f, int a, int v) { note(-1, a, v, 0); return 0; }
 int cuGetErrorString(int e, const char **s) { *s = e == 209 ? "no kernel image" : "out of resources"; return 0; }
 int cuLaunchKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned t, unsigned u, unsigned v, unsigned bytes,
                    void *s, void **a, void **e) { note(x, y, t, bytes); return fails; }
+int cuDeviceGetAttribute(int *v, int a, int d) { *v = 232448; return 0; }
+typedef struct { int id; char gap[4]; union { unsigned cluster[3]; char all[64]; } value; } Attribute;
+typedef struct { unsigned grid[3], block[3], bytes; void *stream; Attribute *attributes; unsigned count; } Config;
+int cuOccupancyMaxActiveClusters(int *n, void *f, const Config *c) {
+    const unsigned *size = c->attributes[0].value.cluster;
+    if (c->count != 1 || c->attributes[0].id != 4 || size[1] * size[2] != 1 || c->grid[0] != size[0]) return 1;
+    note(c->block[0], c->bytes, size[0], 0);
+    *n = 120 / size[0];
+    return fails;
+}
 """
 
 
@@ -51,7 +61,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.C
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
-    caches = (build._loaded, libraries.context)
+    caches = (build._loaded, libraries.context, capacity.clusters_at_once)
     for cache in caches:
         cache.cache_clear()
     yield made
@@ -96,6 +106,28 @@ def test_a_spoilt_file_is_compiled_again(driver: ctypes.CDLL, tmp_path: Path) ->
     build._loaded.cache_clear()
     launched(driver, 64, Tile(1, 8, 4, 1))
     assert kept.read_bytes() == b"machine code"
+
+
+def test_how_many_clusters_run_at_once(driver: ctypes.CDLL) -> None:
+    assert capacity.clusters_at_once(4, 0) == 30
+    seen = list((ctypes.c_int * 16).in_dll(driver, "seen"))
+    assert seen[:4] == [-1, build.MOST_SHARED_BYTES, 232448, 0], "a block has its multiprocessor to itself"
+    assert seen[4:8] == [32, 232448, 4, 0]
+
+
+@pytest.mark.parametrize("status", capacity.REFUSALS)
+def test_a_gpu_without_such_clusters(driver: ctypes.CDLL, status: int) -> None:
+    ctypes.c_int.in_dll(driver, "fails").value = status
+    assert capacity.clusters_at_once(16, 0) == 0
+
+
+def test_an_error_of_the_moment_is_not_remembered(driver: ctypes.CDLL) -> None:
+    fails = ctypes.c_int.in_dll(driver, "fails")
+    fails.value = 2  # out of memory
+    with pytest.raises(libraries.CudaError):
+        capacity.clusters_at_once(8, 0)
+    fails.value = ctypes.c_int.in_dll(driver, "count").value = 0
+    assert capacity.clusters_at_once(8, 0) == 15
 
 
 def test_what_the_driver_refuses_is_said(driver: ctypes.CDLL) -> None:
