@@ -116,6 +116,28 @@ def test_each_run_has_a_folder_and_could_go_on_alone(tmp_path, monkeypatch):
     assert_as_alone(configs, results)
 
 
+def test_what_has_ended_stays_so_when_the_others_are_interrupted(tmp_path, monkeypatch):
+    configs = [config(seed=seed, checkpoint_every=2) for seed in range(3)]
+    folders = [tmp_path / str(seed) for seed in range(3)]
+    look = Loop.look
+
+    def interrupted(loop, found=None):
+        if loop.step == 5 and loop.settings.seed == 1:
+            raise KeyboardInterrupt
+        look(loop, found)
+        if loop.step == 3 and loop.settings.seed == 0:
+            loop.best.stopped = True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "look", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train_population(configs, folders, progress=False)
+    assert [Run(folder).status["state"] for folder in folders] == ["finished", "interrupted", "interrupted"]
+    assert Run(folders[0]).status["step"] == 3
+    results = train_population(configs[1:], folders[1:], resume=True, progress=False)
+    assert_as_alone(configs[1:], results)
+
+
 def test_one_that_diverges_leaves_the_others_alone(tmp_path):
     configs = [
         config(system={"name": "irnn"}, seed=seed, optimizer="sgd", rate=rate)

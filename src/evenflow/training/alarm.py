@@ -13,7 +13,7 @@ from types import FrameType
 import torch
 
 # Where a run may be stopped: among its updates, with its folder open and someone to note the interruption and close it.
-LOOPS = (("evenflow.training.loop", "run"), ("evenflow.training.population", "run"))
+LOOPS = (("evenflow.training.loop", "run"), ("evenflow.training.population", "_walk"))
 WAIT = 0.02  # seconds until it looks again for such a place
 AGAIN = 5.0  # seconds until it rings again: an exception inside a destructor or a recording is lost
 

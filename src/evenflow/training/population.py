@@ -80,8 +80,7 @@ def train_population(
             stack.enter_context(begun(fabric, model, each[0], each[2], folder, table, resume))
             for model, each, folder, table in zip(models, read, places, tables, strict=True)
         ]
-        failed = _Walk(loops).run(progress)
-        return [failed.get(i) or conclude(loop, places[i]) for i, loop in enumerate(loops)]
+        return _Walk(loops, places).run(progress)
 
 
 def _check(settings: Sequence[Settings]) -> None:
@@ -100,36 +99,35 @@ def _check(settings: Sequence[Settings]) -> None:
 class _Walk:
     """Loops that walk in step: one pass for all, then each does with its own what it would do alone."""
 
-    def __init__(self, loops: Sequence[Loop]) -> None:
-        self.loops = list(loops)
-        self.failed: dict[int, NonFiniteLoss] = {}
+    def __init__(self, loops: Sequence[Loop], places: Sequence[Folder]) -> None:
+        self.loops, self.places = list(loops), places
+        self.ended: dict[int, Result | NonFiniteLoss] = {}  # by place: what was found, or how it diverged
 
-    def run(self, shown: bool) -> dict[int, NonFiniteLoss]:
-        """Train to the end; the errors of those that diverged, by place."""
+    def run(self, shown: bool) -> list[Result | NonFiniteLoss]:
+        """Train to the end."""
         first = self.loops[0]
         device = first.fabric.device
         bar = ProgressBar(first.settings.steps, min(loop.step for loop in self.loops), shown)
-        for loop in self.loops:
-            note(loop, "running")
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             try:
+                for loop in self.loops:
+                    note(loop, "running")
                 for loop in self.loops:
                     loop.resume_clock()
                     loop.start()
                 self._walk(bar)
-                for i, loop in enumerate(self.loops):
-                    if i not in self.failed:
-                        loop.test()
+                for i in range(len(self.loops)):
+                    self._conclude(i)
             except BaseException as error:
                 interrupted = isinstance(error, KeyboardInterrupt)
                 for i, loop in enumerate(self.loops):
-                    if i not in self.failed:
+                    if i not in self.ended:
                         why = f"interrupted at step {loop.step}" if interrupted else str(error).split("\n")[0]
                         note(loop, "interrupted" if interrupted else "failed", message=why)
                 raise
             finally:
                 bar.close()
-        return self.failed
+        return [self.ended[i] for i in range(len(self.loops))]
 
     def _walk(self, bar: ProgressBar) -> None:
         active: list[int] = []
@@ -144,13 +142,20 @@ class _Walk:
                 try:
                     loop.look(one)
                 except NonFiniteLoss as error:
-                    self.failed[i] = error
+                    self.ended[i] = error
                     note(loop, "failed", message=str(error))
-            running = len(self.loops) - len(self.failed)
+                if not loop.running:  # what has ended stays so, whatever becomes of the others
+                    self._conclude(i)
+            running = sum(loop.running and i not in self.ended for i, loop in enumerate(self.loops))
             bar.update(loops[0].step, f"{running} of {len(self.loops)} runs, {loops[0].note}")
+
+    def _conclude(self, i: int) -> None:
+        if i not in self.ended:
+            self.loops[i].test()
+            self.ended[i] = conclude(self.loops[i], self.places[i])
 
     def _behind(self) -> list[int]:
         """Those that run and have come least far: after a crash some may be a checkpoint ahead."""
-        running = [i for i, loop in enumerate(self.loops) if loop.running and i not in self.failed]
+        running = [i for i, loop in enumerate(self.loops) if loop.running and i not in self.ended]
         least = min((self.loops[i].step for i in running), default=0)
         return [i for i in running if self.loops[i].step == least]
