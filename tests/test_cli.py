@@ -284,19 +284,22 @@ def test_a_file_of_ones_own_names_the_run(tmp_path, capsys, monkeypatch, small_d
     assert (tmp_path / "runs" / "own-rnn" / "config.toml").is_file()
 
 
-def test_data_that_has_moved(tmp_path, capsys, small_data):
+def test_data_that_has_moved(tmp_path, capsys, monkeypatch, small_data):
     (tmp_path / "old").symlink_to(small_data)
     options = ["--hidden", "4", "--steps", "2", "--batch-size", "2", "--device", "cpu", "-q"]
     command = ["train", "har-rebuilt", "rnn", "--data", tmp_path / "old", *options]
     assert run(*command, "--folder", tmp_path / "one") == 0
     assert run(*command, "--folder", tmp_path / "two", "--seeds", "2") == 0
     (tmp_path / "old").rename(tmp_path / "new")
-    for folder, run_folder in (("one", "one"), ("two", "two/seed-1")):
+    monkeypatch.setenv("EVENFLOW_DATA", str(small_data))
+    assert run("train", "har-rebuilt", "rnn", *options, "--folder", tmp_path / "four") == 0
+    assert "data" not in Run(tmp_path / "four").config["task"]
+    for folder, run_folder in (("one", "one"), ("two", "two/seed-1"), ("four", "four")):
         assert run("resume", tmp_path / folder, "--data", tmp_path / "new", "-q") == 0
         assert Run(tmp_path / run_folder).config["task"]["data"] == str(tmp_path / "new")
     assert run("train", "adding", "rnn", "--folder", tmp_path / "three", *options) == 0
     assert run("resume", tmp_path / "three", "--data", tmp_path / "new", "-q") == 2
-    assert "data is for tasks on real data, and this run is of task adding, got " in capsys.readouterr().err
+    assert "unknown option of task adding 'data', known are length, variant" in capsys.readouterr().err
 
 
 def test_a_test_part_and_its_note_are_told(tmp_path, capsys, small_data):

@@ -94,20 +94,33 @@ def test_every_task(name, small_data):
     assert_as_alone(configs, train_population(configs, progress=False))
 
 
-def test_each_run_has_a_folder_and_could_go_on_alone(tmp_path, monkeypatch):
-    configs = [config(seed=seed, checkpoint_every=2) for seed in range(3)]
-    folders = [tmp_path / str(seed) for seed in range(3)]
-    look = Loop.look
+@pytest.fixture
+def interrupted(tmp_path, monkeypatch):
+    """Train three runs, the first until step `stop`, and interrupt them at step 5: their configs and folders."""
 
-    def interrupted(loop, found=None):
-        if loop.step == 5 and loop.settings.seed == 1:
-            raise KeyboardInterrupt
-        look(loop, found)
+    def run(stop=None):
+        configs = [config(seed=seed, checkpoint_every=2) for seed in range(3)]
+        folders = [tmp_path / str(seed) for seed in range(3)]
+        look = Loop.look
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Loop, "look", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train_population(configs, folders, progress=False)
+        def broken(loop, found=None):
+            if loop.step == 5 and loop.settings.seed == 1:
+                raise KeyboardInterrupt
+            look(loop, found)
+            if loop.step == stop and loop.settings.seed == 0:
+                loop.best.stopped = True
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Loop, "look", broken)
+            with pytest.raises(KeyboardInterrupt):
+                train_population(configs, folders, progress=False)
+        return configs, folders
+
+    return run
+
+
+def test_each_run_has_a_folder_and_could_go_on_alone(interrupted):
+    configs, folders = interrupted()
     assert [Run(folder).status["state"] for folder in folders] == ["interrupted"] * 3
     alone = resume(folders[0], progress=False)
     results = train_population(configs, folders, resume=True, progress=False)
@@ -116,22 +129,8 @@ def test_each_run_has_a_folder_and_could_go_on_alone(tmp_path, monkeypatch):
     assert_as_alone(configs, results)
 
 
-def test_what_has_ended_stays_so_when_the_others_are_interrupted(tmp_path, monkeypatch):
-    configs = [config(seed=seed, checkpoint_every=2) for seed in range(3)]
-    folders = [tmp_path / str(seed) for seed in range(3)]
-    look = Loop.look
-
-    def interrupted(loop, found=None):
-        if loop.step == 5 and loop.settings.seed == 1:
-            raise KeyboardInterrupt
-        look(loop, found)
-        if loop.step == 3 and loop.settings.seed == 0:
-            loop.best.stopped = True
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Loop, "look", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train_population(configs, folders, progress=False)
+def test_what_has_ended_stays_so_when_the_others_are_interrupted(interrupted):
+    configs, folders = interrupted(stop=3)
     assert [Run(folder).status["state"] for folder in folders] == ["finished", "interrupted", "interrupted"]
     assert Run(folders[0]).status["step"] == 3
     results = train_population(configs[1:], folders[1:], resume=True, progress=False)

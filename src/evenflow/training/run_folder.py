@@ -120,7 +120,7 @@ class RunWriter:
     def find_data(self, place: str | None) -> None:
         """Note where the data of the run lies from now on."""
         config = Run(self.folder).config
-        if place is not None and config.get("task", {}).get("data", place) != place:
+        if place is not None and config["task"].get("data") != place:
             atomic.write(self.folder / CONFIG, _toml({**config, "task": {**config["task"], "data": place}}))
 
     @classmethod
