@@ -28,6 +28,18 @@ def test_lengths_read_each_sequence_at_its_own_end():
         torch.testing.assert_close(outputs[b], model(x[:length, b : b + 1])[0][0])
 
 
+@pytest.mark.parametrize("readout", ["last", "every"])
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
+def test_padded_batches_answer_as_packed_ones(readout, bidirectional):
+    layer = create("lstm", 3, 5, bidirectional=bidirectional)
+    model = SequenceModel(layer, 2, readout=readout)
+    x, lengths = torch.randn(7, 4, 3), torch.tensor([2, 7, 5, 1])
+    assert model.one_way is not bidirectional
+    packed, padded = (model(x, lengths=lengths, padded=way)[0] for way in (False, True))
+    running = torch.arange(7)[:, None] < lengths if readout == "every" else slice(None)
+    torch.testing.assert_close(padded[running], packed[running])
+
+
 def test_vocabulary_embeds_whole_numbers():
     model = SequenceModel(RNN(6, 8, bidirectional=True), 10, readout="every", vocabulary=10)
     outputs, _ = model(torch.randint(10, (7, 5)))

@@ -71,13 +71,18 @@ class SequenceModel(nn.Module):
         nn.init.zeros_(self.output.bias)
         self.output.to(like)
 
-    def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
+    def forward(
+        self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None, padded: bool = False
+    ) -> tuple[Tensor, Any]:
         """Outputs and the layer's final state.
 
         Args:
             state: where the layer begins, as it gave it back; None for its own.
             lengths: the steps of each sequence ``(B)`` where they differ; outputs beyond the end are those of a zero
                 state.
+            padded: with lengths, run every sequence to the end of the batch, where the layer runs one way. Then nothing
+                looks at the lengths, and a GPU need not wait; but outputs beyond the end and the final state are those
+                of the padding.
         """
         x = inputs
         if self.embedding is not None:
@@ -85,7 +90,7 @@ class SequenceModel(nn.Module):
                 raise ValueError(f"inputs must be whole numbers for a model with a vocabulary, got {inputs.dtype}")
             x = self.embedding(inputs)
         x = self.drop_input(x)
-        if lengths is not None:
+        if lengths is not None and not (padded and self.one_way):
             h, state = self.layer(pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False), state)
             assert isinstance(h, PackedSequence)
             h, _ = pad_packed_sequence(h, total_length=len(inputs))
@@ -103,7 +108,13 @@ class SequenceModel(nn.Module):
     def _last(self, h: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:
             return h[-1]
-        return h[lengths.to(h.device) - 1, torch.arange(h.shape[1], device=h.device)]
+        ends = (lengths.to(h.device) - 1).view(1, -1, 1)
+        return h.gather(0, ends.expand(1, -1, h.shape[-1]))[0]
+
+    @property
+    def one_way(self) -> bool:
+        """Whether what comes later changes nothing before it."""
+        return not getattr(self.layer, "bidirectional", False)
 
     def parameter_counts(self) -> dict[str, int]:
         """Trained numbers by part: embedding, layer, output and their total."""

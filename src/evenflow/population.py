@@ -63,7 +63,7 @@ class Population(nn.Module):
         for weight in self._mapped:
             detach(skeleton.get_submodule(weight.path), weight.name)
         # Not a submodule: its own numbers are never used.
-        self._skeleton = (_Padded(skeleton),)
+        self._skeleton = (skeleton,)
         # Looked at once, since on a GPU looking means waiting.
         self._shared = {weight.full: self._alike(weight) for weight in self._mapped}
 
@@ -73,17 +73,17 @@ class Population(nn.Module):
         weights = self._weights()
 
         def answer(weights: dict[str, Tensor], x: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
-            return functional_call(skeleton, weights, (x, state, lengths))
+            return functional_call(skeleton, weights, (x, state, lengths, True))
 
         dims = (0, 0, None if state is None else 0, None if lengths is None else 0)
         return vmap(answer, in_dims=dims, randomness="different")(weights, inputs, state, lengths)
 
     def _weights(self) -> dict[str, Tensor]:
         """Every tensor of the skeleton, stacked."""
-        made = {f"model.{weight.full}": self._matrices(weight) for weight in self._mapped}
+        made = {weight.full: self._matrices(weight) for weight in self._mapped}
         tensors = [dict(_tensors(model)) for model in self.models]
-        plain = [name for name, _ in _tensors(self._skeleton[0].model) if f"model.{name}" not in made]
-        return made | {f"model.{name}": torch.stack([each[name] for each in tensors]) for name in plain}
+        plain = [name for name, _ in _tensors(self._skeleton[0]) if name not in made]
+        return made | {name: torch.stack([each[name] for each in tensors]) for name in plain}
 
     def _chains(self, weight: Mapped) -> list[Any]:
         """What makes this weight in each model."""
@@ -100,29 +100,6 @@ class Population(nn.Module):
             numbers = zip(*(chain.parameters(recurse=False) for chain in chains), strict=True)
             return chains[0][0](*(torch.stack(each) for each in numbers))
         return torch.stack([getattr(model.get_submodule(weight.path), weight.name) for model in self.models])
-
-
-class _Padded(nn.Module):
-    """A `SequenceModel` that runs to the end of the batch and then looks up where each sequence ended.
-
-    With a layer that runs one way, what comes after the end changes nothing before it.
-    """
-
-    def __init__(self, model: SequenceModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, inputs: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
-        model = self.model
-        x = inputs if model.embedding is None else model.embedding(inputs)
-        h, state = model.layer(model.drop_input(x), state)
-        if model.readout == "every":
-            seen = h
-        elif lengths is None:
-            seen = h[-1]
-        else:
-            seen = h.gather(0, (lengths - 1).view(1, -1, 1).expand(1, -1, h.shape[-1]))[0]
-        return model.read(seen), state
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:

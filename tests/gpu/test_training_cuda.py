@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from evenflow.training import captured
+from evenflow.training import captured, evaluation
 
 pytest.importorskip("lightning_fabric")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -73,6 +73,19 @@ def test_systems(system: str, task: str, recordings: list[Any], monkeypatch: pyt
     monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
     for one, other in zip(got, trained(system, {}, task), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("system", ["rnn", "lstm"])
+def test_ragged_batches_are_recorded_and_train_as_packed_ones(
+    system: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Padded on the GPU, where sorting them would mean to wait; packed when that is switched off."""
+    got = trained(system, {}, "multiplication")
+    assert [entry is not None for entry in recordings] == [True]
+    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    monkeypatch.setattr(evaluation, "runs_padded", lambda _: False)
+    for one, other in zip(got, trained(system, {}, "multiplication"), strict=True):
+        torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
 
 
 def test_bases_that_move_along_geodesics(recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

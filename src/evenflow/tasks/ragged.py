@@ -32,12 +32,21 @@ class Ragged(NamedTuple):
     def padded(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """These sequences ``(T, B, ...)``, T as long as the longest, and their lengths ``(B,)``.
 
-        What lies past an end is the sequence's last value: whoever asks masks it by the lengths.
+        On a GPU T is one of a few lengths, so that what is recorded for one batch serves others. What lies past an end
+        is the sequence's last value: whoever asks masks it by the lengths.
         """
         first = self.offsets[rows]
         lengths = self.offsets[rows + 1] - first
-        steps = torch.arange(int(lengths.max()), device=rows.device)[:, None]
+        longest, of_all = torch.stack((lengths.max(), self.offsets.diff().max())).tolist()
+        steps = torch.arange(one_of_few(longest, of_all) if rows.is_cuda else longest, device=rows.device)[:, None]
         return self.values[first + torch.minimum(steps, lengths - 1)], lengths
+
+
+def one_of_few(steps: int, most: int) -> int:
+    """The least of `most`, three quarters of it, three quarters of that and so on that is not below `steps`."""
+    while steps <= (less := -(-3 * most // 4)) < most:
+        most = less
+    return most
 
 
 def inside(lengths: Tensor, steps: int) -> Tensor:

@@ -18,7 +18,7 @@ from evenflow.maps.recorded import Moves, attempt, familiar, take, uncollected, 
 
 CALLS_BEFORE = 5  # so that libraries have their workspaces and optimisers their state, and a short run is not recorded
 BRANCHES = 8  # of a recording that run beside each other
-MOST = 4  # recordings of one update; shapes and settings beyond these run kernel by kernel
+MOST = 8  # recordings of one update; shapes and settings beyond these run kernel by kernel
 
 Work = Callable[..., Any]
 R = TypeVar("R")

@@ -8,16 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from evenflow.model import SequenceModel
 from evenflow.tasks import Batch, Task
 
 # Sequences in a batch of a whole pass, at least: nothing is kept for a gradient, so a larger one than in training fits.
 AT_LEAST = 256
 
 
-def answer(model: nn.Module, batch: Batch, state: Any = None) -> tuple[Tensor, Any]:
-    """Outputs and final state; the given state is where the batch begins if it goes on from the one before."""
-    options = {"lengths": batch.lengths, "state": state if batch.carried else None}
+def answer(model: nn.Module, batch: Batch, state: Any = None, padded: bool | None = None) -> tuple[Tensor, Any]:
+    """Outputs and final state; the given state is where the batch begins if it goes on from the one before.
+
+    Ragged batches run padded or not, by default where a GPU would have to wait for the host to sort them.
+    """
+    options: dict[str, Any] = {"lengths": batch.lengths, "state": state if batch.carried else None}
+    if batch.lengths is not None and (batch.inputs.is_cuda if padded is None else padded) and runs_padded(model):
+        options["padded"] = True
     return model(batch.inputs, **{name: value for name, value in options.items() if value is not None})
+
+
+def runs_padded(model: nn.Module) -> bool:
+    """Whether a model, or the one that Fabric has wrapped, can run ragged batches padded."""
+    inner = getattr(model, "module", model)
+    return isinstance(inner, SequenceModel) and inner.one_way
 
 
 @torch.no_grad()

@@ -71,6 +71,8 @@ class GradientMethod(Method):
         self._clipped = in_scope(model, settings.clip_scope)
         self._penalty = None if settings.penalty is None else penalties.make(settings.penalty)
         self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
+        # Packed batches are sorted on the host, and no recording can wait for it; but who listens wants no padding.
+        self._padded = evaluation.runs_padded(model) and not (self._penalty and self._penalty.listens)
         self._share: float | None = None  # of the rates, as they are on the GPU
 
     @property
@@ -95,19 +97,21 @@ class GradientMethod(Method):
 
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
         self.schedule(share)
-        if not self.capturable or batch.lengths is not None:  # ragged batches are sorted on the host
+        if not self.capturable or (batch.lengths is not None and not self._padded):
             return self._update(batch, state)
         start = state if batch.carried and state is not None else ()
-        return self._captured((type(batch),), batch.inputs, batch.targets, start)
+        lengths = () if batch.lengths is None else batch.lengths
+        return self._captured((type(batch),), batch.inputs, batch.targets, lengths, start)
 
-    def _work(self, kind: tuple[type[Batch]], inputs: Tensor, targets: Tensor, state: Any) -> Outcome:
-        found = self._update(kind[0](inputs, targets), None if isinstance(state, tuple) and not state else state)
+    def _work(self, kind: tuple[type[Batch]], inputs: Tensor, targets: Tensor, lengths: Any, state: Any) -> Outcome:
+        batch = kind[0](inputs, targets, _given(lengths))
+        found = self._update(batch, _given(state))
         return found._replace(state=evaluation.cut(found.state))
 
     def _update(self, batch: Batch, state: Any) -> Outcome:
         self._apply.zero_grad()  # a recording that broke off may have left some
         with nullcontext() if self._penalty is None else self._penalty.watch(self.model) as extra:
-            outputs, state = evaluation.answer(self.module, batch, state)
+            outputs, state = evaluation.answer(self.module, batch, state, None if self._padded else False)
             loss = self.task.loss(outputs, batch.targets)
             self.fabric.backward(loss if extra is None else loss + extra(loss))
         return self.apply(loss.detach(), state)
@@ -145,7 +149,7 @@ class SimplexMethod(Method):
     def direct(self, batch: Batch) -> Tensor:
         """Put the direction where the gradient would be; returns the loss."""
         with self._simplex.listen():
-            loss = self.task.loss(evaluation.answer(self.model, batch)[0], batch.targets)
+            loss = self.task.loss(evaluation.answer(self.model, batch, padded=False)[0], batch.targets)
         self._simplex.backward(loss)
         return loss.detach()
 
@@ -176,6 +180,11 @@ class CurvatureMethod(Method):
         n = self._sequences
         lengths = None if batch.lengths is None else batch.lengths[:n]
         return Batch(batch.inputs[:, :n], batch.targets[:n] if self._last else batch.targets[:, :n], lengths)
+
+
+def _given(part: Any) -> Any:
+    """A part of a recording's arguments, where an empty tuple stands for none."""
+    return None if isinstance(part, tuple) and not part else part
 
 
 def make_method(fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings) -> Method:
