@@ -20,7 +20,7 @@
 #define EVERYWHERE
 #define UNROLL
 #define NO_UNROLL
-#define UNROLL_BY_8
+#define UNROLL_BY_4
 
 struct float4 {
     float x, y, z, w;
@@ -40,7 +40,7 @@ struct Barrier {
 struct Warp {
     Barrier barrier;
     float given[2][32];
-    float a[2][16][8], b[2][8][8]; /* of a product on tensor cores */
+    float a[2][16][16], b[2][16][8]; /* of a product on tensor cores */
 };
 
 struct Block {
@@ -188,24 +188,41 @@ template <int THREADS> void team_wait(int team) {
     }
 }
 
-/* Ten bits of fraction: the rest cut off, or rounded to the nearest, ties away from zero. */
-inline float cut(float x) {
+inline uint32_t bits_of(float x) {
     uint32_t bits;
     std::memcpy(&bits, &x, 4);
-    bits &= 0xffffe000u;
+    return bits;
+}
+
+inline float of_bits(uint32_t bits) {
+    float x;
     std::memcpy(&x, &bits, 4);
     return x;
 }
 
-inline float dropped(float x) { return x - cut(x); }
-
-inline float rounded(float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, 4);
-    bits += 0x1000;
-    std::memcpy(&x, &bits, 4);
-    return cut(x);
+/* A half of five bits of exponent and ten of fraction. */
+inline uint32_t to_half(float x) {
+    const _Float16 rounded = (_Float16)x;
+    uint16_t bits;
+    std::memcpy(&bits, &rounded, 2);
+    return bits;
 }
+
+inline float half_of(float both, int high) {
+    const uint16_t bits = (uint16_t)(bits_of(both) >> 16 * high);
+    _Float16 half;
+    std::memcpy(&half, &bits, 2);
+    return (float)half;
+}
+
+inline float as_half(float x) { return half_of(of_bits(to_half(x)), 0); }
+inline float halves(float low, float high) { return of_bits(to_half(low) | to_half(high) << 16); }
+inline float lower_halves(float a, float b) { return of_bits((bits_of(a) & 0xffffu) | bits_of(b) << 16); }
+inline float upper_halves(float a, float b) { return of_bits(bits_of(a) >> 16 | (bits_of(b) & 0xffff0000u)); }
+
+/* Ten bits of fraction: the rest cut off, or rounded to the nearest, ties away from zero. */
+inline float cut(float x) { return of_bits(bits_of(x) & 0xffffe000u); }
+inline float rounded(float x) { return cut(of_bits(bits_of(x) + 0x1000)); }
 
 inline const float *word_of(const signed char *byte) { return (const float *)((uintptr_t)byte & ~(uintptr_t)3); }
 
@@ -218,20 +235,36 @@ inline float byte_of(float word, unsigned address) {
 inline bool always(int) { return true; }
 inline void memory_fence() {}
 
-/* As the hardware does: inputs cut off, and the sum, exact until then, rounded towards zero. */
+/* sum += A B over `inputs`, as the hardware does: the sum, exact until then, rounded towards zero. */
+inline void add_product(float (&sum)[4], const emulated::Warp &warp, int buffer, int inputs) {
+    const int g = emulated::self->thread % 32 / 4, t = emulated::self->thread % 4;
+    for (int q = 0; q < 4; q++) {
+        double exact = sum[q];
+        for (int k = 0; k < inputs; k++)
+            exact += (double)warp.a[buffer][g + q / 2 * 8][k] * warp.b[buffer][k][t * 2 + q % 2];
+        sum[q] = (float)exact;
+        if (std::fabs((double)sum[q]) > std::fabs(exact)) sum[q] = std::nextafterf(sum[q], 0.0f);
+    }
+}
+
 inline void multiply(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
     auto &warp = emulated::self->block->warps[emulated::self->thread / 32];
     const int buffer = warp.barrier.round & 1, g = emulated::self->thread % 32 / 4, t = emulated::self->thread % 4;
     for (int q = 0; q < 4; q++) warp.a[buffer][g + q % 2 * 8][t + q / 2 * 4] = cut(a[q]);
     for (int q = 0; q < 2; q++) warp.b[buffer][t + q * 4][g] = cut(b[q]);
     emulated::meet(warp.barrier);
-    for (int q = 0; q < 4; q++) {
-        double exact = sum[q];
-        for (int k = 0; k < 8; k++)
-            exact += (double)warp.a[buffer][g + q / 2 * 8][k] * warp.b[buffer][k][t * 2 + q % 2];
-        sum[q] = (float)exact;
-        if (std::fabs((double)sum[q]) > std::fabs(exact)) sum[q] = std::nextafterf(sum[q], 0.0f);
+    add_product(sum, warp, buffer, 8);
+}
+
+inline void multiply_halves(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
+    auto &warp = emulated::self->block->warps[emulated::self->thread / 32];
+    const int buffer = warp.barrier.round & 1, g = emulated::self->thread % 32 / 4, t = emulated::self->thread % 4;
+    for (int high = 0; high < 2; high++) {
+        for (int q = 0; q < 4; q++) warp.a[buffer][g + q % 2 * 8][t * 2 + q / 2 * 8 + high] = half_of(a[q], high);
+        for (int q = 0; q < 2; q++) warp.b[buffer][t * 2 + q * 8 + high][g] = half_of(b[q], high);
     }
+    emulated::meet(warp.barrier);
+    add_product(sum, warp, buffer, 16);
 }
 
 template <int BLOCKS> void barrier_arrive() {
@@ -298,7 +331,7 @@ inline void copy_start(float *to, const float *from) {
 
 template <int N> void copy_start(float *to, const float *from, int count) {
     static const float zero = 0;
-    if (N == 4 && ((to - block_memory()) % 4 || (uintptr_t)from % 16)) emulated::fail("a copy that is not aligned");
+    if ((to - block_memory()) % N || (uintptr_t)from % (4 * N)) emulated::fail("a copy that is not aligned");
     for (int n = 0; n < N; n++) copy_start(to + n, n < count ? from + n : &zero);
 }
 

@@ -133,6 +133,28 @@ def test_every_activation(activation: str, gated: bool, ragged: tuple[int, ...] 
     check_elman(PLAIN, activation, gated, ragged, tap=True)
 
 
+@pytest.mark.parametrize("activation", ["tanh", "abs"])
+def test_numbers_that_begin_anywhere(activation: str) -> None:
+    """Threads move several at once, which must begin at a multiple of their bytes; parts of other tensors may not."""
+    inputs = elman_inputs(PAIRS, activation, True)
+
+    def moved(value: Tensor | None) -> Tensor | None:
+        if value is None:
+            return None
+        within = value.new_empty(value.numel() + 1)[1:].view_as(value)
+        return within.copy_(value)
+
+    expected = elman.forward(*inputs, activation, None, tile=PAIRS.tile)
+    got = elman.forward(*map(moved, inputs), activation, None, tile=PAIRS.tile)
+    same("states kept", got, expected, atol=0, rtol=0)
+    grad = normal(*expected[0].shape, seed=4)
+    back = elman.backward(grad, *expected, *inputs[1:], activation, None, True, tile=PAIRS.tile)
+    again = elman.backward(
+        moved(grad), *map(moved, expected), *map(moved, inputs[1:]), activation, None, True, tile=PAIRS.tile
+    )
+    same(ELMAN, again, back, atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_activation_in_a_cluster_and_with_several_items_per_thread(activation: str) -> None:
     check_elman(APART, activation, False, (4, 3, 3, 1), tap=False)

@@ -66,7 +66,7 @@ DEVICE void activate(const Seat<T> &seat, const float (&a)[T::ITEMS], const floa
 }
 
 /* Small numbers that have the slopes of a: signs, or whether a pair was swapped. */
-template <int KIND, class T> DEVICE void mark(const Seat<T> &seat, const float (&a)[T::ITEMS], int (&m)[T::ITEMS]) {
+template <int KIND, class T> DEVICE void mark(const Seat<T> &seat, const float (&a)[T::ITEMS], signed char (&m)[T::ITEMS]) {
     float other[T::ITEMS] = {};
     if (KIND == OPLU) partners<T>(a, other);
     UNROLL for (int q = 0; q < T::ITEMS; q++) {

@@ -37,6 +37,7 @@ from evenflow.scan.cuda.plan import Tile
 SOURCES = Path(__file__).parent
 SHARED = (
     "tile.cuh",
+    "halves.cuh",
     "exchange.cuh",
     "tensor.cuh",
     "scatter.cuh",

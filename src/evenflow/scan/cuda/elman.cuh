@@ -41,12 +41,12 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
     auto ask = [&](int step) {
         UNROLL for (int q = 0; q < T::ITEMS; q++)
             if (step < seat.length && seat.exists(q))
-                copy_start(fetch.at(step, 0, q), job.a + first + step * stride + seat.unit(q));
+                fetch.start(step, 0, q, job.a + first + step * stride + seat.unit(q));
         copy_close();
     };
     auto take = [&](int step) {
         fetch.wait(step);
-        UNROLL for (int q = 0; q < T::ITEMS; q++) x[q] = *fetch.at(step, 0, q);
+        fetch.read(step, 0, x);
         ask(step + AHEAD);
     };
 
@@ -66,20 +66,21 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
         }
         exchange.publish(seat, step, 0, out);
         exchange.arrive();
-        int marked[T::ITEMS];
+        signed char marked[T::ITEMS];
         if (MARKS) mark<KIND>(seat, pre, marked);
-        UNROLL for (int q = 0; q < T::ITEMS; q++)
-            if (seat.copy == 0 && step < seat.length && seat.exists(q)) {
-                const size_t at = first + step * stride + seat.unit(q);
-                job.states[at] = out[q];
-                if (KEEPS) ((float *)job.kept)[at] = pre[q];
-                if (MARKS) ((signed char *)job.kept)[at] = marked[q];
-            }
+        if (seat.copy == 0 && step < seat.length) {
+            const size_t at = first + step * stride;
+            write(seat, job.states + at, out);
+            if (KEEPS) write(seat, (float *)job.kept + at, pre);
+            if (MARKS) write(seat, (signed char *)job.kept + at, marked);
+        }
         take(step + 1);
         exchange.wait(seat, step);
     }
     exchange.close();
 }
+
+#define SHORT 8 /* steps whose shares in a sum are added up in single precision */
 
 /* With G_t = ∂L/∂h_t and D_t = ∂L/∂a_t:  G_t = grad_t + D_{t+1} W + β G_{t+1},  D_t = α f'(a_t) G_t. */
 template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman &job) {
@@ -99,6 +100,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
     const unsigned nearby = (unsigned)(size_t)marked;
     float p[T::ITEMS], grad[T::ITEMS], known[T::ITEMS], before[T::ITEMS], g[T::ITEMS] = {};
     double by_share[T::ITEMS] = {}, by_carry[T::ITEMS] = {}, by_trained[T::ITEMS] = {};
+    float lately[3][T::ITEMS] = {}; /* shares of the last few steps: to widen each of them would take time */
     parameters<KIND>(seat, job, p);
 
     auto ask = [&](int back) {
@@ -106,24 +108,22 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
         UNROLL for (int q = 0; q < T::ITEMS; q++)
             if (t >= 0 && t < seat.length && seat.exists(q)) {
                 const size_t at = first + t * stride + seat.unit(q);
-                copy_start(fetch.at(back, 0, q), job.grad + at);
-                if (MARKS)
+                fetch.start(back, 0, q, job.grad + at);
+                if (MARKS && q % T::SIDE == 0) /* up to four marks lie in one word */
                     copy_start(fetch.at(back, 1, q), word_of(marked + t * stride + seat.unit(q)));
-                else if (KIND != IDENTITY || GATED)
-                    copy_start(fetch.at(back, 1, q), known_at_all + at);
-                if (GATED)
-                    copy_start(fetch.at(back, 2, q), t ? job.states + at - stride : job.h0 + start + seat.unit(q));
+                if (!MARKS && (KIND != IDENTITY || GATED)) fetch.start(back, 1, q, known_at_all + at);
+                if (GATED) fetch.start(back, 2, q, t ? job.states + at - stride : job.h0 + start + seat.unit(q));
             }
         copy_close();
     };
     auto take = [&](int back) {
         fetch.wait(back);
-        UNROLL for (int q = 0; q < T::ITEMS; q++) {
-            grad[q] = *fetch.at(back, 0, q);
-            if (KIND != IDENTITY || GATED) known[q] = *fetch.at(back, 1, q);
-            if (MARKS) known[q] = byte_of(known[q], nearby + (seat.steps - 1 - back) * (unsigned)stride + seat.unit(q));
-            if (GATED) before[q] = *fetch.at(back, 2, q);
-        }
+        fetch.read(back, 0, grad);
+        if (!MARKS && (KIND != IDENTITY || GATED)) fetch.read(back, 1, known);
+        if (MARKS) UNROLL for (int q = 0; q < T::ITEMS; q++)
+            known[q] = byte_of(*fetch.at(back, 1, q / T::SIDE * T::SIDE),
+                               nearby + (seat.steps - 1 - back) * (unsigned)stride + seat.unit(q));
+        if (GATED) fetch.read(back, 2, before);
         ask(back + AHEAD);
     };
 
@@ -152,15 +152,23 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
         }
         exchange.publish(seat, back, 0, d);
         exchange.arrive();
-        UNROLL for (int q = 0; q < T::ITEMS; q++)
-            if (seat.copy == 0 && t < seat.length && seat.exists(q)) {
-                const size_t at = first + t * stride + seat.unit(q);
-                job.d_a[at] = d[q];
-                if (job.d_states) job.d_states[at] = g[q];
-                if (GATED) by_share[q] += (double)value[q] * g[q];
-                if (GATED) by_carry[q] += (double)before[q] * g[q];
-                if (TRAINED) by_trained[q] += (double)by_parameter<KIND>(GATED && KIND == MODRELU ? value[q] : known[q]) * g[q];
+        if (seat.copy == 0 && t < seat.length) {
+            write(seat, job.d_a + first + t * stride, d);
+            if (job.d_states) write(seat, job.d_states + first + t * stride, g);
+        }
+        if (GATED || TRAINED) UNROLL for (int q = 0; q < T::ITEMS; q++) {
+            /* Past the end of a row and of its units g is zero, but what it would be multiplied by may be anything. */
+            if (t < seat.length && seat.exists(q)) {
+                if (GATED) lately[0][q] = fmaf(value[q], g[q], lately[0][q]);
+                if (GATED) lately[1][q] = fmaf(before[q], g[q], lately[1][q]);
+                if (TRAINED)
+                    lately[2][q] = fmaf(by_parameter<KIND>(GATED && KIND == MODRELU ? value[q] : known[q]), g[q], lately[2][q]);
             }
+            if (T::TENSOR || t % SHORT == 0) { /* the former have no registers to spare */
+                by_share[q] += lately[0][q], by_carry[q] += lately[1][q], by_trained[q] += lately[2][q];
+                lately[0][q] = lately[1][q] = lately[2][q] = 0;
+            }
+        }
         take(back + 1);
         exchange.wait(seat, back);
     }

@@ -13,7 +13,7 @@ from torch import Tensor
 from evenflow import activations
 from evenflow.scan import chunked, native
 from evenflow.scan.cuda import build, plan, problem
-from evenflow.scan.cuda.problem import lengths, weight_gradient
+from evenflow.scan.cuda.problem import aligned, lengths, weight_gradient
 
 # What a linear recurrence in pieces costs beyond its steps: for each piece, and once.
 STEPS_PER_PIECE, STEPS_TO_BEGIN = 40, 1600
@@ -43,6 +43,7 @@ def forward(
     *,
     tile: plan.Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
+    a, h0 = aligned(a), aligned(h0)
     if activation == "identity" and alpha is None and batch_sizes is None and tile is None:
         pieces = _pieces(a)
         found = chunked.scan(a, weight, h0, pieces, _steps) if pieces > 1 else None
@@ -75,6 +76,7 @@ def backward(
     *,
     tile: plan.Tile | None = None,
 ) -> tuple[Tensor, ...]:
+    grad, states, kept, h0 = (aligned(each) for each in (grad, states, kept, h0))
     if activation == "identity" and alpha is None and batch_sizes is None and tile is None:
         pieces = _pieces(grad)
         start = torch.zeros_like(h0)

@@ -5,7 +5,7 @@
 #define EVERYWHERE __host__ __device__
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
-#define UNROLL_BY_8 _Pragma("unroll 8")
+#define UNROLL_BY_4 _Pragma("unroll 4")
 
 #define CLUSTER_1
 #define CLUSTER_2 __cluster_dims__(2, 1, 1)
@@ -81,18 +81,35 @@ template <int THREADS> DEVICE void team_wait(int team) {
         asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(THREADS) : "memory"); /* 0 is __syncthreads */
 }
 
-/* A number with ten bits of fraction, as tensor cores read it: the rest cut off, or rounded. */
-DEVICE float cut(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
+DEVICE unsigned bits_of(float x) { return __float_as_uint(x); }
+DEVICE float of_bits(unsigned bits) { return __uint_as_float(bits); }
 
-/* What cutting drops. Made anew each time: kept, it would take as many registers as the numbers themselves. */
-DEVICE float dropped(float x) {
-    unsigned bits;
-    asm volatile("and.b32 %0, %1, 0xffffe000;" : "=r"(bits) : "r"(__float_as_uint(x)));
-    return x - __uint_as_float(bits);
+/* Two numbers rounded to halves, in the place of one: the first in its lower bits. */
+DEVICE float halves(float low, float high) {
+    unsigned both = 0;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#endif
+    return of_bits(both);
 }
 
+DEVICE float as_half(float x) {
+    float rounded = 0;
+#if __CUDA_ARCH__ >= 800
+    asm("{\n.reg .b16 h;\ncvt.rn.f16.f32 h, %1;\ncvt.f32.f16 %0, h;\n}" : "=f"(rounded) : "f"(x));
+#endif
+    return rounded;
+}
+
+/* The lower halves of two places, or their upper ones, in one. */
+DEVICE float lower_halves(float a, float b) { return of_bits(__byte_perm(bits_of(a), bits_of(b), 0x5410)); }
+DEVICE float upper_halves(float a, float b) { return of_bits(__byte_perm(bits_of(a), bits_of(b), 0x7632)); }
+
+/* A number with ten bits of fraction, as tensor cores read it: the rest cut off, or rounded. */
+DEVICE float cut(float x) { return of_bits(bits_of(x) & 0xffffe000u); }
+
 /* By hand: the instruction looks for infinity, at five times the cost. What is lost of a NaN its rest still has. */
-DEVICE float rounded(float x) { return cut(__uint_as_float(__float_as_uint(x) + 0x1000u)); }
+DEVICE float rounded(float x) { return cut(of_bits(bits_of(x) + 0x1000u)); }
 
 /* True for n >= 0, since grids are one block deep; the compiler does not know and schedules what it guards by itself. */
 DEVICE bool always(int n) { return gridDim.z < n + 2; }
@@ -105,8 +122,20 @@ DEVICE void multiply(float (&sum)[4], const float (&a)[4], const float (&b)[2]) 
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
-          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+        : "r"(bits_of(a[0])), "r"(bits_of(a[1])), "r"(bits_of(a[2])), "r"(bits_of(a[3])), "r"(bits_of(b[0])),
+          "r"(bits_of(b[1])));
+#endif
+}
+
+/* The same for 16 inputs in halves: rows g (first and third) and g + 8 of A at inputs 2 t and 2 t + 1 (first two) and 8
+   further on, the same inputs of B at column g. */
+DEVICE void multiply_halves(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(bits_of(a[0])), "r"(bits_of(a[1])), "r"(bits_of(a[2])), "r"(bits_of(a[3])), "r"(bits_of(b[0])),
+          "r"(bits_of(b[1])));
 #endif
 }
 
@@ -174,14 +203,17 @@ DEVICE void copy_start(float *to, const float *from) {
 
 /* A byte comes with the four that it is among; of its address the last two bits say which one it is. */
 DEVICE const float *word_of(const signed char *byte) { return (const float *)((size_t)byte & ~(size_t)3); }
-DEVICE float byte_of(float word, unsigned address) { return (signed char)(__float_as_uint(word) >> (address & 3) * 8); }
+DEVICE float byte_of(float word, unsigned address) { return (signed char)(bits_of(word) >> (address & 3) * 8); }
 
-/* N neighbouring numbers, of which the first `count` are copied and the others become zero. Four, which must begin at a
-   multiple of 16 bytes on both sides, leave the L1 cache aside. */
+/* N neighbouring numbers, of which the first `count` are copied and the others become zero. They must begin at a multiple
+   of their bytes on both sides; four leave the L1 cache aside. */
 template <int N> DEVICE void copy_start(float *to, const float *from, int count) {
 #if __CUDA_ARCH__ >= 800
     if (N == 1)
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(4 * count)
+                     : "memory");
+    if (N == 2)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from), "r"(4 * count)
                      : "memory");
     if (N == 4)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(4 * count)

@@ -87,9 +87,10 @@ class Tile:
             spilled += 2 * self.blocks * self.owned(hidden) * self.rows  # what the others send, twice
         elif self.tensor:
             spilled += threads // 32 * self.rows * (self.units * out + 4)  # the sums of each warp
+        powers = 0
         if self.tensor:
-            row = _up(row + 16, 32) * 32 - 16
-        return 4 * (2 * self.rows * row + (AHEAD + 1) * streams * items * threads + spilled + 4)
+            powers, row = self.rows * row // 16, _up(row + 16, 32) * 32 - 16
+        return 4 * (2 * (self.rows * row + powers) + (AHEAD + 1) * streams * items * threads + spilled + 4)
 
     @property
     def _span(self) -> int:
@@ -122,20 +123,20 @@ def _tensor(
 
 ELMAN: Table = (
     (64, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
-    (128, (*_rows(Tile(1, 8, 8, 1), 1, 2, 4), _tensor(1, 64, 16, 8))),
+    (128, (*_rows(Tile(1, 8, 8, 1), 1, 2, 4), _tensor(1, 64, 32, 8))),
     (192, (*_mail(Tile(2, 16, 8, 1)), Tile(1, 8, 8, 1), Tile(1, 16, 8, 2))),
     (256, _mail(Tile(4, 16, 4, 2), Tile(2, 16, 4, 4))),
     (384, _mail(Tile(8, 16, 4, 2, together=2), *_rows(Tile(8, 16, 4, 4), 4, 8))),
-    (512, (*_mail(Tile(8, 16, 4, 4)), _tensor(4, 64, 32, 8, held=36))),
+    (512, (*_mail(Tile(8, 16, 4, 4)), _tensor(4, 64, 32, 8, held=32))),
     (768, (_tensor(16, 128, 16, 8), _tensor(16, 128, 16, 16))),
-    (1024, (_tensor(16, 128, 32, 8, held=32),)),
+    (1024, (_tensor(16, 128, 32, 8, held=36),)),
 )
 GRU_FORWARD: Table = (
     (64, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
     (128, (*_mail(Tile(2, 8, 4, 1)), *_rows(Tile(1, 8, 4, 1), 1, 2))),
     (256, _mail(*_rows(Tile(8, 16, 2, 4), 4, 8), Tile(8, 16, 2, 16, held=2))),
     (384, (_tensor(16, 128, 16, 8),)),
-    (512, (_tensor(16, 256, 32, 8, held=24),)),
+    (512, (_tensor(16, 128, 16, 8, held=28),)),
     (1024, (_tensor(16, 128, 16, 8, held=8, ring=9),)),
 )
 GRU_BACKWARD: Table = (
@@ -149,14 +150,13 @@ LSTM_FORWARD: Table = (
     (96, (Tile(1, 8, 4, 1), *_mail(*_rows(Tile(2, 16, 4, 1), 2, 4)))),
     (128, _mail(*_rows(Tile(2, 16, 4, 1), 1, 2, 4))),
     (256, _mail(Tile(8, 16, 2, 4), Tile(8, 16, 2, 8, held=3))),
-    (384, (_tensor(16, 128, 8, 8),)),
-    (512, (_tensor(16, 128, 16, 8, held=31),)),
+    (512, (_tensor(16, 128, 16, 8, held=28),)),
     (1024, (_tensor(16, 128, 16, 8, held=8, ring=6),)),
 )
 LSTM_BACKWARD: Table = (
     *LSTM_FORWARD[:3],
     (256, (_tensor(16, 128, 16, 8, scatter=True), _tensor(8, 128, 16, 8, scatter=True))),
-    (512, (_tensor(16, 128, 16, 8, held=26, scatter=True),)),
+    (512, (_tensor(16, 128, 16, 8, held=28, scatter=True),)),
     (1024, (_tensor(16, 128, 16, 8, held=4, scatter=True, ring=10),)),
 )
 

@@ -13,6 +13,7 @@ from evenflow.scan.cuda import build, capacity, gradient, plan
 from evenflow.scan.product import summed
 
 Turns = Sequence[tuple[int, build.Kernel]]  # rows of the batch, and what runs them
+ALIGNMENT = 16  # bytes that a thread moves at once, at most
 OLDEST, CLUSTERS = (7, 0), (9, 0)  # compute capabilities: the oldest tried for, and the first with clusters
 
 
@@ -78,6 +79,11 @@ def lengths(batch_sizes: Sequence[int] | None, batch: int, like: Tensor) -> Tens
     rising = torch.tensor(batch_sizes).flip(0)
     ended = torch.searchsorted(rising, torch.arange(batch), right=True)
     return (len(batch_sizes) - ended).to(torch.int32).to(like.device)
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy where it does not begin at a multiple of 16 bytes, as a part of another may not."""
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
 def weight_gradient(d: Tensor, x: Tensor, x0: Tensor) -> Tensor:

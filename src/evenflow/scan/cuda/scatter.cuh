@@ -8,17 +8,18 @@
 template <class T, bool FORWARD> struct Product<T, FORWARD, SCATTERED> {
     const Fragments<T> fragments;
     float *inbox; /* [of the two][from block][item] */
-    int inputs;
+    int inputs, powers;
 
     DEVICE Product(const Seat<T> &seat, const float *weight, float *memory, float *far)
-        : fragments(seat, memory, far, [&](int f, int q) { return read(seat, weight, f, q); }) {
+        : fragments(seat, memory, far, [&](int i, int q) { return read(seat, weight, i, q); }) {
         inbox = memory + T::SPILLED;
         inputs = seat.thread % 32 / 4 * T::ROW + seat.thread % 4 * 4;
+        powers = seat.thread % 4 * 2;
     }
 
-    static DEVICE float read(const Seat<T> &seat, const float *weight, int f, int q) {
-        const int input = f / (2 * T::TALL) * 16 + seat.thread % 4 * 4 + f / T::TALL % 2 * 2 + q / 2;
-        const int j = position(seat, f % T::TALL, q % 2), k = seat.rank * T::OWNED + input % T::OWNED;
+    static DEVICE float read(const Seat<T> &seat, const float *weight, int i, int q) {
+        const int input = i / T::TALL * 16 + seat.thread % 4 * 4 + q / 2;
+        const int j = position(seat, i % T::TALL, q % 2), k = seat.rank * T::OWNED + input % T::OWNED;
         if (T::BLOCKS * T::OWNED > T::H && (j >= T::H || k >= T::H)) return 0;
         return FORWARD ? weight[(size_t)T::unit(j) * T::H + T::unit(k)]
                        : weight[(size_t)(input / T::OWNED * T::H + T::unit(k)) * T::H + T::unit(j)];
@@ -39,7 +40,8 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, SCATTERED> {
         typename Fragments<T>::Sums total;
         float *arrived = inbox + (step & 1) * T::BLOCKS * T::OWNED * T::ROWS;
         barrier_wait<1>(); /* the state is complete */
-        fragments(exchange.last(step) + inputs, [](int n) { return n * 16; }, total);
+        const float *state = exchange.last(step);
+        fragments(state + inputs, exchange.powers(state) + powers, [](int n) { return n * 16; }, total);
         UNROLL for (int m = 0; m < T::TALL; m++) UNROLL for (int second = 0; second < 2; second++) {
             const int j = position(seat, m, second);
             float *at = arrived + seat.rank * T::OWNED * T::ROWS;

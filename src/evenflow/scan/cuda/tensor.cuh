@@ -1,52 +1,68 @@
 /* The product of a step on tensor cores, for tiles with TENSOR.
 
    A group is LANES / 32 whole warps, and its outputs (UNITS units, OUT gates each) are the rows of matrices A of 16 rows
-   and 8 inputs; eight rows of the batch at a time are the columns of matrices B. The warps of a group share the inputs
+   and 16 inputs; eight rows of the batch at a time are the columns of matrices B. The warps of a group share the inputs
    among themselves, 16 at a time, so that a state is read from shared memory once per group. Their sums meet in shared
    memory and are added up there, always in the same order.
 
-   Tensor cores take numbers with ten bits of fraction and drop the rest. Three products give what single precision
-   would: with w = w' + w" and h = h' + h", w h ≈ w" h' + w' h" + w' h' (Ootomo and Yokota 2022). Two more things keep
-   the error from having a preferred sign, which would grow with the number of steps. h' is rounded and not cut off, so
-   that the product left out, w" h", has either sign; w' may then be cut off, by the hardware itself, where w is made
-   beforehand the sum of two such numbers. And since the hardware cuts off its sums, it adds up eight inputs alone; all
-   longer sums are made outside of it. */
+   Weights and states are halves, two for each number (halves.cuh), and three products give what single precision would.
+   The hardware adds up 16 inputs alone; all longer sums are made outside of it, where they are rounded. */
 
-/* A thread's share of the matrix in fragments, which are four weights of a matrix A: TALL of them below each other, then
-   the next 8 inputs. */
+/* A thread's share of the matrix in fragments of four places: the eight weights that it brings to a matrix A, in one
+   fragment their w' and in the next their w". TALL matrices lie below each other, then those of the next 16 inputs. */
 template <class T> struct Fragments {
     static constexpr int TALL = T::TALL, WIDE = T::ROWS / 8, COLUMNS = T::PIECES / (2 * TALL);
-    static constexpr int WHOLE = up(T::HELD, 2 * TALL); /* columns of 16 inputs with some weights in registers */
-    static constexpr int BATCH = TALL * WIDE < 4 ? 4 / (TALL * WIDE) : 1;
-    /* Sums of the smaller products: where they are few, one for each of two fragments, so that none waits for another. */
-    static constexpr int MINORS = T::RING || TALL * WIDE >= 4 ? 1 : 2;
+    static constexpr int WHOLE = up(T::HELD, 2 * TALL); /* columns of matrices with some weights in registers */
+    static constexpr int BATCH = TALL * WIDE == 1 ? 2 : 1; /* of these columns at a time */
     static constexpr int BATCHES = up(WHOLE, BATCH);
     /* Where the columns in shared memory have come to after so many batches; those of a ring come last. */
     static EVERYWHERE constexpr int spilt_by(int batch) {
         return T::RING || BATCHES == 0 ? WHOLE : WHOLE + (COLUMNS - WHOLE) * batch / BATCHES;
     }
+    static constexpr int MOST = BATCH + (T::RING || BATCHES == 0 ? 0 : up(COLUMNS - WHOLE, BATCHES)); /* of a batch */
     typedef float Sums[TALL][WIDE][4];
     float held[T::HELD + (T::HELD == 0)][4];
     float *spilled;       /* [fragment][thread][4]; with a RING its slots */
     float *far;           /* the same in device memory, with a RING */
     mutable int slot = 0; /* of the ring, where the next fragment arrives */
+    Power power;          /* of this warp's weights */
 
-    /* `read` gives weight q of fragment f. A weight is made the sum of two numbers that tensor cores can take. Eight
-       fragments are read at a time, for the sake of registers too. */
+    /* `read` gives weight q of this thread's in matrix i: of output g (even q) or g + 8, at input q / 2 of its four. A
+       few matrices are read at a time, for the sake of registers too. */
     template <class Read> DEVICE Fragments(const Seat<T> &seat, float *memory, float *device, Read read) {
         spilled = memory + seat.thread * 4;
         far = device + ((seat.model * T::BLOCKS + seat.rank) * T::FAR * T::THREADS + seat.thread) * 4;
-        float *rest = T::RING ? far : spilled;
-        UNROLL for (int f = 0; f < WHOLE * 2 * TALL; f++) if (always(f / 8)) UNROLL for (int q = 0; q < 4; q++) {
-            const float w = read(f, q);
-            if (f < T::HELD)
-                held[f][q] = cut(w) + rounded(dropped(w));
-            else
-                rest[(f - T::HELD) * T::THREADS * 4 + q] = cut(w) + rounded(dropped(w));
+        float *rest = T::RING ? far : spilled, most = 0;
+        UNROLL_BY_4 for (int i = 0; i < COLUMNS * TALL; i++)
+            UNROLL for (int q = 0; q < 8; q++) most = fmaxf(most, fabsf(read(i, q)));
+        UNROLL for (int mask = 16; mask >= 1; mask /= 2) most = fmaxf(most, shuffle_xor(most, mask));
+        power = power_for(most);
+        const auto make = [&](int i, float (&whole)[4], float (&part)[4]) {
+            UNROLL for (int q = 0; q < 4; q++) {
+                const int first = q / 2 * 4 + q % 2;
+                const float w[2] = {read(i, first) * power.up, read(i, first + 2) * power.up};
+                const float most_of[2] = {whole_of_weight(w[0]), whole_of_weight(w[1])};
+                whole[q] = halves(most_of[0], most_of[1]), part[q] = halves(w[0] - most_of[0], w[1] - most_of[1]);
+            }
+        };
+        const auto put = [&](int f, const float (&w)[4]) {
+            *(float4 *)(rest + (f - T::HELD) * T::THREADS * 4) = make_float4(w[0], w[1], w[2], w[3]);
+        };
+        UNROLL for (int i = 0; i < WHOLE * TALL; i++) if (always(i / 4)) {
+            float w[2][4];
+            make(i, w[0], w[1]);
+            UNROLL for (int part = 0; part < 2; part++) {
+                const int f = i * 2 + part;
+                if (f < T::HELD)
+                    UNROLL for (int q = 0; q < 4; q++) held[f < T::HELD ? f : 0][q] = w[part][q];
+                else
+                    put(f, w[part]);
+            }
         }
-        UNROLL_BY_8 for (int f = WHOLE * 2 * TALL; f < T::PIECES; f++) UNROLL for (int q = 0; q < 4; q++) {
-            const float w = read(f, q);
-            rest[(f - T::HELD) * T::THREADS * 4 + q] = cut(w) + rounded(dropped(w));
+        UNROLL_BY_4 for (int i = WHOLE * TALL; i < COLUMNS * TALL; i++) {
+            float w[2][4];
+            make(i, w[0], w[1]);
+            put(i * 2, w[0]), put(i * 2 + 1, w[1]);
         }
         /* Clusters of one model write the same numbers to the same place, and each thread reads its own. */
         if (T::RING) memory_fence();
@@ -71,80 +87,106 @@ template <class T> struct Fragments {
         return found;
     }
 
-    /* The sums of this warp; `at` says where in a state the lane's inputs of column n are. */
-    template <class At> DEVICE void operator()(const float *state, At at, Sums &total) const {
-        Sums minor[MINORS] = {};
+    struct alignas(8) Pair {
+        float value[2];
+    };
+
+    /* 16 inputs on their way: a lane's four of each row, and the powers of the two rows whose sums it holds. */
+    struct Inputs {
+        float4 word[WIDE];
+        Pair power[WIDE];
+    };
+
+    /* With the weights that are not in registers. */
+    struct Column {
+        Inputs in;
+        float4 weight[TALL][2];
+    };
+
+    DEVICE static void load(Inputs &to, const float *state, const float *powers) {
+        UNROLL for (int r = 0; r < WIDE; r++) {
+            to.word[r] = *(const float4 *)(state + r * 8 * T::ROW);
+            to.power[r] = *(const Pair *)(powers + r * 8);
+        }
+    }
+
+    /* Where there are many matrices below each other, their weights are read when they are wanted. */
+    static constexpr bool EARLY = TALL <= 2;
+    static EVERYWHERE constexpr bool holds(int f, bool whole) { return whole && f < T::HELD; }
+
+    /* The sums of this warp; `at` says where in a row of the state the inputs of column n are. A lane reads from `state`
+       on, and its powers from `powers` on. */
+    template <class At> DEVICE void operator()(const float *state, const float *powers, At at, Sums &total) const {
         UNROLL for (int m = 0; m < TALL; m++) UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++)
             total[m][r][q] = 0;
-        /* A few columns at a time: given all of them, the compiler starts more than there are registers for. Those in
-           shared memory are spread among those in registers, so that they arrive while others are multiplied. */
-        UNROLL for (int b = 0; b < BATCHES; b++)
+        /* A few columns at a time, while the next are on their way: given all of them, the compiler starts more than
+           there are registers for. Those in shared memory are spread among those in registers. */
+        Column ready[2][MOST];
+        UNROLL for (int b = 0; b <= BATCHES; b++)
             if (b == 0 || always(b)) {
-                UNROLL for (int n = b * BATCH; n < (b + 1) * BATCH && n < WHOLE; n++)
-                    column<true>(state + at(n), n, total, minor);
-                UNROLL for (int n = spilt_by(b); n < spilt_by(b + 1); n++)
-                    column<false>(state + at(n), n, total, minor);
+                if (b < BATCHES) {
+                    UNROLL for (int n = b * BATCH; n < (b + 1) * BATCH && n < WHOLE; n++)
+                        fetch<true>(ready[b % 2][n - b * BATCH], state + at(n), powers + at(n) / 16 * T::ROWS, n);
+                    UNROLL for (int n = spilt_by(b); n < spilt_by(b + 1); n++)
+                        fetch<false>(ready[b % 2][BATCH + n - spilt_by(b)], state + at(n), powers + at(n) / 16 * T::ROWS, n);
+                }
+                if (b > 0) {
+                    UNROLL for (int n = (b - 1) * BATCH; n < b * BATCH && n < WHOLE; n++)
+                        add<true>(ready[(b - 1) % 2][n - (b - 1) * BATCH], n, total);
+                    UNROLL for (int n = spilt_by(b - 1); n < spilt_by(b); n++)
+                        add<false>(ready[(b - 1) % 2][BATCH + n - spilt_by(b - 1)], n, total);
+                }
             }
-        NO_UNROLL for (int n = spilt_by(BATCHES); n < COLUMNS; n++) column<false>(state + at(n), n, total, minor);
+        NO_UNROLL for (int n = spilt_by(BATCHES); n < COLUMNS; n++) { /* of a ring: as they come */
+            Inputs in;
+            load(in, state + at(n), powers + at(n) / 16 * T::ROWS);
+            UNROLL for (int m = 0; m < TALL; m++) {
+                const float4 w = spilt((n * TALL + m) * 2), w_rest = spilt((n * TALL + m) * 2 + 1);
+                add_matrix(w, w_rest, in, total[m]);
+            }
+        }
         UNROLL for (int m = 0; m < TALL; m++) UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++)
-            total[m][r][q] += MINORS == 1 ? minor[0][m][r][q] : minor[0][m][r][q] + minor[MINORS - 1][m][r][q];
+            total[m][r][q] *= power.down;
     }
 
-    /* Add what 16 inputs give. A lane reads four of a row: two are for one pair of matrices, two for the next; which
-       inputs a matrix has does not matter so long as A and B agree. Products whose sums are not carried on come first:
-       they are done when they are added. */
-    template <bool HOLDS> DEVICE void column(const float *state, int n, Sums &total, Sums (&minor)[MINORS]) const {
-        float in[WIDE][2][2], rest[WIDE][2][2], w[2][TALL][4], more[2][TALL][WIDE][4] = {};
+    template <bool WHOLLY> DEVICE void fetch(Column &to, const float *state, const float *powers, int n) const {
+        load(to.in, state, powers);
+        UNROLL for (int m = 0; m < TALL; m++) UNROLL for (int part = 0; part < 2; part++) {
+            const int f = (n * TALL + m) * 2 + part;
+            if (EARLY && !holds(f, WHOLLY)) to.weight[m][part] = spilt(f);
+        }
+    }
+
+    template <bool WHOLLY> DEVICE void add(const Column &from, int n, Sums &total) const {
+        UNROLL for (int m = 0; m < TALL; m++) {
+            float4 w[2];
+            UNROLL for (int part = 0; part < 2; part++) {
+                const int f = (n * TALL + m) * 2 + part;
+                w[part] = holds(f, WHOLLY) ? in_registers(f) : EARLY ? from.weight[m][part] : spilt(f);
+            }
+            add_matrix(w[0], w[1], from.in, total[m]);
+        }
+    }
+
+    DEVICE float4 in_registers(int f) const {
+        const float(&w)[4] = held[f < T::HELD ? f : 0];
+        return make_float4(w[0], w[1], w[2], w[3]);
+    }
+
+    /* Add what one matrix gives. Which of its inputs a lane's four are does not matter so long as A and B agree. */
+    DEVICE static void add_matrix(float4 w, float4 w_rest, const Inputs &from, float (&total)[WIDE][4]) {
+        const float whole[4] = {w.x, w.y, w.z, w.w}, part[4] = {w_rest.x, w_rest.y, w_rest.z, w_rest.w};
         UNROLL for (int r = 0; r < WIDE; r++) {
-            const float4 x = *(const float4 *)(state + r * 8 * T::ROW);
-            const float all[2][2] = {{x.x, x.y}, {x.z, x.w}};
-            UNROLL for (int second = 0; second < 2; second++) UNROLL for (int q = 0; q < 2; q++) {
-                in[r][second][q] = rounded(all[second][q]);
-                rest[r][second][q] = all[second][q] - in[r][second][q];
-            }
+            const float4 x = from.word[r];
+            const float in[2] = {lower_halves(x.x, x.y), lower_halves(x.z, x.w)};
+            const float in_rest[2] = {upper_halves(x.x, x.y), upper_halves(x.z, x.w)};
+            float major[4] = {}, minor[4] = {};
+            multiply_halves(minor, part, in);
+            multiply_halves(major, whole, in);
+            multiply_halves(minor, whole, in_rest);
+            UNROLL for (int q = 0; q < 4; q++)
+                total[r][q] = fmaf(from.power[r].value[q % 2], major[q] + minor[q], total[r][q]);
         }
-        if (T::RING) { /* a fragment at a time, as they come */
-            UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++)
-                fragment<HOLDS>((n * 2 + second) * TALL + m, in, rest, second, total[m], minor[0][m]);
-            return;
-        }
-        UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++) {
-            const int f = (n * 2 + second) * TALL + m;
-            if (HOLDS && f < T::HELD) {
-                UNROLL for (int q = 0; q < 4; q++) w[second][m][q] = held[HOLDS && f < T::HELD ? f : 0][q];
-            } else {
-                const float4 at = spilt(f);
-                w[second][m][0] = at.x, w[second][m][1] = at.y, w[second][m][2] = at.z, w[second][m][3] = at.w;
-            }
-            UNROLL for (int r = 0; r < WIDE; r++) multiply(more[second][m][r], w[second][m], in[r][second]);
-        }
-        UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++)
-            UNROLL for (int r = 0; r < WIDE; r++)
-                multiply(minor[second % MINORS][m][r], w[second][m], rest[r][second]);
-        UNROLL for (int second = 0; second < 2; second++) UNROLL for (int m = 0; m < TALL; m++) {
-            float w_rest[4];
-            UNROLL for (int q = 0; q < 4; q++) w_rest[q] = dropped(w[second][m][q]);
-            UNROLL for (int r = 0; r < WIDE; r++) multiply(minor[second % MINORS][m][r], w_rest, in[r][second]);
-            UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++)
-                total[m][r][q] += more[second][m][r][q];
-        }
-    }
-
-    template <bool HOLDS>
-    DEVICE void fragment(int f, const float (&in)[WIDE][2][2], const float (&rest)[WIDE][2][2], int second,
-                         float (&total)[WIDE][4], float (&minor)[WIDE][4]) const {
-        float w[4], w_rest[4], more[WIDE][4] = {};
-        if (HOLDS && f < T::HELD) {
-            UNROLL for (int q = 0; q < 4; q++) w[q] = held[HOLDS && f < T::HELD ? f : 0][q];
-        } else {
-            const float4 at = spilt(f);
-            w[0] = at.x, w[1] = at.y, w[2] = at.z, w[3] = at.w;
-        }
-        UNROLL for (int r = 0; r < WIDE; r++) multiply(more[r], w, in[r][second]);
-        UNROLL for (int q = 0; q < 4; q++) w_rest[q] = dropped(w[q]);
-        UNROLL for (int r = 0; r < WIDE; r++) multiply(minor[r], w, rest[r][second]);
-        UNROLL for (int r = 0; r < WIDE; r++) multiply(minor[r], w_rest, in[r][second]);
-        UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++) total[r][q] += more[r][q];
     }
 };
 
@@ -152,19 +194,19 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {
     static constexpr int WARPS = T::LANES / 32;
     const Fragments<T> fragments;
     float *partial; /* [warp][row][gate][unit] */
-    int inputs;     /* where in a state this lane reads first */
+    int inputs, powers; /* where in a state this lane reads first */
 
     DEVICE Product(const Seat<T> &seat, const float *weight, float *memory, float *far)
-        : fragments(seat, memory, far, [&](int f, int q) { return read(seat, weight, f, q); }) {
+        : fragments(seat, memory, far, [&](int i, int q) { return read(seat, weight, i, q); }) {
         partial = memory + T::SPILLED;
         inputs = seat.thread % 32 / 4 * T::ROW + seat.lane / 32 * 16 + seat.thread % 4 * 4;
+        powers = seat.lane / 32 * T::ROWS + seat.thread % 4 * 2;
     }
 
-    static DEVICE float read(const Seat<T> &seat, const float *weight, int f, int q) {
-        const int n = f / (2 * T::TALL), second = f / T::TALL % 2;
-        const int output = f % T::TALL * 16 + q % 2 * 8 + seat.thread % 32 / 4;
+    static DEVICE float read(const Seat<T> &seat, const float *weight, int i, int q) {
+        const int n = i / T::TALL, output = i % T::TALL * 16 + q % 2 * 8 + seat.thread % 32 / 4;
         const int j = seat.rank * T::OWNED + seat.thread / T::LANES * T::UNITS + output % T::UNITS;
-        const int k = (n % T::COLUMNS * WARPS + seat.lane / 32) * 16 + seat.thread % 4 * 4 + second * 2 + q / 2;
+        const int k = (n % T::COLUMNS * WARPS + seat.lane / 32) * 16 + seat.thread % 4 * 4 + q / 2;
         if ((T::BLOCKS * T::OWNED > T::H && j >= T::H) || (T::COLUMNS * T::SPAN > T::H && k >= T::H)) return 0;
         return FORWARD ? weight[(size_t)(output / T::UNITS * T::H + T::unit(j)) * T::H + T::unit(k)]
                        : weight[(size_t)(n / T::COLUMNS * T::H + T::unit(k)) * T::H + T::unit(j)];
@@ -175,7 +217,8 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {
                            float (&sum)[T::SUMS][T::OUT]) const {
         auto at = [](int n) { return n / T::COLUMNS * T::WIDTH + n % T::COLUMNS * WARPS * 16; };
         typename Fragments<T>::Sums total;
-        fragments(exchange.last(step) + inputs, at, total);
+        const float *state = exchange.last(step);
+        fragments(state + inputs, exchange.powers(state) + powers, at, total);
         meet(seat, total, sum);
     }
 

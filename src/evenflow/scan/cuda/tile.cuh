@@ -45,8 +45,16 @@ struct Tile {
     static constexpr int TALL = SCATTER ? BLOCKS * OWNED / (THREADS / 2) : UNITS * OUT / 16; /* matrices of a warp */
     static constexpr int PIECES = SCATTER ? IN * OWNED / 8 * TALL : TENSOR ? IN * COLUMNS * 2 * TALL : IN * COLUMNS;
     static constexpr int HELD = HELD_ < PIECES ? HELD_ : PIECES;
-    static constexpr int STATE = ROWS * ROW; /* one of the two */
+    /* On tensor cores numbers are halves, and 16 neighbours share a power of two; see halves.cuh. */
+    static constexpr int SHARING = 16 / ITEMS * COPIES; /* lanes with those neighbours */
+    static constexpr int POWERS = TENSOR ? ROWS * IN * REACH / 16 : 0; /* [neighbours][row], after the rows */
+    static constexpr int STATE = ROWS * ROW + POWERS; /* one of the two */
+    /* Numbers that travel together to other blocks. Where a thread has two of a row and many blocks to send them to, it
+       and its neighbour exchange theirs and share the blocks between them; where each has one, that takes too long. */
+    static constexpr int PACK = TENSOR && ITEMS == 2 && BLOCKS > 8 && !SCATTER ? 4 : ITEMS;
     static constexpr int SLOT = STREAMS * ITEMS * THREADS;
+    /* Numbers that a thread moves to and from device memory at once: its items, where they are neighbours there too. */
+    static constexpr int SIDE = H % ITEMS == 0 && !PAIRED ? ITEMS : 1;
     static constexpr int FAR = RING ? PIECES - HELD : 0; /* fragments that come through the ring */
     static constexpr int SPILLED = (RING ? RING : PIECES - HELD) * 4 * (TENSOR ? 1 : UNITS * OUT) * THREADS;
     static constexpr int TRACK = UNITS * OUT + 4; /* of a warp's sums for one row; 4 keeps rows in different banks */
@@ -54,9 +62,10 @@ struct Tile {
     static constexpr int BYTES = 4 * (2 * STATE + (AHEAD + 1) * SLOT + SPILLED + PARTIAL + 4);
     static_assert(ITEMS <= UNITS && ITEMS <= 4 && ITEMS != 3, "no such tile");
     static_assert(TENSOR || (LANES <= 32 && UNITS <= LANES), "no such tile");
-    static_assert(!TENSOR || (LANES % 32 == 0 && ROWS % 8 == 0 && UNITS * OUT % 16 == 0), "no such tile on tensor cores");
+    static_assert(!TENSOR || (LANES % 32 == 0 && ROWS % 8 == 0), "whole warps, and eight rows side by side");
     static_assert(!TENSOR || (VALUES % LANES == 0 || LANES % VALUES == 0), "items would not be shared out evenly");
     static_assert(!TENSOR || (COPIES <= BLOCKS && (LANES == 32 || GROUPS < 16)), "no such tile on tensor cores");
+    static_assert(!TENSOR || (UNITS % 16 == 0 && SHARING <= 32), "neighbours that share a power belong to one warp");
     static_assert(!SCATTER || (TENSOR && MAIL && OUT == 1 && OWNED % 16 == 0), "no such tile with sums sent");
     static_assert(!SCATTER || BLOCKS * OWNED % (THREADS / 2) == 0, "outputs would not be shared out evenly");
     static_assert(RING == 0 || (TENSOR && RING > 2 && FAR >= RING), "no such ring");
@@ -177,11 +186,16 @@ struct Product {
     }
 };
 
+/* Neighbours that are read or written at once. */
+template <class V, int N> struct alignas(sizeof(V) * N) Abreast {
+    V value[N];
+};
+
 /* The numbers of the next steps on their way from device memory, each thread's own. */
 template <class T> struct Fetch {
     float *slots;
 
-    DEVICE Fetch(const Seat<T> &seat, float *memory) : slots(memory + seat.thread) {}
+    DEVICE Fetch(const Seat<T> &seat, float *memory) : slots(memory + seat.thread * T::SIDE) {}
 
     /* The numbers of `step` are there. Where a product with a ring was between, it has waited for them already, and to
        count groups here would be to wait for what it has started since. */
@@ -190,7 +204,29 @@ template <class T> struct Fetch {
     }
 
     DEVICE float *at(int step, int stream, int q) const {
-        return slots + (step & AHEAD) * T::SLOT + (stream * T::ITEMS + q) * T::THREADS;
+        return slots + (step & AHEAD) * T::SLOT + (stream * T::ITEMS + q / T::SIDE * T::SIDE) * T::THREADS + q % T::SIDE;
+    }
+
+    /* Start item q of a stream on its way from where it lies; the first of several at once brings the others. */
+    DEVICE void start(int step, int stream, int q, const float *from) const {
+        if (q % T::SIDE == 0) copy_start<T::SIDE>(at(step, stream, q), from, T::SIDE);
+    }
+
+    DEVICE void read(int step, int stream, float (&to)[T::ITEMS]) const {
+        UNROLL for (int q = 0; q < T::ITEMS; q += T::SIDE) {
+            const Abreast<float, T::SIDE> found = *(const Abreast<float, T::SIDE> *)at(step, stream, q);
+            UNROLL for (int i = 0; i < T::SIDE; i++) to[q + i] = found.value[i];
+        }
     }
 };
 static_assert((AHEAD & (AHEAD + 1)) == 0, "slots are chosen by a mask");
+
+/* Write this thread's items into a row in device memory, as far as they exist. */
+template <class T, class V> DEVICE void write(const Seat<T> &seat, V *row, const V (&value)[T::ITEMS]) {
+    UNROLL for (int q = 0; q < T::ITEMS; q += T::SIDE)
+        if (seat.exists(q)) {
+            Abreast<V, T::SIDE> several;
+            UNROLL for (int i = 0; i < T::SIDE; i++) several.value[i] = value[q + i];
+            *(Abreast<V, T::SIDE> *)(row + seat.unit(q)) = several;
+        }
+}

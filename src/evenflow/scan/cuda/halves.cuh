@@ -1,0 +1,34 @@
+/* Numbers of single precision as tensor cores take them: two halves, of eleven bits each, and a power of two.
+
+   x = p (x' + x"). The power p is shared by all numbers that tensor cores add up at once: 16 inputs of a row of the
+   state, or a warp's weights. It takes the largest of them to between 2^14 and 2^15; halves end at 2^16. Then
+   w h ≈ p q (w" h' + w' h" + w' h'), with an error as small as single precision's (Ootomo and Yokota 2022).
+
+   x' is a multiple of a small power of two. The hardware cuts off its sums instead of rounding them, and such an error,
+   always towards zero, would grow with the number of steps. But the products w' h' are multiples of 2^6, and 16 of them
+   seldom make more than 2^30: a sum of 24 bits, of which nothing is cut off. */
+
+struct Power {
+    float up, down; /* into the range of halves, and back */
+};
+
+/* For numbers of which `most` is the largest. It is 2^-112 at least, so that both ways are normal numbers. */
+DEVICE Power power_for(float most) {
+    const unsigned exponent = bits_of(most) & 0x7f800000u, least = 15u << 23, bits = exponent < least ? least : exponent;
+    return {of_bits((268u << 23) - bits), of_bits(bits - (14u << 23))};
+}
+
+/* The multiple of QUANTUM that is nearest to x: single precision has no bits for less beside so large a number. */
+template <int QUANTUM> DEVICE float multiple_near(float x) {
+    constexpr float large = 1.5f * (1 << 23) * QUANTUM;
+    return (x + large) - large;
+}
+
+/* A number of the state that is in range, its halves in one place: x' in the lower bits. */
+DEVICE float state_in_halves(float x) {
+    const float whole = multiple_near<16>(x);
+    return halves(whole, x - whole);
+}
+
+/* x' of a weight. Small weights get more bits, and large ones keep those that a half has room for. */
+DEVICE float whole_of_weight(float x) { return as_half(multiple_near<4>(x)); }
