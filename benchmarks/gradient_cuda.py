@@ -41,9 +41,12 @@ SIZES = [
     ("elman 100", 1, 50, 100, 100, True),
     ("elman 128, 20 steps", 1, 2, 128, 128, True),
 ]
-LARGE, THIN = PATCHES[0], PATCHES[3]
+LARGE, THIN, HALVES = PATCHES[0], PATCHES[3], PATCHES[4]
 CANDIDATES = (
     *PATCHES[:3],
+    HALVES,
+    replace(HALVES, down=4, across=4),
+    replace(HALVES, stages=3),
     replace(LARGE, down=4, across=4),  # twice the warps, half the registers
     replace(LARGE, chain=32),
     replace(LARGE, rows=16, stages=6),

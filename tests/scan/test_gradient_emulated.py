@@ -23,18 +23,22 @@ CLOSE = 5e-7
 SHARED_BYTES, REGISTERS = 227 * 1024, 65536  # of a multiprocessor
 
 ONE_WARP = Patch(16, 8, 1, 1, 1, rows=16, stages=2)
+IN_HALVES = Patch(16, 8, 1, 1, 1, rows=16, stages=2, halves=True)
+ONE = pytest.mark.parametrize("patch", [ONE_WARP, IN_HALVES], ids=["TF32", "halves"])
 SMALL = {
     "one warp": ONE_WARP,
     "four warps": Patch(32, 16, 2, 2, 1, rows=8, stages=3, chain=8),
     "side by side": Patch(64, 32, 1, 2, 1, stages=2),
     "packs of four": Patch(32, 32, 1, 1, 1, chain=32),
+    "halves": Patch(32, 16, 2, 2, 1, rows=16, stages=3, halves=True),
+    "halves, packs of four": Patch(64, 64, 1, 2, 1, stages=2, halves=True),
 }
 # L, R and rows: fitting, smaller and larger than a patch, not multiples of four, and a single number.
 SIZES = [(16, 8, 32), (40, 12, 50), (33, 9, 21), (7, 35, 77), (65, 64, 40), (1, 1, 1), (4, 4, 3)]
 
 
 def kernels() -> Iterator[Kernel]:
-    for patch in (*SMALL.values(), *PATCHES):
+    for patch in (*SMALL.values(), IN_HALVES, *PATCHES):
         for by_4 in combined((False, True), repeat=2):
             yield Kernel(patch, *by_4)
 
@@ -110,11 +114,24 @@ def test_slices_and_repeated_rows_are_read_in_place() -> None:
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("kind", ["either sign", "one sign"])
 @pytest.mark.parametrize("rows", [2048, 39_200])
-def test_long_sums_keep_single_precision(rows: int, kind: str) -> None:
+@ONE
+def test_long_sums_keep_single_precision(patch: Patch, rows: int, kind: str) -> None:
     left, right = sides(1, rows, 16, 8)
     if kind == "one sign":
         left, right = left.abs(), right.abs()
-    assert off(gradient.product(left, right, patch=ONE_WARP, parts=1), plain(left, right)) < CLOSE
+    assert off(gradient.product(left, right, patch=patch, parts=1), plain(left, right)) < CLOSE
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("largest", [1e-30, 1.0, 1e30])
+@ONE
+def test_numbers_far_apart(patch: Patch, largest: float) -> None:
+    """Gradients are: most of them may be a thousandth of the largest, whose power they share."""
+    left, right = sides(1, 500, 16, 8)
+    left, right = left * left.abs() ** 4, right * right.abs() ** 4
+    left, right = left / left.abs().max() * largest, right / right.abs().max()
+    left[0, 7], right[0, 7] = 0, 0  # and some are nothing
+    assert off(gradient.product(left, right, patch=patch, parts=1), plain(left, right)) < CLOSE
 
 
 @pytest.mark.parametrize("order", [1, 2], ids=["falling", "scattered"])
@@ -128,11 +145,12 @@ def test_the_order_of_threads_does_not_matter(order: int, emulated: Emulator) ->
 
 
 @pytest.mark.usefixtures("emulated")
-def test_a_number_that_is_none_stays_in_its_row_and_column() -> None:
+@ONE
+def test_a_number_that_is_none_stays_in_its_row_and_column(patch: Patch) -> None:
     left, right = sides(1, 30, 20, 10)
     left[0, 3, 4] = torch.nan
     right[0, 8, 2] = torch.inf
-    got = gradient.product(left, right, patch=ONE_WARP)[0]
+    got = gradient.product(left, right, patch=patch)[0]
     spoilt = torch.zeros(20, 10, dtype=torch.bool)
     spoilt[4], spoilt[:, 2] = True, True
     assert torch.equal(~got.isfinite(), spoilt)

@@ -180,7 +180,8 @@ def _kernels(
         streams=1 if way == "forward" else 3 if gated else 2,
         paired=f.name == "oplu",
     )
-    return tuple((rows, make(each)) for rows, each in problem.turns(plan.ELMAN, states, device, tile))
+    table = plan.GATED if gated else plan.ELMAN
+    return tuple((rows, make(each)) for rows, each in problem.turns(table, states, device, tile))
 
 
 def _job(

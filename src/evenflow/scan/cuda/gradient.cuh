@@ -13,7 +13,11 @@
    Numbers are split as in tensor.cuh, both sides rounded, which leaves rests of either sign. The hardware adds up CHAIN
    rows by itself and cuts off its sums as it goes; what is longer is added outside of it, rounded: in registers up to
    FLUSH rows, and then in memory, by the same thread. In emulation the error is 1e-7 to 3e-7 at 40,000 rows and at
-   200,000, for numbers of one sign and of either. */
+   200,000, for numbers of one sign and of either.
+
+   With HALVES a number is two of them and a power of two, as in halves.cuh, which takes half the products. The largest
+   number of each side has to be known for that. Here the power is shared by all numbers of a side, which may be far apart:
+   x' is the half nearest to x, so that also a number 2^-18 times as large as the largest has 22 bits. */
 
 #define FLUSH 2048
 
@@ -23,14 +27,16 @@ struct Gradient {
     long long right_size, right_row, right_model, first_row, first_model;
     long long models, pitch; /* pitch: from one row of `out` to the next */
     const float *left, *right, *first;
+    const float *left_most, *right_most; /* of each model, with HALVES */
     float *out; /* [part][model][left_size][pitch] */
 };
 
-template <int TALL_, int WIDE_, int DOWN_, int ACROSS_, int ROWS_, int STAGES_, int CHAIN_, bool LEFT_BY_4,
+template <int TALL_, int WIDE_, int DOWN_, int ACROSS_, int ROWS_, int STAGES_, int CHAIN_, bool HALVES_, bool LEFT_BY_4,
           bool RIGHT_BY_4>
 struct Patch {
     static constexpr int TALL = TALL_, WIDE = WIDE_, DOWN = DOWN_, ACROSS = ACROSS_, ROWS = ROWS_, STAGES = STAGES_;
     static constexpr int CHAIN = CHAIN_, THREADS = 32 * DOWN * ACROSS;
+    static constexpr bool HALVES = HALVES_;
     static constexpr int LEFT_COPY = LEFT_BY_4 ? 4 : 1, RIGHT_COPY = RIGHT_BY_4 ? 4 : 1; /* numbers of one copy */
     static constexpr int M = TALL / DOWN / 16, N = WIDE / ACROSS / 8; /* a warp's matrices, down and across */
     static constexpr int LEFT_PACK = M > 1 ? 4 : 2, RIGHT_PACK = N > 2 ? 4 : N; /* numbers of one read */
@@ -39,6 +45,7 @@ struct Patch {
     static_assert(M * DOWN * 16 == TALL && N * ACROSS * 8 == WIDE, "warps share a patch evenly");
     static_assert(2 * M % LEFT_PACK == 0 && N % RIGHT_PACK == 0, "matrices come in packs");
     static_assert(ROWS % CHAIN == 0 && CHAIN % 8 == 0 && FLUSH % ROWS == 0, "whole matrices, chains and pieces");
+    static_assert(!HALVES || ROWS % 16 == 0, "whole matrices of halves");
 };
 
 template <int N> struct alignas(4 * N) Neighbours {
@@ -103,9 +110,55 @@ DEVICE void add_piece(const float *left, const float *right, float (&total)[P::M
     }
 }
 
+/* Two numbers of neighbouring places as halves, and what these leave of them. */
+DEVICE void split(float first, float second, float &whole, float &rest) {
+    whole = halves(first, second);
+    rest = halves(first - half_of(whole, 0), second - half_of(whole, 1));
+}
+
+/* The same in halves, 16 rows at a time: a lane has every fourth of them. */
+template <class P>
+DEVICE void add_piece_in_halves(const float *left, const float *right, float left_up, float right_up,
+                                float (&total)[P::M][P::N][4]) {
+    typedef Neighbours<P::LEFT_PACK> Left;
+    typedef Neighbours<P::RIGHT_PACK> Right;
+    NO_UNROLL for (int k = 0; k < P::ROWS; k += 16) {
+        float a[P::M][4], a_rest[P::M][4], b[P::N][2], b_rest[P::N][2], more[P::M][P::N][4] = {};
+        UNROLL for (int two = 0; two < 2; two++) {
+            UNROLL for (int e = 0; e < 2 * P::M; e += P::LEFT_PACK) {
+                const float *at = left + (k + two * 8) * P::LEFT_ROW + e * 8;
+                const Left x = *(const Left *)at, y = *(const Left *)(at + 4 * P::LEFT_ROW);
+                UNROLL for (int i = 0; i < P::LEFT_PACK; i++)
+                    split(x.value[i] * left_up, y.value[i] * left_up, a[(e + i) / 2][two * 2 + (e + i) % 2],
+                          a_rest[(e + i) / 2][two * 2 + (e + i) % 2]);
+            }
+            UNROLL for (int e = 0; e < P::N; e += P::RIGHT_PACK) {
+                const float *at = right + (k + two * 8) * P::RIGHT_ROW + e * 8;
+                const Right x = *(const Right *)at, y = *(const Right *)(at + 4 * P::RIGHT_ROW);
+                UNROLL for (int i = 0; i < P::RIGHT_PACK; i++)
+                    split(x.value[i] * right_up, y.value[i] * right_up, b[e + i][two], b_rest[e + i][two]);
+            }
+        }
+        UNROLL for (int m = 0; m < P::M; m++)
+            UNROLL for (int n = 0; n < P::N; n++) multiply_halves(more[m][n], a[m], b_rest[n]);
+        UNROLL for (int m = 0; m < P::M; m++)
+            UNROLL for (int n = 0; n < P::N; n++) multiply_halves(more[m][n], a_rest[m], b[n]);
+        UNROLL for (int m = 0; m < P::M; m++)
+            UNROLL for (int n = 0; n < P::N; n++) multiply_halves(more[m][n], a[m], b[n]);
+        UNROLL for (int m = 0; m < P::M; m++) UNROLL for (int n = 0; n < P::N; n++) UNROLL for (int q = 0; q < 4; q++)
+            total[m][n][q] += more[m][n][q];
+    }
+}
+
+/* The power for a side whose largest number is `most`; where that is none, for numbers as they are. */
+DEVICE Power power_of_side(const float *most) {
+    return power_for(bits_of(*most) < 0x7f800000u ? *most : 16384.0f);
+}
+
 /* Put the sums of this warp where they belong, or add them to what is there. */
 template <class P>
-DEVICE void store(const Gradient &job, float *out, int l, int r, bool again, const float (&total)[P::M][P::N][4]) {
+DEVICE void store(const Gradient &job, float *out, int l, int r, bool again, float scale,
+                  const float (&total)[P::M][P::N][4]) {
     typedef Neighbours<P::RIGHT_PACK> Pack;
     UNROLL for (int e = 0; e < 2 * P::M; e++) {
         const int row = l + e / P::LEFT_PACK * 8 * P::LEFT_PACK + e % P::LEFT_PACK;
@@ -114,7 +167,7 @@ DEVICE void store(const Gradient &job, float *out, int l, int r, bool again, con
             const int column = r + f * 8 + c * P::RIGHT_PACK;
             if (column >= job.pitch) continue;
             Pack *at = (Pack *)(out + row * job.pitch + column), sum;
-            UNROLL for (int i = 0; i < P::RIGHT_PACK; i++) sum.value[i] = total[e / 2][f + i][e % 2 * 2 + c];
+            UNROLL for (int i = 0; i < P::RIGHT_PACK; i++) sum.value[i] = scale * total[e / 2][f + i][e % 2 * 2 + c];
             if (again) {
                 const Pack before = *at;
                 UNROLL for (int i = 0; i < P::RIGHT_PACK; i++) sum.value[i] += before.value[i];
@@ -135,6 +188,8 @@ template <class P> DEVICE void gradient(const Gradient &job) {
     const int pieces = early_pieces + (rows - early + P::ROWS - 1) / P::ROWS;
     const int l = warp / P::ACROSS * 16 * P::M + high * P::LEFT_PACK, r = warp % P::ACROSS * 8 * P::N;
     float *memory = block_memory();
+    Power by_left = {1, 1}, by_right = {1, 1};
+    if (P::HALVES) by_left = power_of_side(job.left_most + model), by_right = power_of_side(job.right_most + model);
 
     const int left_row = job.left_row, right_row = job.right_row, first_row = job.first_row;
     const float *left = job.left + model * job.left_model + begin * job.left_row + top;
@@ -170,8 +225,14 @@ template <class P> DEVICE void gradient(const Gradient &job) {
             barrier_wait<1>();        /* piece k is there for all, and piece k - 1 has been read by all */
             start(k + P::STAGES - 1); /* in its place */
             const int slot = k % P::STAGES * P::STAGE;
-            add_piece<P>(mine + slot, other + slot, total);
+            if (P::HALVES)
+                add_piece_in_halves<P>(mine + slot, other + slot, by_left.up, by_right.up, total);
+            else
+                add_piece<P>(mine + slot, other + slot, total);
         }
-        store<P>(job, out, top + l, side + r + 2 * low * P::RIGHT_PACK, before > 0, total);
+        if (P::HALVES) /* one after the other: together they may be out of range */
+            UNROLL for (int m = 0; m < P::M; m++) UNROLL for (int n = 0; n < P::N; n++) UNROLL for (int q = 0; q < 4; q++)
+                total[m][n][q] *= by_left.down;
+        store<P>(job, out, top + l, side + r + 2 * low * P::RIGHT_PACK, before > 0, by_right.down, total);
     } while (k < pieces);
 }

@@ -23,6 +23,7 @@ LEAST_WORK = 2**27
 LEAST_ROWS, TURNS = 128, 4  # rows of a part, and times that a GPU is filled to spare the last turn
 # Cycles a block takes to begin and to store, and those of a launch more, to add up the parts.
 BEGIN_CYCLES, LAUNCH_CYCLES = 5000, 5000
+READ_BYTES = 2200  # per cycle, of device memory: to find the largest number of each side
 SUM_BYTES = 1500  # per cycle, of all multiprocessors: parts are written and read once, mostly in the L2 cache
 MOST_ROWS, MOST_STRIDE = 2**31 - 2**16, 2**24  # numbers of 32 bits count rows, and the numbers of a piece
 
@@ -30,7 +31,7 @@ Job = native.structure(
     "Gradient",
     int64="rows each shift tiles across left_size left_row left_model right_size right_row right_model"
     " first_row first_model models pitch",
-    pointer="left right first out",
+    pointer="left right first left_most right_most out",
 )
 
 
@@ -44,6 +45,7 @@ class Patch:
         cycles: of a multiprocessor for one row of a block, when `together` blocks run on it at once.
         rows, stages: rows in shared memory at a time, and such pieces in the ring.
         chain: rows that the hardware adds up, cutting off as it goes, before they are rounded and added outside.
+        halves: numbers are split into halves, half the products, which wants the largest of each side.
     """
 
     tall: int
@@ -55,6 +57,7 @@ class Patch:
     rows: int = 32
     stages: int = 4
     chain: int = 16
+    halves: bool = False
 
     @property
     def threads(self) -> int:
@@ -78,6 +81,7 @@ PATCHES = (
     Patch(128, 64, 4, 2, 42, together=2),
     Patch(64, 64, 2, 2, 26, together=3, stages=3),
     Patch(128, 16, 8, 1, 36, together=2),
+    Patch(128, 128, 2, 4, 42, halves=True),
 )
 
 
@@ -106,14 +110,14 @@ class Kernel:
         """The line that makes a kernel of the function."""
         p = self.patch
         numbers = (p.tall, p.wide, p.down, p.across, p.rows, p.stages, p.chain)
-        kinds = (str(by_4).lower() for by_4 in (self.left_by_4, self.right_by_4))
+        kinds = (str(kind).lower() for kind in (p.halves, self.left_by_4, self.right_by_4))
         patch = f"Patch<{', '.join((*map(str, numbers), *kinds))}>"
         agree = f'static_assert({patch}::THREADS == {p.threads} && {patch}::BYTES == {p.memory}, "gradient.py");'
         return f"{agree}\nENTRY_TOGETHER({name}, {p.threads}, {p.together}, Gradient, gradient<{patch}>)\n"
 
     def text(self, machine: str = "machine.cuh") -> str:
         """The whole source, the same for every GPU."""
-        return build.read(machine) + build.read("gradient.cuh") + self.entry("run")
+        return "".join(build.read(file) for file in (machine, "halves.cuh", "gradient.cuh")) + self.entry("run")
 
 
 def runs(left: Tensor, right: Tensor, rows: int) -> bool:
@@ -159,10 +163,12 @@ def product(
     parts, (down, across) = -(-rows // each), patch.tiles(left_size, right_size)
     pitch = -(-right_size // 4) * 4
     out = left.new_empty(parts, models, left_size, pitch)
+    shift = 0 if first is None else first.shape[1]
+    most = (_most(left), _most(right[:, : max(0, rows - shift)], first)) if patch.halves else (None, None)
     job = Job(
         rows=rows,
         each=each,
-        shift=0 if first is None else first.shape[1],
+        shift=shift,
         tiles=down * across,
         across=across,
         left_size=left_size,
@@ -178,6 +184,8 @@ def product(
         left=left.data_ptr(),
         right=right.data_ptr(),
         first=None if first is None else first.data_ptr(),
+        left_most=None if most[0] is None else most[0].data_ptr(),
+        right_most=None if most[1] is None else most[1].data_ptr(),
         out=out.data_ptr(),
     )
     kernel = Kernel(patch, _by_4(left), _by_4(right) and (first is None or _by_4(first)))
@@ -189,6 +197,12 @@ def product(
 def _readable(x: Tensor) -> Tensor:
     """The same numbers, those of a row side by side and rows no further apart than the kernel can count."""
     return x if x.stride(-1) == 1 and x.stride(1) <= MOST_STRIDE else x.contiguous()
+
+
+def _most(*parts: Tensor | None) -> Tensor:
+    """The largest absolute number of each model."""
+    found = [torch.linalg.vector_norm(x, math.inf, (1, 2)) for x in parts if x is not None and x.numel()]
+    return found[0] if len(found) == 1 else torch.stack(found).amax(0)
 
 
 def _by_4(x: Tensor) -> bool:
@@ -227,7 +241,8 @@ def cycles(patch: Patch, parts: int, models: int, rows: int, left: int, right: i
     last = min(patch.together, -(-rest // processors))  # fewer blocks on a multiprocessor share it with fewer
     work = (full * patch.together + last) * each * patch.cycles + (full + (rest > 0)) * BEGIN_CYCLES
     adds_up = LAUNCH_CYCLES + 8 * parts * models * left * right / SUM_BYTES
-    return work + (adds_up if parts > 1 else 0)
+    looks = 2 * LAUNCH_CYCLES + 4 * models * rows * (left + right) / READ_BYTES
+    return work + (adds_up if parts > 1 else 0) + (looks if patch.halves else 0)
 
 
 def _each(patch: Patch, rows: int, parts: int) -> int:

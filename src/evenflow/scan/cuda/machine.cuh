@@ -101,6 +101,16 @@ DEVICE float as_half(float x) {
     return rounded;
 }
 
+/* The number that is the lower or the upper half. */
+DEVICE float half_of(float both, int upper) {
+    float found = 0;
+#if __CUDA_ARCH__ >= 800
+    const unsigned short bits = (unsigned short)(bits_of(both) >> 16 * upper);
+    asm("cvt.f32.f16 %0, %1;" : "=f"(found) : "h"(bits));
+#endif
+    return found;
+}
+
 /* The lower halves of two places, or their upper ones, in one. */
 DEVICE float lower_halves(float a, float b) { return of_bits(__byte_perm(bits_of(a), bits_of(b), 0x5410)); }
 DEVICE float upper_halves(float a, float b) { return of_bits(__byte_perm(bits_of(a), bits_of(b), 0x7632)); }
