@@ -52,6 +52,14 @@ def test_vocabulary_embeds_whole_numbers():
     }
 
 
+def test_an_embedding_that_starts_small():
+    model = SequenceModel(RNN(30, 8), 10, readout="every", vocabulary=50, embedding_range=0.1)
+    found = model.embedding.weight.abs()
+    assert 0.09 < found.max() <= 0.1
+    assert abs(found.mean() - 0.05) < 0.005  # uniform
+    assert model.embedding.weight.requires_grad
+
+
 @pytest.mark.parametrize("readout", ["last", "every"])
 def test_dropout_of_inputs_and_of_what_the_readout_sees(readout):
     x = torch.randn(4, 50, 3)
@@ -87,6 +95,11 @@ def test_dtype_follows_the_layer():
         (lambda: SequenceModel(RNN(2, 4), 1, readout="all"), "readout must be one of last, every, got 'all'"),
         (lambda: SequenceModel(RNN(2, 4), 0), "output_size"),
         (lambda: SequenceModel(RNN(2, 4), 1, vocabulary=0), "vocabulary"),
+        (
+            lambda: SequenceModel(RNN(2, 4), 1, vocabulary=5, embedding_range=0.0),
+            "embedding_range must be a number above 0, got 0.0",
+        ),
+        (lambda: SequenceModel(RNN(2, 4), 1, embedding_range=0.1), "left out without a vocabulary, got 0.1"),
         (lambda: SequenceModel(RNN(2, 4, batch_first=True), 1), "time first"),
         (lambda: SequenceModel(nn.Linear(2, 4), 1), "recurrent layer"),
         (lambda: SequenceModel(RNN(2, 4), 1, vocabulary=5)(torch.randn(3, 2)), "whole numbers"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import torch
@@ -26,10 +27,12 @@ class SequenceModel(nn.Module):
         output_size: O.
         readout: ``"last"`` or ``"every"``.
         vocabulary: how many symbols there are; adds an embedding as wide as the layer's input.
+        embedding_range: the embedding starts uniform between minus this and this, N(0, 1) without. Words are better
+            off with a small one, 0.1 for instance: each has hundreds of numbers, of which rare ones hardly ever move.
         input_dropout, output_dropout: share of the layer's inputs (of the embedding, if there is one) and of the states
             that the readout sees which training sets to zero; at least 0 and below 1.
 
-    Starting value: readout Glorot uniform with bias zero, embedding N(0, 1).
+    Starting value: readout Glorot uniform with bias zero, embedding N(0, 1) or as `embedding_range` says.
 
     >>> model = SequenceModel(RNN(2, 128, map="exponential", activation="abs"), 1)
     >>> outputs, state = model(torch.randn(784, 50, 2))
@@ -44,6 +47,7 @@ class SequenceModel(nn.Module):
         *,
         readout: str = "last",
         vocabulary: int | None = None,
+        embedding_range: float | None = None,
         input_dropout: float = 0.0,
         output_dropout: float = 0.0,
         generator: torch.Generator | None = None,
@@ -55,15 +59,18 @@ class SequenceModel(nn.Module):
         whole_number("output_size", output_size, 1)
         if vocabulary is not None:
             whole_number("vocabulary", vocabulary, 1)
+        elif embedding_range is not None:
+            raise ValueError(f"embedding_range must be left out without a vocabulary, got {embedding_range!r}")
         if getattr(layer, "batch_first", False):
             raise ValueError("layer must be time first (batch_first=False) inside a SequenceModel")
         self.readout = readout
         like = next(itertools.chain(layer.parameters(), layer.buffers()))  # a reservoir has buffers alone
         self.embedding = None
         if vocabulary is not None:
-            self.embedding = nn.Embedding.from_pretrained(
-                torch.randn(vocabulary, _size(layer, "input_size"), generator=generator), freeze=False
-            ).to(like)
+            start = torch.randn(vocabulary, _size(layer, "input_size"), generator=generator)
+            if embedding_range is not None:
+                nn.init.uniform_(start, *_around_zero(embedding_range), generator=generator)
+            self.embedding = nn.Embedding.from_pretrained(start, freeze=False).to(like)
         self.layer = layer
         width = _size(layer, "hidden_size") * (2 if getattr(layer, "bidirectional", False) else 1)
         self.output = nn.Linear(width, output_size)
@@ -131,6 +138,12 @@ def _dropout(name: str, share: float) -> nn.Dropout:
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
         raise ValueError(f"{name} must be at least 0 and below 1, got {share!r}")
     return nn.Dropout(share)
+
+
+def _around_zero(reach: float) -> tuple[float, float]:
+    if isinstance(reach, bool) or not isinstance(reach, int | float) or not 0 < reach < math.inf:
+        raise ValueError(f"embedding_range must be a number above 0, got {reach!r}")
+    return -reach, reach
 
 
 def _size(layer: nn.Module, name: str) -> int:

@@ -25,6 +25,7 @@ from .settings import Settings
 
 TABLES = ("task", "system", "training")
 DROPS = ("input_dropout", "output_dropout")
+OF_THE_MODEL = ("embedding_range", *DROPS)  # among the options of a system
 
 
 def train(config: Mapping[str, Any], folder: str | os.PathLike[str] | None = None, *, progress: bool = True) -> Result:
@@ -90,11 +91,12 @@ def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel | F
     """The model for a task: the system's layer and a readout, with starting weights drawn from `seed`.
 
     A network without time (`systems.NETWORKS`) sees all steps of a sequence at once; its hidden_size is its width.
-    `input_dropout` and `output_dropout` among a system's options are the model's, see `SequenceModel`.
+    `embedding_range`, `input_dropout` and `output_dropout` among a system's options are the model's; see
+    `SequenceModel`.
     """
     options = dict(system)
     name, hidden_size = options.pop("name"), options.pop("hidden_size")
-    drops = {} if name in NETWORKS else {key: options.pop(key) for key in DROPS if key in options}
+    own = {} if name in NETWORKS else {key: options.pop(key) for key in OF_THE_MODEL if key in options}
     with torch.random.fork_rng([]):
         seed_global(derive(seed, "weights"), torch.device("cpu"))
         try:
@@ -103,7 +105,7 @@ def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel | F
             layer = create(name, task.input_size, hidden_size, **options)
         except TypeError as error:
             raise ValueError(f"system {name} cannot be made with these options: {error}") from error
-        return SequenceModel(layer, task.output_size, readout=task.readout, vocabulary=task.vocabulary, **drops)
+        return SequenceModel(layer, task.output_size, readout=task.readout, vocabulary=task.vocabulary, **own)
 
 
 def _flat(task: Task) -> int:
