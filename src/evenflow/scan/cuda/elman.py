@@ -180,7 +180,7 @@ def _kernels(
         streams=1 if way == "forward" else 3 if gated else 2,
         paired=f.name == "oplu",
     )
-    table = plan.GATED if gated else plan.ELMAN
+    table = plan.GATED_BACKWARD if gated and way == "backward" else plan.ELMAN
     return tuple((rows, make(each)) for rows, each in problem.turns(table, states, device, tile))
 
 

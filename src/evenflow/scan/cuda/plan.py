@@ -131,7 +131,7 @@ ELMAN: Table = (
     (768, (_tensor(16, 128, 16, 8), _tensor(16, 128, 16, 16))),
     (1024, (_tensor(16, 128, 32, 8, held=32),)),
 )
-GATED: Table = (*ELMAN[:-1], (1024, (_tensor(16, 128, 32, 8, held=36),)))  # what it fetches takes more memory
+GATED_BACKWARD: Table = (*ELMAN[:-1], (1024, (_tensor(16, 128, 32, 8, held=36),)))  # what it fetches takes more room
 GRU_FORWARD: Table = (
     (64, _rows(Tile(1, 8, 4, 1), 1, 2, 4)),
     (128, (*_mail(Tile(2, 8, 4, 1)), *_rows(Tile(1, 8, 4, 1), 1, 2))),
