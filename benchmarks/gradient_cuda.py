@@ -18,7 +18,8 @@ from torch import Tensor
 
 from evenflow.scan import product
 from evenflow.scan.cuda import build, gradient, problem
-from evenflow.scan.cuda.gradient import PATCHES, Kernel, Patch
+from evenflow.scan.cuda.gradient import Kernel
+from evenflow.scan.cuda.patches import PATCHES, Patch, choose
 
 CALLS = 10  # of a graph
 MOST_ERROR = 1e-6  # against double precision; what is further off is wrong
@@ -142,14 +143,14 @@ def measure(recorder: Recorder, milliseconds: Callable[[Callable[[], Any]], floa
         size = {"name": name, "models": models, "rows": rows, "left": left, "right": right}
         recorder.rows.append(timed("torch", partial(by_torch, d, x, x0), size, expected, recorder, milliseconds))
         flat = d.flatten(1, 2), x.flatten(1, 2), x0
-        chosen, each = gradient.choose(models, rows, left, right)
+        chosen, each = choose(models, rows, left, right)
         parts = -(-rows // each)
         tries: list[tuple[str, Patch, int | None]] = [("plan", chosen, parts)]
         tries += [("parts", chosen, n) for n in (parts // 2, 2 * parts) if 1 <= n <= rows // chosen.rows]
         unlike = CANDIDATES[:3] if left % 4 else THIN_CANDIDATES if right <= THIN.wide else CANDIDATES
         tries += [("", patch, None) for patch in unlike if patch != chosen]
         for note, patch, given in tries:
-            _, each = gradient.choose(models, rows, left, right, patch=patch, parts=given)
+            _, each = choose(models, rows, left, right, patch=patch, parts=given)
             count = -(-rows // each)
             label = f"{shape_of(patch)} parts {count} {note}"
             kernel = Kernel(patch, left % 4 == 0, right % 4 == 0)

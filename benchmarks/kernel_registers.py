@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from evenflow.scan.cuda import build, elman, gradient, gru, libraries, lstm, plan
+from evenflow.scan.cuda import build, elman, gradient, gru, libraries, lstm, patches, plan
 
 SIZES = (32, 64, 100, 128, 192, 256, 384, 512, 768, 1024)
 TABLES = {"elman": plan.ELMAN, "gated": plan.ELMAN, "gru": plan.GRU_FORWARD, "lstm": plan.LSTM_FORWARD}
@@ -55,7 +55,7 @@ def gradients(architecture: str) -> None:
     """The weight gradient's kernel, for each patch, with copies of four numbers and of one."""
     print("| patch | warps | together | copies | registers | spilled bytes | shared KB |", flush=True)
     print("|---|---|---|---|---|---|---|", flush=True)
-    for p in gradient.PATCHES:
+    for p in patches.PATCHES:
         for by_4 in (True, False):
             registers, spilled = report(gradient.Kernel(p, by_4, by_4), architecture)
             numbers = (p.together, 4 if by_4 else 1, registers, spilled, f"{p.memory / 1024:.0f}")

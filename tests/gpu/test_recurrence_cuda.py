@@ -14,7 +14,7 @@ from torch import Tensor
 from evenflow import create
 from evenflow.activations import ACTIVATIONS
 from evenflow.scan import choice, elman_torch, gru_torch, lstm_torch
-from evenflow.scan.cuda import build, elman, gradient, gru, lstm, plan, problem
+from evenflow.scan.cuda import build, elman, gradient, gru, lstm, patches, plan, problem
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -292,7 +292,7 @@ def test_weight_gradient(size: int, models: int) -> None:
     for left in (d[..., :size].contiguous(), d[..., : 2 * size]):  # also rows of a wider tensor, as the GRU's
         expected = exact_gradient(left, x, x0)
         flat = left.flatten(1, 2), x.flatten(1, 2), x0
-        for patch in (None, *gradient.PATCHES):
+        for patch in (None, *patches.PATCHES):
             got = gradient.product(*flat, patch=patch)
             check_gradient(got, expected)
             for _ in range(2):
@@ -300,9 +300,9 @@ def test_weight_gradient(size: int, models: int) -> None:
         check_gradient(problem.weight_gradient(left, x, x0), expected)
 
 
-@pytest.mark.parametrize("patch", gradient.PATCHES, ids=lambda p: f"{p.tall} x {p.wide}")
+@pytest.mark.parametrize("patch", patches.PATCHES, ids=lambda p: f"{p.tall} x {p.wide}{', halves' * p.halves}")
 @pytest.mark.parametrize("kind", ["either sign", "one sign"])
-def test_weight_gradient_over_200_000_rows(kind: str, patch: gradient.Patch) -> None:
+def test_weight_gradient_over_200_000_rows(kind: str, patch: patches.Patch) -> None:
     d, x, x0 = normal(1, 784, 256, 64), normal(1, 784, 256, 64, seed=1), normal(1, 256, 64, seed=2)
     if kind == "one sign":
         d, x, x0 = d.abs(), x.abs(), x0.abs()

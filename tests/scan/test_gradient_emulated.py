@@ -14,7 +14,8 @@ from cuda_emulator import COMPILER, Emulator
 from torch import Tensor
 
 from evenflow.scan.cuda import build, gradient, libraries, problem
-from evenflow.scan.cuda.gradient import PATCHES, PROCESSORS, Kernel, Patch
+from evenflow.scan.cuda.gradient import Kernel
+from evenflow.scan.cuda.patches import PATCHES, PROCESSORS, Patch, choose
 from evenflow.scan.product import summed
 
 # ‖difference‖ / ‖sum‖: three products of TF32 leave about 1e-7, two would leave 1e-4, sums cut off at their full length
@@ -96,7 +97,7 @@ def test_one_step_behind(patch: Patch, batch: int) -> None:
 
 
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.tall} x {p.wide}")
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.tall} x {p.wide}{', halves' * p.halves}")
 def test_the_patches_of_the_plan(patch: Patch) -> None:
     left, right = sides(1, 70, 132, 72)
     first = normal(1, 6, 72, seed=2)
@@ -194,7 +195,7 @@ LEAST_BUSY = 0.85  # of the multiprocessors, over the whole product
 @pytest.mark.parametrize("size", WANTED, ids=str)
 def test_all_multiprocessors_are_at_work(size: tuple[int, int, int, int]) -> None:
     models, rows, left, right = size
-    patch, each = gradient.choose(*size)
+    patch, each = choose(*size)
     down, across = patch.tiles(left, right)
     parts = -(-rows // each)
     blocks = parts * models * down * across
@@ -205,18 +206,18 @@ def test_all_multiprocessors_are_at_work(size: tuple[int, int, int, int]) -> Non
 
 
 def test_a_gpu_with_little_shared_memory_has_patches_too() -> None:
-    assert gradient.choose(1, 39_200, 1024, 1024)[0].memory > 99 * 1024
-    assert gradient.choose(1, 39_200, 1024, 1024, block_bytes=99 * 1024)[0].memory <= 99 * 1024
+    assert choose(1, 39_200, 1024, 1024)[0].memory > 99 * 1024
+    assert choose(1, 39_200, 1024, 1024, block_bytes=99 * 1024)[0].memory <= 99 * 1024
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.tall} x {p.wide}")
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.tall} x {p.wide}{', halves' * p.halves}")
 def test_every_patch_can_be_launched(patch: Patch) -> None:
     assert patch.together * (patch.memory + 1024) <= SHARED_BYTES + 1024
     matrices = patch.tall * patch.wide // (128 * patch.down * patch.across)
     assert 8 * matrices * patch.threads * patch.together < REGISTERS  # two sums of four for each, and room for the rest
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.tall} x {p.wide}")
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda p: f"{p.tall} x {p.wide}{', halves' * p.halves}")
 def test_nvrtc_compiles(patch: Patch) -> None:
     try:
         libraries.nvrtc_version()
