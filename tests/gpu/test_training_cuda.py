@@ -88,6 +88,16 @@ def test_ragged_batches_are_recorded_and_train_as_packed_ones(
         torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
 
 
+@pytest.mark.parametrize("task", ["temporal-order", "multiplication"])
+def test_mixtures_of_shares_in_time(task: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"optimizer": "temporal-simplex", "rate": 1e-2}
+    got = trained("rnn", settings, task)
+    assert [entry is not None for entry in recordings] == [True]
+    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    for one, other in zip(got, trained("rnn", settings, task), strict=True):
+        torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
+
+
 def test_bases_that_move_along_geodesics(recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"bases_rate": 1e-2, "optimizer": "rmsprop", "penalty": "weight_decay(1e-3)"}
     got = trained("factorized", settings)

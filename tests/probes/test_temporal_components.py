@@ -10,7 +10,7 @@ from torch import nn
 
 from evenflow import GRU, LSTM, RNN, ComplexRNN, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel
 from evenflow.probes.local_steps import listen
-from evenflow.probes.temporal_components import alignment, temporal_components
+from evenflow.probes.temporal_components import alignment, hearing, temporal_components
 
 # float64, the same sums in another order.
 SAME = {"atol": 1e-11, "rtol": 1e-9}
@@ -137,6 +137,23 @@ def test_components_add_up_to_the_gradient(kind):
     for p, g, e in zip(model.parameters(), found.gradient, found.combine(torch.ones_like(found.norms)), strict=True):
         torch.testing.assert_close(g, p.grad, **SAME)
         torch.testing.assert_close(e, p.grad, **SAME)
+
+
+@pytest.mark.parametrize("kind", ["plain", "stacked", "gru"])
+def test_padded_sequences_have_the_shares_of_packed_ones(kind):
+    """With readouts at the end of each: past it nothing has a share."""
+    model, lengths = model_of(kind), torch.tensor([5, 2, 4, 3])
+    inputs, targets, loss, _ = batch_for(model, lengths)
+    packed = temporal_components(model, inputs, targets, loss, lengths)
+    with hearing(model) as heard:
+        value = loss(model(inputs, lengths=lengths, padded=True)[0], targets)
+    padded = heard.components(value)
+    assert len(packed.norms) == 5
+    torch.testing.assert_close(padded.norms[:5], packed.norms, **SAME)
+    assert not padded.norms[5:].any()
+    for t in range(5):
+        for one, other in zip(padded.component(t), packed.component(t), strict=True):
+            torch.testing.assert_close(one, other, **SAME)
 
 
 def test_many_steps_are_measured_in_pieces(monkeypatch):

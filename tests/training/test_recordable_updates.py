@@ -13,7 +13,7 @@ from evenflow import tasks
 from evenflow.feedforward import NETWORKS
 from evenflow.tasks import TASKS
 from evenflow.training import captured, fit
-from evenflow.training.methods import GradientMethod
+from evenflow.training.methods import GradientMethod, SimplexMethod
 from evenflow.training.train import build
 
 SYSTEMS = ("lstm", "urnn", "gated-feedback", "full-urnn")
@@ -52,6 +52,22 @@ def test_systems_with_other_states(system: str, small_data: Path, monkeypatch: p
 @pytest.mark.parametrize("network", NETWORKS)
 def test_networks_without_time(network: str, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same_recordable("digits", network, small_data, monkeypatch)
+
+
+@pytest.mark.parametrize("task", ["copy", "temporal-order"])
+def test_mixtures_of_shares_in_time(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> list[torch.Tensor]:
+        made = tasks.make(task, length=20)
+        model = build(made, {"name": "rnn", "hidden_size": 6}, 0)
+        result = fit(model, made, steps=4, device="cpu", progress=False, optimizer="temporal-simplex", batch_size=3)
+        assert result.steps == 4
+        return [p.detach().clone() for p in model.parameters()]
+
+    expected = found()
+    monkeypatch.setattr(captured, "CALLS_BEFORE", NEVER)
+    monkeypatch.setattr(SimplexMethod, "capturable", True)
+    for one, other in zip(found(), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
 
 
 def test_a_recording_that_breaks_off_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch, small_data: Path) -> None:

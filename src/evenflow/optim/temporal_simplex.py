@@ -99,16 +99,25 @@ class TemporalSimplex(torch.optim.Optimizer):
         with hearing(self.model) as self._heard:
             yield
 
-    def backward(self, loss: Tensor) -> None:
-        """Put the direction d where ``loss.backward()`` would put the gradient (nothing is added to what was there)."""
+    def weights(self, steps: int) -> Tensor:
+        """β of the next update, for as many steps."""
+        group = self.param_groups[0]
+        generator = torch.Generator().manual_seed(_mixed(group["seed"], group["updates"]))
+        return simplex_weights(steps, group["draw"], generator)
+
+    def backward(self, loss: Tensor, weights: Tensor | None = None) -> None:
+        """Put the direction d where ``loss.backward()`` would put the gradient (nothing is added to what was there).
+
+        Args:
+            weights: β, one for each step; drawn by default.
+        """
         if self._heard is None:
             raise ValueError("backward needs a loss computed inside `with optimizer.listen():`")
         heard, self._heard = self._heard, None
         group = self.param_groups[0]
         components = heard.components(loss)
         norms = mean_over_processes(components.norms.square()).sqrt()
-        generator = torch.Generator().manual_seed(_mixed(group["seed"], group["updates"]))
-        beta = simplex_weights(len(norms), group["draw"], generator).to(norms)
+        beta = (self.weights(len(norms)) if weights is None else weights).to(norms)
         mixed = components.combine(beta / torch.where(norms < SHORTEST, torch.ones_like(norms), norms))
         mixed, gradient = ([mean_over_processes(g) for g in each] for each in (mixed, components.gradient))
         true, length = norm(gradient), norm(mixed)

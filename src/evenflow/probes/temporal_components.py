@@ -246,7 +246,7 @@ class _Readout(_Part):
             self.states = nn.functional.pad(states, (0, 0, 0, 0, 0, len(d_outputs) - steps))
             self.d_outputs = d_outputs
             return
-        last = torch.full((batch,), steps) if lengths is None else lengths
+        last = torch.full((batch,), steps, device=states.device) if lengths is None else lengths
         at = (last.to(states.device) - 1, torch.arange(batch, device=states.device))
         self.states = torch.zeros_like(states).index_put(at, states[at])
         self.d_outputs = states.new_zeros(steps, *d_outputs.shape).index_put(at, d_outputs)

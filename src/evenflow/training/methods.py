@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FULL = ("32-true", "64-true")  # precisions without autocast
 # Optimisers that step without looking at a number.
-BLIND = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD, GeodesicSGD)
+BLIND = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD, GeodesicSGD, TemporalSimplex)
 INITIAL = "initial_lr"  # a group's rate before the schedule
 
 
@@ -44,6 +44,19 @@ class Method(ABC):
     """One update after the other. What it remembers is its optimiser's state, so that is all there is to save."""
 
     optimizer: torch.optim.Optimizer
+    fabric: Fabric | None = None
+    settings: Settings
+    _share: float | None = None  # of the rates, as they are on the GPU
+
+    @property
+    def capturable(self) -> bool:
+        """Whether an update runs on one GPU without looking at a number, so that it can be recorded."""
+        fabric, members = (
+            self.fabric,
+            self.optimizer.optimizers if isinstance(self.optimizer, Joined) else [self.optimizer],
+        )
+        one_gpu = fabric is not None and fabric.device.type == "cuda" and fabric.world_size == 1
+        return one_gpu and self.settings.precision in FULL and all(isinstance(member, BLIND) for member in members)
 
     @abstractmethod
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
@@ -55,13 +68,25 @@ class Method(ABC):
         """
 
     def schedule(self, share: float) -> None:
-        """Set every learning rate to this share of its own."""
+        """Set every learning rate to this share of its own.
+
+        Where updates are recorded the rates stay where they are and change their value, so that a recording sees it.
+        """
         for group in self.optimizer.param_groups:
-            group["lr"] = group.setdefault(INITIAL, group["lr"]) * share
+            rate = group.setdefault(INITIAL, group["lr"]) * share
+            if not self.capturable:
+                group["lr"] = rate
+            elif not isinstance(group["lr"], Tensor) or group["lr"].device != self.fabric.device:  # type: ignore[union-attr]
+                group["lr"] = torch.tensor(rate, device=self.fabric.device)  # type: ignore[union-attr]
+            elif share != self._share:
+                group["lr"].fill_(rate)
+        self._share = share
 
 
 class GradientMethod(Method):
     """Backward pass, clipping, and a step of Adam, RMSprop or SGD; orthonormal bases move along geodesics."""
+
+    fabric: Fabric
 
     def __init__(self, fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings) -> None:
         self.fabric, self.module, self.model, self.task, self.settings = fabric, module, model, task, settings
@@ -73,27 +98,6 @@ class GradientMethod(Method):
         self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
         # Packed batches are sorted on the host, and no recording can wait for it; but who listens wants no padding.
         self._padded = evaluation.runs_padded(model) and not (self._penalty and self._penalty.listens)
-        self._share: float | None = None  # of the rates, as they are on the GPU
-
-    @property
-    def capturable(self) -> bool:
-        """Whether an update runs on one GPU without looking at a number, so that it can be recorded."""
-        one_gpu = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
-        members = self.optimizer.optimizers if isinstance(self.optimizer, Joined) else (self.optimizer,)
-        return one_gpu and self.settings.precision in FULL and all(isinstance(member, BLIND) for member in members)
-
-    def schedule(self, share: float) -> None:
-        """On a GPU the rates stay where they are and change their value, so that a recording sees it."""
-        if not self.capturable:
-            super().schedule(share)
-            return
-        for group in self.optimizer.param_groups:
-            rate = group.setdefault(INITIAL, group["lr"]) * share
-            if not isinstance(group["lr"], Tensor) or group["lr"].device != self.fabric.device:
-                group["lr"] = torch.tensor(rate, device=self.fabric.device)
-            elif share != self._share:
-                group["lr"].fill_(rate)
-        self._share = share
 
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
         self.schedule(share)
@@ -139,25 +143,40 @@ class GradientMethod(Method):
 class SimplexMethod(Method):
     """A step along a random mixture of the gradient's shares in time, see `optim.TemporalSimplex`."""
 
-    def __init__(self, model: nn.Module, task: Task, settings: Settings) -> None:
-        self.model, self.task = model, task
+    def __init__(self, model: nn.Module, task: Task, settings: Settings, fabric: Fabric | None = None) -> None:
+        self.model, self.task, self.settings, self.fabric = model, task, settings, fabric
         self._simplex = TemporalSimplex(
             cast(SequenceModel, model), settings.rate, psi=settings.psi, seed=derive(settings.seed, "simplex")
         )
         self.optimizer = self._simplex
+        self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
 
-    def direct(self, batch: Batch) -> Tensor:
+    def direct(self, batch: Batch, weights: Tensor | None = None) -> Tensor:
         """Put the direction where the gradient would be; returns the loss."""
         with self._simplex.listen():
-            loss = self.task.loss(evaluation.answer(self.model, batch, padded=False)[0], batch.targets)
-        self._simplex.backward(loss)
+            outputs, _ = evaluation.answer(self.model, batch, padded=self.capturable)
+            loss = self.task.loss(outputs, batch.targets)
+        self._simplex.backward(loss, weights)
         return loss.detach()
 
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
-        loss = self.direct(batch)
+        self.schedule(share)
+        group = self.optimizer.param_groups[0]
+        updates, lengths = group["updates"], () if batch.lengths is None else batch.lengths
+        if self.capturable:
+            weights = self._simplex.weights(len(batch.inputs)).to(batch.inputs.device)
+            found = self._captured((type(batch),), batch.inputs, batch.targets, lengths, weights)
+        else:
+            found = self._work((type(batch),), batch.inputs, batch.targets, lengths, None)
+        group["updates"] = updates + 1  # a recording counts when it is made, and not when it is replayed
+        return found
+
+    def _work(
+        self, kind: tuple[type[Batch]], inputs: Tensor, targets: Tensor, lengths: Any, weights: Tensor | None
+    ) -> Outcome:
+        loss = self.direct(kind[0](inputs, targets, _given(lengths)), weights)
         # The direction has the true gradient's norm.
         norm = gradient_norm(p for group in self.optimizer.param_groups for p in group["params"])
-        self.schedule(share)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return Outcome(loss, norm)
@@ -190,7 +209,7 @@ def _given(part: Any) -> Any:
 def make_method(fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings) -> Method:
     """The method that the settings name."""
     if settings.optimizer == "temporal-simplex":
-        return SimplexMethod(model, task, settings)
+        return SimplexMethod(model, task, settings, fabric)
     if settings.optimizer == "hessian-free":
         return CurvatureMethod(model, task, settings)
     return GradientMethod(fabric, module, model, task, settings)
