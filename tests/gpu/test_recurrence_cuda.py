@@ -26,7 +26,7 @@ CLOSE_SUM = 1e-4
 FEW_AT_A_KINK = 1e-3
 # How far a norm may drift in 784 steps: 1.3e-7 a step, the rounding of a single-precision number.
 NORM_KEPT = 1e-4
-# The weight gradient alone, from the same numbers: three products of TF32 and rounded sums.
+# The weight gradient alone, from the same numbers: three products of eleven bits and rounded sums.
 CLOSE_GRADIENT = 1e-6
 SIZES = (8, 100, 128, 192, 256, 384, 512, 768, 1024)
 GATED_SIZES = (8, 100, 128, 256, 512, 640, 1024)

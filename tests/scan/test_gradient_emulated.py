@@ -135,6 +135,19 @@ def test_numbers_far_apart(patch: Patch, largest: float) -> None:
     assert off(gradient.product(left, right, patch=patch, parts=1), plain(left, right)) < CLOSE
 
 
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("small", [1e-3, 1e-8, 1e-20])
+@ONE
+def test_an_output_of_small_numbers_alone(patch: Patch, small: float) -> None:
+    """Its gradient is as exact as that of others: an optimiser may divide by it."""
+    left, right = sides(1, 100, 16, 8)
+    left[..., 3] *= small
+    right[..., 5] *= small
+    got, exact = gradient.product(left, right, patch=patch, parts=1), plain(left, right)
+    for place in ((0, 3), (0, slice(None), 5)):
+        assert off(got[place].clone(), exact[place]) < CLOSE
+
+
 @pytest.mark.parametrize("order", [1, 2], ids=["falling", "scattered"])
 def test_the_order_of_threads_does_not_matter(order: int, emulated: Emulator) -> None:
     left, right = sides(2, 100, 40, 20)

@@ -10,14 +10,15 @@
    is stored where it belongs; so a lane reads up to four neighbouring outputs at once, and eight neighbouring lanes,
    two by four rows, read from all banks of the memory: rows are 8 or 24 numbers longer than a multiple of 32.
 
-   Numbers are split as in tensor.cuh, both sides rounded, which leaves rests of either sign. The hardware adds up CHAIN
+   Numbers are split into two that TF32 can take, both sides rounded, which leaves rests of either sign. The hardware adds up CHAIN
    rows by itself and cuts off its sums as it goes; what is longer is added outside of it, rounded: in registers up to
    FLUSH rows, and then in memory, by the same thread. In emulation the error is 1e-7 to 3e-7 at 40,000 rows and at
    200,000, for numbers of one sign and of either.
 
-   With HALVES a number is two of them and a power of two, as in halves.cuh, which takes half the products. The largest
-   number of each side has to be known for that. Here the power is shared by all numbers of a side, which may be far apart:
-   x' is the half nearest to x, so that also a number 2^-18 times as large as the largest has 22 bits. */
+   With HALVES a number is two of them and a power of two, as in halves.cuh, which takes half the products. The power is
+   that of all numbers of one output, so the largest of them has to be known. They may be far apart: x' is the half nearest
+   to x, so that also a number 2^-18 times as large as the largest has 22 bits. 16 rows are one matrix, and CHAIN means
+   nothing. */
 
 #define FLUSH 2048
 
@@ -27,7 +28,7 @@ struct Gradient {
     long long right_size, right_row, right_model, first_row, first_model;
     long long models, pitch; /* pitch: from one row of `out` to the next */
     const float *left, *right, *first;
-    const float *left_most, *right_most; /* of each model, with HALVES */
+    const float *left_most, *right_most; /* [model][output], with HALVES */
     float *out; /* [part][model][left_size][pitch] */
 };
 
@@ -118,8 +119,8 @@ DEVICE void split(float first, float second, float &whole, float &rest) {
 
 /* The same in halves, 16 rows at a time: a lane has every fourth of them. */
 template <class P>
-DEVICE void add_piece_in_halves(const float *left, const float *right, float left_up, float right_up,
-                                float (&total)[P::M][P::N][4]) {
+DEVICE void add_piece_in_halves(const float *left, const float *right, const float (&left_up)[2 * P::M],
+                                const float (&right_up)[P::N], float (&total)[P::M][P::N][4]) {
     typedef Neighbours<P::LEFT_PACK> Left;
     typedef Neighbours<P::RIGHT_PACK> Right;
     NO_UNROLL for (int k = 0; k < P::ROWS; k += 16) {
@@ -129,14 +130,14 @@ DEVICE void add_piece_in_halves(const float *left, const float *right, float lef
                 const float *at = left + (k + two * 8) * P::LEFT_ROW + e * 8;
                 const Left x = *(const Left *)at, y = *(const Left *)(at + 4 * P::LEFT_ROW);
                 UNROLL for (int i = 0; i < P::LEFT_PACK; i++)
-                    split(x.value[i] * left_up, y.value[i] * left_up, a[(e + i) / 2][two * 2 + (e + i) % 2],
+                    split(x.value[i] * left_up[e + i], y.value[i] * left_up[e + i], a[(e + i) / 2][two * 2 + (e + i) % 2],
                           a_rest[(e + i) / 2][two * 2 + (e + i) % 2]);
             }
             UNROLL for (int e = 0; e < P::N; e += P::RIGHT_PACK) {
                 const float *at = right + (k + two * 8) * P::RIGHT_ROW + e * 8;
                 const Right x = *(const Right *)at, y = *(const Right *)(at + 4 * P::RIGHT_ROW);
                 UNROLL for (int i = 0; i < P::RIGHT_PACK; i++)
-                    split(x.value[i] * right_up, y.value[i] * right_up, b[e + i][two], b_rest[e + i][two]);
+                    split(x.value[i] * right_up[e + i], y.value[i] * right_up[e + i], b[e + i][two], b_rest[e + i][two]);
             }
         }
         UNROLL for (int m = 0; m < P::M; m++)
@@ -150,24 +151,34 @@ DEVICE void add_piece_in_halves(const float *left, const float *right, float lef
     }
 }
 
-/* The power for a side whose largest number is `most`; where that is none, for numbers as they are. */
-DEVICE Power power_of_side(const float *most) {
-    return power_for(bits_of(*most) < 0x7f800000u ? *most : 16384.0f);
+/* The power for an output whose largest number is known; where that is none, for numbers as they are. */
+DEVICE Power power_of(const float *most, int output, long long outputs) {
+    const float found = output < outputs ? most[output] : 0;
+    return power_for(bits_of(found) < 0x7f800000u ? found : 16384.0f);
 }
+
+/* Which output of the left side a lane has e-th, from its first on. */
+template <class P> DEVICE int left_output(int e) { return e / P::LEFT_PACK * 8 * P::LEFT_PACK + e % P::LEFT_PACK; }
 
 /* Put the sums of this warp where they belong, or add them to what is there. */
 template <class P>
-DEVICE void store(const Gradient &job, float *out, int l, int r, bool again, float scale,
-                  const float (&total)[P::M][P::N][4]) {
+DEVICE void store(const Gradient &job, float *out, int l, int r, bool again, const float *left_most,
+                  const float *right_most, const float (&total)[P::M][P::N][4]) {
     typedef Neighbours<P::RIGHT_PACK> Pack;
     UNROLL for (int e = 0; e < 2 * P::M; e++) {
-        const int row = l + e / P::LEFT_PACK * 8 * P::LEFT_PACK + e % P::LEFT_PACK;
+        const int row = l + left_output<P>(e);
         if (row >= job.left_size) continue;
         UNROLL for (int f = 0; f < P::N; f += P::RIGHT_PACK) UNROLL for (int c = 0; c < 2; c++) {
             const int column = r + f * 8 + c * P::RIGHT_PACK;
             if (column >= job.pitch) continue;
             Pack *at = (Pack *)(out + row * job.pitch + column), sum;
-            UNROLL for (int i = 0; i < P::RIGHT_PACK; i++) sum.value[i] = scale * total[e / 2][f + i][e % 2 * 2 + c];
+            UNROLL for (int i = 0; i < P::RIGHT_PACK; i++) {
+                sum.value[i] = total[e / 2][f + i][e % 2 * 2 + c];
+                if (P::HALVES) { /* one after the other: together the powers may be out of range */
+                    sum.value[i] *= power_of(left_most, row, job.left_size).down;
+                    sum.value[i] *= power_of(right_most, column + i, job.right_size).down;
+                }
+            }
             if (again) {
                 const Pack before = *at;
                 UNROLL for (int i = 0; i < P::RIGHT_PACK; i++) sum.value[i] += before.value[i];
@@ -188,8 +199,13 @@ template <class P> DEVICE void gradient(const Gradient &job) {
     const int pieces = early_pieces + (rows - early + P::ROWS - 1) / P::ROWS;
     const int l = warp / P::ACROSS * 16 * P::M + high * P::LEFT_PACK, r = warp % P::ACROSS * 8 * P::N;
     float *memory = block_memory();
-    Power by_left = {1, 1}, by_right = {1, 1};
-    if (P::HALVES) by_left = power_of_side(job.left_most + model), by_right = power_of_side(job.right_most + model);
+    const float *left_most = job.left_most + model * job.left_size, *right_most = job.right_most + model * job.right_size;
+    float left_up[2 * P::M], right_up[P::N];
+    UNROLL for (int e = 0; P::HALVES && e < 2 * P::M; e++)
+        left_up[e] = power_of(left_most, top + l + left_output<P>(e), job.left_size).up;
+    UNROLL for (int e = 0; P::HALVES && e < P::N; e++)
+        right_up[e] = power_of(right_most, side + r + high * P::RIGHT_PACK + e / P::RIGHT_PACK * 8 * P::RIGHT_PACK + e % P::RIGHT_PACK,
+                               job.right_size).up;
 
     const int left_row = job.left_row, right_row = job.right_row, first_row = job.first_row;
     const float *left = job.left + model * job.left_model + begin * job.left_row + top;
@@ -226,13 +242,10 @@ template <class P> DEVICE void gradient(const Gradient &job) {
             start(k + P::STAGES - 1); /* in its place */
             const int slot = k % P::STAGES * P::STAGE;
             if (P::HALVES)
-                add_piece_in_halves<P>(mine + slot, other + slot, by_left.up, by_right.up, total);
+                add_piece_in_halves<P>(mine + slot, other + slot, left_up, right_up, total);
             else
                 add_piece<P>(mine + slot, other + slot, total);
         }
-        if (P::HALVES) /* one after the other: together they may be out of range */
-            UNROLL for (int m = 0; m < P::M; m++) UNROLL for (int n = 0; n < P::N; n++) UNROLL for (int q = 0; q < 4; q++)
-                total[m][n][q] *= by_left.down;
-        store<P>(job, out, top + l, side + r + 2 * low * P::RIGHT_PACK, before > 0, by_right.down, total);
+        store<P>(job, out, top + l, side + r + 2 * low * P::RIGHT_PACK, before > 0, left_most, right_most, total);
     } while (k < pieces);
 }

@@ -141,9 +141,9 @@ def _readable(x: Tensor) -> Tensor:
 
 
 def _most(*parts: Tensor | None) -> Tensor:
-    """The largest absolute number of each model."""
-    found = [torch.linalg.vector_norm(x, math.inf, (1, 2)) for x in parts if x is not None and x.numel()]
-    return found[0] if len(found) == 1 else torch.stack(found).amax(0)
+    """The largest absolute number of each output of each model."""
+    found = [torch.linalg.vector_norm(x, math.inf, 1) for x in parts if x is not None and x.numel()]
+    return (found[0] if len(found) == 1 else torch.stack(found).amax(0)).contiguous()
 
 
 def _by_4(x: Tensor) -> bool:

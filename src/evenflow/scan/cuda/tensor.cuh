@@ -25,24 +25,28 @@ template <class T> struct Fragments {
     float *spilled;       /* [fragment][thread][4]; with a RING its slots */
     float *far;           /* the same in device memory, with a RING */
     mutable int slot = 0; /* of the ring, where the next fragment arrives */
-    Power power;          /* of this warp's weights */
+    float down[TALL][2];  /* powers of this warp's weights, of outputs g and g + 8 of each matrix */
 
     /* `read` gives weight q of this thread's in matrix i: of output g (even q) or g + 8, at input q / 2 of its four. A
-       few matrices are read at a time, for the sake of registers too. */
+       few matrices are read at a time, for the sake of registers too. First the largest of each output is looked for. */
     template <class Read> DEVICE Fragments(const Seat<T> &seat, float *memory, float *device, Read read) {
         spilled = memory + seat.thread * 4;
         far = device + ((seat.model * T::BLOCKS + seat.rank) * T::FAR * T::THREADS + seat.thread) * 4;
-        float *rest = T::RING ? far : spilled, most = 0;
-        UNROLL_BY_4 for (int i = 0; i < COLUMNS * TALL; i++)
-            UNROLL for (int q = 0; q < 8; q++) most = fmaxf(most, fabsf(read(i, q)));
-        UNROLL for (int mask = 16; mask >= 1; mask /= 2) most = fmaxf(most, shuffle_xor(most, mask));
-        power = power_for(most);
-        const auto make = [&](int i, float (&whole)[4], float (&part)[4]) {
+        float *rest = T::RING ? far : spilled, up[TALL][2] = {};
+        UNROLL_BY_4 for (int n = 0; n < COLUMNS; n++) UNROLL for (int m = 0; m < TALL; m++)
+            UNROLL for (int q = 0; q < 8; q++) up[m][q % 2] = fmaxf(up[m][q % 2], fabsf(read(n * TALL + m, q)));
+        UNROLL for (int m = 0; m < TALL; m++) UNROLL for (int row = 0; row < 2; row++) {
+            UNROLL for (int mask = 1; mask < 4; mask *= 2) /* four lanes have the same output */
+                up[m][row] = fmaxf(up[m][row], shuffle_xor(up[m][row], mask));
+            const Power power = power_for(up[m][row]);
+            up[m][row] = power.up, down[m][row] = power.down;
+        }
+        const auto make = [&](int n, int m, float (&whole)[4], float (&part)[4]) {
             UNROLL for (int q = 0; q < 4; q++) {
-                const int first = q / 2 * 4 + q % 2;
-                const float w[2] = {read(i, first) * power.up, read(i, first + 2) * power.up};
-                const float most_of[2] = {whole_of_weight(w[0]), whole_of_weight(w[1])};
-                whole[q] = halves(most_of[0], most_of[1]), part[q] = halves(w[0] - most_of[0], w[1] - most_of[1]);
+                const int i = n * TALL + m, first = q / 2 * 4 + q % 2;
+                const float w[2] = {read(i, first) * up[m][q % 2], read(i, first + 2) * up[m][q % 2]};
+                const float most[2] = {whole_of_weight(w[0]), whole_of_weight(w[1])};
+                whole[q] = halves(most[0], most[1]), part[q] = halves(w[0] - most[0], w[1] - most[1]);
             }
         };
         const auto put = [&](int f, const float (&w)[4]) {
@@ -50,7 +54,7 @@ template <class T> struct Fragments {
         };
         UNROLL for (int i = 0; i < WHOLE * TALL; i++) if (always(i / 4)) {
             float w[2][4];
-            make(i, w[0], w[1]);
+            make(i / TALL, i % TALL, w[0], w[1]);
             UNROLL for (int part = 0; part < 2; part++) {
                 const int f = i * 2 + part;
                 if (f < T::HELD)
@@ -59,10 +63,10 @@ template <class T> struct Fragments {
                     put(f, w[part]);
             }
         }
-        UNROLL_BY_4 for (int i = WHOLE * TALL; i < COLUMNS * TALL; i++) {
+        NO_UNROLL for (int n = WHOLE; n < COLUMNS; n++) UNROLL for (int m = 0; m < TALL; m++) {
             float w[2][4];
-            make(i, w[0], w[1]);
-            put(i * 2, w[0]), put(i * 2 + 1, w[1]);
+            make(n, m, w[0], w[1]);
+            put((n * TALL + m) * 2, w[0]), put((n * TALL + m) * 2 + 1, w[1]);
         }
         /* Clusters of one model write the same numbers to the same place, and each thread reads its own. */
         if (T::RING) memory_fence();
@@ -146,7 +150,7 @@ template <class T> struct Fragments {
             }
         }
         UNROLL for (int m = 0; m < TALL; m++) UNROLL for (int r = 0; r < WIDE; r++) UNROLL for (int q = 0; q < 4; q++)
-            total[m][r][q] *= power.down;
+            total[m][r][q] *= down[m][q / 2];
     }
 
     template <bool WHOLLY> DEVICE void fetch(Column &to, const float *state, const float *powers, int n) const {
