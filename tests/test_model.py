@@ -52,6 +52,23 @@ def test_vocabulary_embeds_whole_numbers():
     }
 
 
+class Both(nn.Module):
+    """A layer of one's own that runs both ways and does not say so."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.input_size, self.hidden_size = nn.GRU(3, 4, bidirectional=True), 3, 8
+
+    def forward(self, x, state=None):
+        return self.inner(x, state)
+
+
+def test_a_layer_that_does_not_say_that_it_runs_one_way_is_packed():
+    model, x, lengths = SequenceModel(Both(), 2), torch.randn(7, 4, 3), torch.tensor([2, 7, 5, 1])
+    packed, asked = (model(x, lengths=lengths, padded=way)[0] for way in (False, True))
+    assert torch.equal(packed, asked)
+
+
 def test_an_embedding_that_starts_small():
     model = SequenceModel(RNN(30, 8), 10, readout="every", vocabulary=50, embedding_range=0.1)
     found = model.embedding.weight.abs()

@@ -72,6 +72,8 @@ class SequenceModel(nn.Module):
                 nn.init.uniform_(start, *_around_zero(embedding_range), generator=generator)
             self.embedding = nn.Embedding.from_pretrained(start, freeze=False).to(like)
         self.layer = layer
+        # Whether what comes later changes nothing before it; of a layer that does not say so it is not assumed.
+        self.one_way = getattr(layer, "bidirectional", None) is False
         width = _size(layer, "hidden_size") * (2 if getattr(layer, "bidirectional", False) else 1)
         self.output = nn.Linear(width, output_size)
         nn.init.xavier_uniform_(self.output.weight, generator=generator)
@@ -89,7 +91,7 @@ class SequenceModel(nn.Module):
                 state.
             padded: with lengths, run every sequence to the end of the batch, where the layer runs one way. Then nothing
                 looks at the lengths, and a GPU need not wait; but outputs beyond the end and the final state are those
-                of the padding.
+                of the padding, and states that grow without end may become infinite there, and the gradient a NaN.
         """
         x = inputs
         if self.embedding is not None:
@@ -117,11 +119,6 @@ class SequenceModel(nn.Module):
             return h[-1]
         ends = (lengths.to(h.device) - 1).view(1, -1, 1)
         return h.gather(0, ends.expand(1, -1, h.shape[-1]))[0]
-
-    @property
-    def one_way(self) -> bool:
-        """Whether what comes later changes nothing before it."""
-        return not getattr(self.layer, "bidirectional", False)
 
     def parameter_counts(self) -> dict[str, int]:
         """Trained numbers by part: embedding, layer, output and their total."""

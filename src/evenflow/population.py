@@ -62,6 +62,7 @@ class Population(nn.Module):
         skeleton = copy.deepcopy(models[0])
         for weight in self._mapped:
             detach(skeleton.get_submodule(weight.path), weight.name)
+        skeleton.one_way = True  # as `_check` demands
         # Not a submodule: its own numbers are never used.
         self._skeleton = (skeleton,)
         # Looked at once, since on a GPU looking means waiting.

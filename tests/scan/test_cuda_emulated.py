@@ -22,8 +22,8 @@ from evenflow.scan.cuda.plan import Tile
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}  # single precision, sums of at most 64 products in another order
-# Drift of a norm in 100 steps: single precision's is 1e-8; with the half nearest to each number, of whose products' sums
-# the hardware has to cut off bits, it is 4e-6.
+# Drift of a norm in 100 steps: single precision's is 1e-8; with the half nearest to each number, whose products make
+# sums that the hardware has to cut off, it is 4e-6.
 NORM_KEPT = 1e-6
 # ‖difference‖ / ‖result‖ of one product: single precision's is 1e-7, and two of the three products would leave 1e-4.
 PRODUCT = 3e-7

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from lightning_fabric import Fabric
 from made_data import small_options
+from torch import nn
 
-from evenflow import tasks
+from evenflow import SequenceModel, create, tasks
 from evenflow.feedforward import NETWORKS
-from evenflow.tasks import TASKS
-from evenflow.training import captured, fit
+from evenflow.tasks import TASKS, Batch, ragged
+from evenflow.training import captured, evaluation, fit
 from evenflow.training.methods import GradientMethod, SimplexMethod
 from evenflow.training.train import build
 
@@ -42,6 +44,45 @@ def same_recordable(task: str, system: str, data: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task(task: str, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     same_recordable(task, "rnn", small_data, monkeypatch)
+
+
+@pytest.mark.parametrize("task", ["multiplication", "music", "ptb-characters"])
+def test_ragged_batches_that_run_padded(task: str, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, longer than their longest sequence."""
+    expected = trained(task, "rnn", small_data)
+    answer = evaluation.answer
+
+    def padded(model: nn.Module, batch: Batch, state: Any = None, way: bool | None = None) -> tuple[torch.Tensor, Any]:
+        assert batch.lengths is not None
+        assert evaluation.runs_padded(model)
+        return answer(model, batch, state, True)
+
+    monkeypatch.setattr(evaluation, "answer", padded)
+    monkeypatch.setattr(ragged.Ragged, "padded", longer(ragged.Ragged.padded))
+    for one, other in zip(trained(task, "rnn", small_data), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
+
+
+def longer(pad: Any) -> Any:
+    def padded(self: ragged.Ragged, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, lengths = pad(self, rows)
+        return torch.cat([values, values[-1:], values[-1:]]), lengths
+
+    return padded
+
+
+def test_models_that_run_padded() -> None:
+    layer = create("rnn", 2, 3)
+    plain = SequenceModel(layer, 1)
+
+    class Own(SequenceModel):
+        def forward(self, inputs: torch.Tensor, state: Any = None, lengths: Any = None) -> Any:  # type: ignore[override]
+            return super().forward(inputs, state, lengths)
+
+    assert evaluation.runs_padded(plain)
+    assert evaluation.runs_padded(Fabric(accelerator="cpu").setup_module(plain))
+    for other in (Own(layer, 1), SequenceModel(create("rnn", 2, 3, bidirectional=True), 1), nn.Linear(2, 1)):
+        assert not evaluation.runs_padded(other)
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

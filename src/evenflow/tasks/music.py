@@ -29,7 +29,8 @@ SOLVED = {"jsb-chorales": 8.71, "musedata": 8.13, "nottingham": 4.46, "piano-mid
 class Music(FileData):
     """A piano roll, 88 notes on or off a step; after each step, which notes sound at the next?
 
-    Pieces have different lengths and are padded to the longest of their batch; what is padded is not asked for. Loss
+    Pieces have different lengths and are padded to the longest of their batch, on a GPU to one of a few lengths; what is
+    padded is not asked for. Loss
     and metric: the cross entropy of a step, summed over its 88 notes, in nats per step; without memory it is that of
     the shares of the notes. As good as a plain recurrent network of Boulanger-Lewandowski et al. counts as solved.
 
@@ -78,6 +79,7 @@ class Music(FileData):
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         asked = targets >= 0
+        outputs = torch.where(asked, outputs, 0)  # what is not asked for may be anything
         summed = F.binary_cross_entropy_with_logits(outputs, targets.clamp(min=0), asked.to(outputs), reduction="sum")
         return summed * NOTES / asked.sum()
 

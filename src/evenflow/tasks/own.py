@@ -103,7 +103,7 @@ class OwnData(DataSet):
         if self._classes():
             return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PADDING)
         asked = ~targets.isnan()
-        return ((outputs - targets.nan_to_num()) * asked).square().sum() / asked.sum()
+        return torch.where(asked, outputs - targets.nan_to_num(), 0).square().sum() / asked.sum()
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if not self._classes():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +28,8 @@ def answer(model: nn.Module, batch: Batch, state: Any = None, padded: bool | Non
 
 def runs_padded(model: nn.Module) -> bool:
     """Whether a model, or the one that Fabric has wrapped, can run ragged batches padded."""
-    inner = getattr(model, "module", model)
-    return isinstance(inner, SequenceModel) and inner.one_way
+    inner = cast(nn.Module, model.module) if type(model).__name__ == "_FabricModule" else model
+    return isinstance(inner, SequenceModel) and type(inner).forward is SequenceModel.forward and inner.one_way
 
 
 @torch.no_grad()
