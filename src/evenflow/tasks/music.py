@@ -29,10 +29,10 @@ SOLVED = {"jsb-chorales": 8.71, "musedata": 8.13, "nottingham": 4.46, "piano-mid
 class Music(FileData):
     """A piano roll, 88 notes on or off a step; after each step, which notes sound at the next?
 
-    Pieces have different lengths and are padded to the longest of their batch, on a GPU to one of a few lengths; what is
-    padded is not asked for. Loss
-    and metric: the cross entropy of a step, summed over its 88 notes, in nats per step; without memory it is that of
-    the shares of the notes. As good as a plain recurrent network of Boulanger-Lewandowski et al. counts as solved.
+    Pieces have different lengths and are padded to the longest of their batch, on a GPU to one of a few lengths; what
+    is padded is not asked for. Loss and metric: the cross entropy of a step, summed over its 88 notes, in nats per
+    step; without memory it is that of the shares of the notes. As good as a plain recurrent network of
+    Boulanger-Lewandowski et al. counts as solved.
 
     Shapes:
         inputs and targets ``(T, B, 88)``, targets -1 past the end; lengths ``(B,)``.
