@@ -39,6 +39,7 @@ SHARED = (
     "tile.cuh",
     "halves.cuh",
     "exchange.cuh",
+    "fragments.cuh",
     "tensor.cuh",
     "scatter.cuh",
     "activation.cuh",
