@@ -47,11 +47,11 @@ CANDIDATES = (
     *PATCHES[:3],
     HALVES,
     replace(HALVES, down=4, across=4),
-    replace(HALVES, stages=3),
+    replace(HALVES, stages=4),
     replace(LARGE, down=4, across=4),  # twice the warps, half the registers
     replace(LARGE, chain=32),
     replace(LARGE, rows=16, stages=6),
-    replace(LARGE, stages=3),
+    replace(LARGE, stages=4),
     replace(PATCHES[1], down=2, across=4),
     replace(PATCHES[1], chain=32),
 )

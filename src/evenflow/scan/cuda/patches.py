@@ -60,11 +60,11 @@ class Patch:
 # Cycles by count: 6.5 for a product of 16 x 8 x 8 on one of four tensor cores, three of these each, and for smaller
 # patches what they read more often: 20 bytes of the L2 cache a cycle, 16 of device memory.
 PATCHES = (
-    Patch(128, 128, 2, 4, 78),
+    Patch(128, 128, 2, 4, 78, stages=3),
     Patch(128, 64, 4, 2, 42, together=2),
     Patch(64, 64, 2, 2, 26, together=3, stages=3),
     Patch(128, 16, 8, 1, 36, together=2),
-    Patch(128, 128, 2, 4, 42, halves=True),
+    Patch(128, 128, 2, 4, 42, stages=3, halves=True),
 )
 
 
