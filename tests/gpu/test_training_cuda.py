@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from typing import Any
 
@@ -85,6 +86,33 @@ def test_ragged_batches_are_recorded_and_train_as_packed_ones(
     monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
     monkeypatch.setattr(evaluation, "runs_padded", lambda _: False)
     for one, other in zip(got, trained(system, {}, "multiplication"), strict=True):
+        torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
+
+
+def test_ragged_sequences_of_a_file_read_at_every_step(
+    tmp_path: Any, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of a data set are padded to one of a few lengths, and each of these is recorded."""
+    lines, draw = ["id,a,b"], random.Random(0)
+    for number in range(60):
+        lines += [f"{number},{draw.gauss(0, 1)},{draw.gauss(0, 1)}" for _ in range(draw.randint(4, 40))]
+    path = tmp_path / "walks.csv"
+    path.write_text("\n".join(lines))
+
+    def found() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        task = tasks.CsvData(str(path), kind="next")
+        assert task.readout == "every"
+        model = SequenceModel(create("sgornn", task.input_size, 16), task.output_size, readout="every")
+        fit(model, task, steps=40, batch_size=3, device="cuda", progress=False)
+        return [p.detach() for p in model.parameters()]
+
+    got = found()
+    assert 0 < len(recordings) <= captured.MOST
+    assert None not in recordings
+    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    monkeypatch.setattr(evaluation, "runs_padded", lambda _: False)
+    for one, other in zip(got, found(), strict=True):
         torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
 
 
