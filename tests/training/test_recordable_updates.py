@@ -75,10 +75,6 @@ def test_models_that_run_padded() -> None:
     layer = create("rnn", 2, 3)
     plain = SequenceModel(layer, 1)
 
-    class Own(SequenceModel):
-        def forward(self, inputs: torch.Tensor, state: Any = None, lengths: Any = None) -> Any:  # type: ignore[override]
-            return super().forward(inputs, state, lengths)
-
     assert evaluation.runs_padded(plain)
     assert evaluation.runs_padded(Fabric(accelerator="cpu").setup_module(plain))
     for other in (Own(layer, 1), SequenceModel(create("rnn", 2, 3, bidirectional=True), 1), nn.Linear(2, 1)):
@@ -107,6 +103,30 @@ def test_mixtures_of_shares_in_time(task: str, monkeypatch: pytest.MonkeyPatch) 
     expected = found()
     monkeypatch.setattr(captured, "CALLS_BEFORE", NEVER)
     monkeypatch.setattr(SimplexMethod, "capturable", True)
+    for one, other in zip(found(), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
+
+
+class Own(SequenceModel):
+    """A model with a way of its own, which knows nothing of padding."""
+
+    def forward(self, inputs: torch.Tensor, state: Any = None, lengths: Any = None) -> Any:  # type: ignore[override]
+        return super().forward(inputs, state, lengths)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "temporal-simplex"])
+def test_ragged_batches_of_a_model_of_ones_own_are_packed(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        task = tasks.make("multiplication", length=20)
+        model = Own(create("rnn", task.input_size, 6), task.output_size)
+        fit(model, task, steps=3, device="cpu", progress=False, optimizer=optimizer, batch_size=3)
+        return [p.detach().clone() for p in model.parameters()]
+
+    expected = found()
+    monkeypatch.setattr(captured, "CALLS_BEFORE", NEVER)
+    for method in (GradientMethod, SimplexMethod):
+        monkeypatch.setattr(method, "capturable", True)
     for one, other in zip(found(), expected, strict=True):
         torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
 

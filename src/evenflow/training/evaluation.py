@@ -28,6 +28,7 @@ def answer(model: nn.Module, batch: Batch, state: Any = None, padded: bool | Non
 
 def runs_padded(model: nn.Module) -> bool:
     """Whether a model, or the one that Fabric has wrapped, can run ragged batches padded."""
+    # By its name: to import it would load all of Fabric.
     inner = cast(nn.Module, model.module) if type(model).__name__ == "_FabricModule" else model
     return isinstance(inner, SequenceModel) and type(inner).forward is SequenceModel.forward and inner.one_way
 

@@ -46,6 +46,9 @@ class Method(ABC):
     optimizer: torch.optim.Optimizer
     fabric: Fabric | None = None
     settings: Settings
+    _padded = (
+        False  # whether ragged batches run padded: packed ones are sorted on the host, which no recording waits for
+    )
     _share: float | None = None  # of the rates, as they are on the GPU
 
     @property
@@ -57,6 +60,10 @@ class Method(ABC):
         )
         one_gpu = fabric is not None and fabric.device.type == "cuda" and fabric.world_size == 1
         return one_gpu and self.settings.precision in FULL and all(isinstance(member, BLIND) for member in members)
+
+    def records(self, batch: Batch) -> bool:
+        """Whether the update on this batch can be recorded."""
+        return self.capturable and (batch.lengths is None or self._padded)
 
     @abstractmethod
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
@@ -96,12 +103,12 @@ class GradientMethod(Method):
         self._clipped = in_scope(model, settings.clip_scope)
         self._penalty = None if settings.penalty is None else penalties.make(settings.penalty)
         self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
-        # Packed batches are sorted on the host, and no recording can wait for it; but who listens wants no padding.
-        self._padded = evaluation.runs_padded(model) and not (self._penalty and self._penalty.listens)
+        # Who listens wants no padding.
+        self._padded = evaluation.runs_padded(model) and not (self._penalty is not None and self._penalty.listens)
 
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
         self.schedule(share)
-        if not self.capturable or (batch.lengths is not None and not self._padded):
+        if not self.records(batch):
             return self._update(batch, state)
         start = state if batch.carried and state is not None else ()
         lengths = () if batch.lengths is None else batch.lengths
@@ -148,13 +155,13 @@ class SimplexMethod(Method):
         self._simplex = TemporalSimplex(
             cast(SequenceModel, model), settings.rate, psi=settings.psi, seed=derive(settings.seed, "simplex")
         )
-        self.optimizer = self._simplex
+        self.optimizer, self._padded = self._simplex, evaluation.runs_padded(model)
         self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
 
     def direct(self, batch: Batch, weights: Tensor | None = None) -> Tensor:
-        """Put the direction where the gradient would be; returns the loss."""
+        """Put the direction where the gradient would be; returns the loss. With weights batches run padded."""
         with self._simplex.listen():
-            outputs, _ = evaluation.answer(self.model, batch, padded=self.capturable)
+            outputs, _ = evaluation.answer(self.model, batch, padded=weights is not None)
             loss = self.task.loss(outputs, batch.targets)
         self._simplex.backward(loss, weights)
         return loss.detach()
@@ -163,7 +170,7 @@ class SimplexMethod(Method):
         self.schedule(share)
         group = self.optimizer.param_groups[0]
         updates, lengths = group["updates"], () if batch.lengths is None else batch.lengths
-        if self.capturable:
+        if self.records(batch):
             weights = self._simplex.weights(len(batch.inputs)).to(batch.inputs.device)
             found = self._captured((type(batch),), batch.inputs, batch.targets, lengths, weights)
         else:

@@ -81,9 +81,7 @@ template <class T> struct Fragments {
         return found;
     }
 
-    struct alignas(8) Pair {
-        float value[2];
-    };
+    typedef Abreast<float, 2> Pair;
 
     /* 16 inputs on their way: a lane's four of each row, and the powers of the two rows whose sums it holds. */
     struct Inputs {

@@ -54,13 +54,9 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {
         UNROLL for (int gate = 0; gate < T::OUT; gate++) {
             UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][gate] = 0;
             UNROLL for (int warp = 0; warp < WARPS; warp++) {
-                const Pack got = *(const Pack *)(all + warp * T::ROWS * T::TRACK + gate * T::UNITS);
+                const auto got = *(const Abreast<float, T::ITEMS> *)(all + warp * T::ROWS * T::TRACK + gate * T::UNITS);
                 UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][gate] += got.value[q];
             }
         }
     }
-
-    struct alignas(4 * T::ITEMS) Pack {
-        float value[T::ITEMS];
-    };
 };
