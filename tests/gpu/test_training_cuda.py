@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 from evenflow import SequenceModel, create, fit, tasks  # noqa: E402
 from evenflow.training import train_population  # noqa: E402
+from evenflow.training.launch import products  # noqa: E402
 from evenflow.training.loop import Loop  # noqa: E402
 from evenflow.training.train import build  # noqa: E402
 
@@ -51,6 +52,7 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": "sgd", "rate": 1e-2, "momentum": 0.9, "nesterov": True},
     "rate in steps": {"optimizer": "adam", "schedule": "step", "decay": 0.5, "decay_every": 15},
     "double precision": {"optimizer": "adam", "precision": "64-true"},
+    "short products": {"optimizer": "adam", "precision": "tf32"},
 }
 
 
@@ -133,6 +135,25 @@ def test_bases_that_move_along_geodesics(recordings: list[Any], monkeypatch: pyt
     monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
     for one, other in zip(got, trained("factorized", settings), strict=True):
         torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
+
+
+@pytest.mark.parametrize("system", ["urnn", "ornn", "spectral", "factorized"])
+def test_tf32_shortens_the_readout_and_neither_states_nor_maps(system: str) -> None:
+    torch.manual_seed(0)
+    model = SequenceModel(create(system, 3, 64), 500, readout="every").cuda()
+    x = torch.randn(20, 50, 3, device="cuda")
+    found = []
+    for precision in ("32-true", "tf32"):
+        with products(precision):
+            states, _ = model.layer(x)
+            outputs = model.read(states)
+            found.append((states, outputs, model.layer.weight_hh_l0))
+    (states, outputs, matrix), (short_states, short_outputs, short_matrix) = found
+    off = ((short_outputs - outputs).norm() / outputs.norm()).item()
+    assert 1e-5 < off < 1e-3, "ten bits of mantissa"
+    assert torch.equal(short_matrix, matrix)
+    # The layer's inputs are multiplied by torch as well, so that states begin with ten bits and lose no more later.
+    torch.testing.assert_close(short_states, states, rtol=2e-3, atol=2e-3)
 
 
 def configs(system: str, count: int, **training: Any) -> list[dict[str, Any]]:

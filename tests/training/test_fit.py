@@ -210,6 +210,33 @@ def test_precisions(precision, tmp_path):
     assert {t.dtype for t in Run(tmp_path / "run").weights().values()} == {wanted}
 
 
+class Watching(Adding):
+    """Adding that notes how a GPU would multiply during each loss."""
+
+    def loss(self, outputs, targets):
+        self.seen.append(torch.backends.cuda.matmul.fp32_precision)
+        return super().loss(outputs, targets)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "tf32"])
+def test_tf32_is_allowed_for_the_run_alone(precision):
+    task, before = Watching(length=8), torch.backends.cuda.matmul.fp32_precision
+    object.__setattr__(task, "seen", [])
+    model = model_for(name="urnn")
+    fit(model, task, precision=precision, **QUICK)
+    wanted = "tf32" if precision == "tf32" else before
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert set(task.seen[2:]) == {wanted}, "but for the rehearsal before it"
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+def test_tf32_is_put_back_after_a_run_that_failed():
+    before = torch.backends.cuda.matmul.fp32_precision
+    with pytest.raises(NonFiniteLoss):
+        fit(model_for(), Exploding(at=3), precision="tf32", **QUICK)
+    assert torch.backends.cuda.matmul.fp32_precision == before
+
+
 class Exploding(Adding):
     """Adding, until the loss becomes nan at the given update."""
 

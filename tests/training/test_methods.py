@@ -144,6 +144,7 @@ def test_the_schedule_reaches_every_group():
         ({"optimizer": "temporal-simplex"}, "factorized", "TemporalSimplex would move the bases"),
         ({"optimizer": "hessian-free"}, "factorized", "HessianFree would move the bases"),
         ({"optimizer": "hessian-free", "precision": "bf16-mixed"}, "rnn", "optimizer hessian-free needs precision"),
+        ({"optimizer": "hessian-free", "precision": "tf32"}, "rnn", "optimizer hessian-free needs precision"),
         ({"penalty": "norm_preserving"}, "lstm", r".*"),
         ({"bases_rate": 0.1}, "rnn", "bases_rate goes with a factorized map"),
     ],

@@ -71,7 +71,7 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
         ),
         ({"schedule": "cosine"}, "schedule must be one of constant, linear, exponential, step, got 'cosine'"),
         ({"clip_scope": "none"}, "clip_scope must be one of all, recurrent, each, got 'none'"),
-        ({"precision": "8"}, "precision must be one of 32-true, 64-true, bf16-mixed, bf16-true, got '8'"),
+        ({"precision": "8"}, "precision must be one of 32-true, tf32, 64-true, bf16-mixed, bf16-true, got '8'"),
         ({"device": "tpu"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'"),
         ({"device": "cuda:x"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'cuda:x'"),
         ({"device": "cpu:1"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'cpu:1'"),

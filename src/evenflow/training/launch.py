@@ -6,6 +6,8 @@ import atexit
 import gc
 import inspect
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +31,10 @@ def launch(settings: Settings) -> Fabric:
     from lightning_fabric.strategies import DDPStrategy
 
     kind, _, index = settings.device.partition(":")
-    options: dict[str, Any] = {"accelerator": kind, "precision": settings.precision}
+    options: dict[str, Any] = {
+        "accelerator": kind,
+        "precision": "32-true" if settings.precision == "tf32" else settings.precision,
+    }
     if all(name in os.environ for name in TORCHRUN) and int(os.environ["WORLD_SIZE"]) > 1:
         if index:
             raise ValueError(f"device must not name one GPU under torchrun, got {settings.device!r}")
@@ -44,6 +49,25 @@ def launch(settings: Settings) -> Fabric:
         atexit.unregister(leave)
         atexit.register(leave)
     return fabric
+
+
+@contextmanager
+def products(precision: str) -> Iterator[None]:
+    """With ``"tf32"``, products of float32 matrices on a GPU's tensor cores; the setting is put back after.
+
+    Ten bits of mantissa instead of 23, for what an embedding or another wide input brings in and for the readout, where
+    thousands of words make it most of the work. The kernels that run states do not look at the setting, and maps and
+    geodesic steps put it off for themselves, so that orthogonal matrices stay so.
+    """
+    backend = torch.backends.cuda.matmul
+    before = backend.fp32_precision
+    if precision == "tf32":
+        backend.fp32_precision = "tf32"
+    try:
+        yield
+    finally:
+        if backend.fp32_precision != before:
+            backend.fp32_precision = before
 
 
 def _without_broadcasts() -> dict[str, bool]:

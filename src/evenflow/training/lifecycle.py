@@ -15,6 +15,7 @@ from torch import nn
 from evenflow.tasks import Task
 
 from . import checkpoint, metrics
+from .launch import products
 from .loop import Loop
 from .result import Result
 from .run_folder import Run, RunWriter
@@ -42,7 +43,8 @@ def begun(
         loop = Loop(fabric, model, task, settings.for_task(task, fabric.world_size), writer)
         if folder is not None and resume:
             _restore(loop, Path(folder))
-        yield loop
+        with products(settings.precision):
+            yield loop
     finally:
         if writer is not None:
             writer.close()

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from .settings import Settings
 
-FULL = ("32-true", "64-true")  # precisions without autocast
+FULL = ("32-true", "64-true")  # precisions of which every product keeps all bits
+PLAIN = (*FULL, "tf32")  # those without autocast
 # Optimisers that step without looking at a number.
 BLIND = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD, GeodesicSGD, TemporalSimplex)
 INITIAL = "initial_lr"  # a group's rate before the schedule
@@ -59,7 +60,7 @@ class Method(ABC):
             self.optimizer.optimizers if isinstance(self.optimizer, Joined) else [self.optimizer],
         )
         one_gpu = fabric is not None and fabric.device.type == "cuda" and fabric.world_size == 1
-        return one_gpu and self.settings.precision in FULL and all(isinstance(member, BLIND) for member in members)
+        return one_gpu and self.settings.precision in PLAIN and all(isinstance(member, BLIND) for member in members)
 
     def records(self, batch: Batch) -> bool:
         """Whether the update on this batch can be recorded."""

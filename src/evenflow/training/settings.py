@@ -16,7 +16,7 @@ from .clipping import SCOPES
 from .optimizers import BASES, OPTIMIZERS
 from .schedules import SCHEDULES
 
-PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
+PRECISIONS = ("32-true", "tf32", "64-true", "bf16-mixed", "bf16-true")
 VALIDATION_BATCHES = 10
 OWN_METHODS = ("temporal-simplex", "hessian-free")
 DEVICES = ("auto", "cpu", "cuda", "mps")
@@ -71,7 +71,9 @@ class Settings:
     checkpoint_every: int = option(1000, "updates between two checkpoints")
     seed: int = option(0, "the number all random draws derive from")
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps")
-    precision: str = option("32-true", "32-true, 64-true, bf16-mixed or bf16-true")
+    precision: str = option(
+        "32-true", "32-true, tf32 (inputs and readout by a GPU's TF32), 64-true, bf16-mixed or bf16-true"
+    )
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "decay_every", "log_every", "validate_every"):
