@@ -197,7 +197,7 @@ class _Steps(_Part):
         run = self.run
         weights = {name: w.detach() for name, w in run.weights().items()}
         first = torch.zeros_like(self.d_states[:, 0, 0])
-        first[0] = 1
+        first[:1] = 1  # and not first[0], which brings a number from the host to a GPU: no recording waits for it
 
         def share(weights: Weights, x: Tensor, previous: Tensor, d: Tensor, first: Tensor) -> Tensor:
             if run.starts_learned:  # the initial state is used at the first step alone
