@@ -94,6 +94,17 @@ def test_dropout_of_inputs_and_of_what_the_readout_sees(readout):
     torch.testing.assert_close(seen["x"][kept], 2 * x[kept])
 
 
+@pytest.mark.parametrize("readout", ["last", "every"])
+def test_dropout_of_the_scores(readout):
+    x = torch.randn(4, 50, 3)
+    model = SequenceModel(RNN(3, 8), 20, readout=readout, score_dropout=0.2)
+    plain = model.eval()(x)[0]
+    scores = model.train()(x)[0]
+    kept = scores != 0
+    assert abs((~kept).float().mean() - 0.2) < 0.05
+    torch.testing.assert_close(scores[kept], plain[kept] / 0.8)
+
+
 def test_a_reservoir_with_a_trained_readout():
     model = SequenceModel(EchoState(3, 20), 2, readout="every")
     outputs, _ = model(torch.randn(6, 4, 3))
@@ -124,6 +135,7 @@ def test_dtype_follows_the_layer():
             lambda: SequenceModel(RNN(2, 4), 1, output_dropout=1.0),
             "output_dropout must be at least 0 and below 1, got 1.0",
         ),
+        (lambda: SequenceModel(RNN(2, 4), 1, score_dropout=-1), "score_dropout must be at least 0 and below 1, got -1"),
     ],
 )
 def test_bad_input(call, words):

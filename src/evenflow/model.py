@@ -31,6 +31,7 @@ class SequenceModel(nn.Module):
             off with a small one, 0.1 for instance: each has hundreds of numbers, of which rare ones hardly ever move.
         input_dropout, output_dropout: share of the layer's inputs (of the embedding, if there is one) and of the states
             that the readout sees which training sets to zero; at least 0 and below 1.
+        score_dropout: the same of the outputs themselves, as one document has it (uRNN, 3).
 
     Starting value: readout Glorot uniform with bias zero, embedding N(0, 1) or as `embedding_range` says.
 
@@ -50,12 +51,14 @@ class SequenceModel(nn.Module):
         embedding_range: float | None = None,
         input_dropout: float = 0.0,
         output_dropout: float = 0.0,
+        score_dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         one_of("readout", readout, READOUTS)
         self.drop_input = _dropout("input_dropout", input_dropout)
         self.drop_output = _dropout("output_dropout", output_dropout)
+        self.drop_scores = _dropout("score_dropout", score_dropout)
         whole_number("output_size", output_size, 1)
         if vocabulary is not None:
             whole_number("vocabulary", vocabulary, 1)
@@ -112,7 +115,7 @@ class SequenceModel(nn.Module):
         """The readout of states, which may be stored in half precision."""
         if getattr(self.layer, "storage", None) is not None:
             seen = seen.to(next(self.layer.parameters()).dtype)
-        return self.output(self.drop_output(seen))
+        return self.drop_scores(self.output(self.drop_output(seen)))
 
     def _last(self, h: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:

@@ -227,8 +227,16 @@ def test_listening_may_be_nested():
             SequenceModel(GatedFeedbackRNN(INPUT, HIDDEN), OUTPUT),
             "temporal_components needs a recurrent layer of evenflow other than gated feedback, got none that ran",
         ),
+        (
+            SequenceModel(RNN(INPUT, HIDDEN), OUTPUT, output_dropout=0.5),
+            "temporal components need a model without output_dropout, or model.eval(), got 0.5",
+        ),
+        (
+            SequenceModel(RNN(INPUT, HIDDEN), OUTPUT, score_dropout=0.2),
+            "temporal components need a model without score_dropout, or model.eval(), got 0.2",
+        ),
     ],
-    ids=["no-sequence-model", "lstm", "bidirectional", "torch", "gated-feedback"],
+    ids=["no-sequence-model", "lstm", "bidirectional", "torch", "gated-feedback", "states dropped", "scores dropped"],
 )
 def test_refused(model, sentence):
     with pytest.raises(ValueError) as error:

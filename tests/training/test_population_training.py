@@ -76,7 +76,7 @@ def test_margins_and_a_penalty_side_by_side():
 
 
 def test_dropout_differs_between_the_models_and_stops_for_validation():
-    drops = {"input_dropout": 0.5, "output_dropout": 0.5}
+    drops = {"input_dropout": 0.5, "output_dropout": 0.5, "score_dropout": 0.5}
     same = [config(system={"hidden_size": 16, **drops}, seed=1, rate=1e-9, optimizer="sgd", steps=1)] * 2
     one, other = train_population(same, progress=False)
     assert one.history["loss"][0] != other.history["loss"][0]  # the same weights and the same batch

@@ -24,7 +24,7 @@ from .seeds import derive, seed_global
 from .settings import Settings
 
 TABLES = ("task", "system", "training")
-DROPS = ("input_dropout", "output_dropout")
+DROPS = ("input_dropout", "output_dropout", "score_dropout")
 OF_THE_MODEL = ("embedding_range", *DROPS)  # among the options of a system
 
 
@@ -91,8 +91,8 @@ def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel | F
     """The model for a task: the system's layer and a readout, with starting weights drawn from `seed`.
 
     A network without time (`systems.NETWORKS`) sees all steps of a sequence at once; its hidden_size is its width.
-    `embedding_range`, `input_dropout` and `output_dropout` among a system's options are the model's; see
-    `SequenceModel`.
+    `embedding_range`, `input_dropout`, `output_dropout` and `score_dropout` among a system's options are the model's;
+    see `SequenceModel`.
     """
     options = dict(system)
     name, hidden_size = options.pop("name"), options.pop("hidden_size")
