@@ -9,6 +9,7 @@ from torch.func import functional_call, hessian, jacrev
 
 from evenflow import GRU, LSTM, RNN, SequenceModel, create
 from evenflow.optim import GaussNewton
+from evenflow.scan import reference
 
 # float64, the same sums in another order.
 SAME = {"atol": 1e-12, "rtol": 1e-8}
@@ -119,6 +120,39 @@ def test_structural_damping_is_the_states_own_matrix(lengths):
     v = torch.randn_like(theta)
     extra = found.product(v, structural=0.7) - found.product(v)
     torch.testing.assert_close(extra, 0.7 / BATCH * J.mT @ (J @ v), atol=1e-8, rtol=1e-6)
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([7, 2, 6, 6])], ids=["full", "ragged"])
+@pytest.mark.parametrize("activation", ["identity", "relu", "leaky(0.3)", "tanh", "abs", "oplu"])
+def test_fused_elman_layers_give_what_the_loop_gives(activation, lengths, monkeypatch):
+    layer = RNN(INPUT, 6, 2, activation=activation, dtype=torch.float64, initial_state="learned")
+    model = SequenceModel(layer, 3, readout="every")
+    parameters = list(model.parameters())
+    x, y = torch.randn(7, 4, INPUT, dtype=torch.float64), torch.randn(7, 4, 3, dtype=torch.float64)
+
+    def products():
+        found = GaussNewton(
+            model, parameters, lambda: model(x, lengths=lengths)[0], lambda o: (o - y).square().mean(), states=True
+        )
+        return [found.product(v, structural) for v, structural in zip(directions, (0.0, 0.3), strict=True)]
+
+    directions = [torch.randn(sum(p.numel() for p in parameters), dtype=torch.float64) for _ in range(2)]
+    layer.engine = "reference"
+    wanted = products()
+    layer.engine = "auto"
+    monkeypatch.setattr(reference, "scan", lambda *_: pytest.fail("ran as the loop"))
+    for one, other in zip(products(), wanted, strict=True):
+        torch.testing.assert_close(one, other, **SAME)
+
+
+@pytest.mark.parametrize("activation", ["prelu", "modrelu"])
+def test_activations_with_parameters_run_as_the_loop(activation, monkeypatch):
+    model = SequenceModel(RNN(INPUT, 4, activation=activation, dtype=torch.float64), 3)
+    ran, scan = [], reference.scan
+    monkeypatch.setattr(reference, "scan", lambda *given: ran.append(1) or scan(*given))
+    x, y = torch.randn(STEPS, BATCH, INPUT, dtype=torch.float64), torch.tensor([0, 2, 1])
+    GaussNewton(model, list(model.parameters()), lambda: model(x)[0], lambda o: squared(o, y))
+    assert ran
 
 
 def test_a_linear_loss_has_no_curvature():

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from evenflow.probes.local_steps import listen
 from evenflow.recurrent import Recurrent
+from evenflow.scan.choice import LINEARIZED
 
 
 class GaussNewton:
@@ -20,7 +21,8 @@ class GaussNewton:
     half their squared change, a mean over the batch: structural damping.
 
     Args:
-        model: whose parameters are moved; its layers run as the reference loop while the graph is built.
+        model: whose parameters are moved; while the graph is built its layers run in ways that have a gradient of the
+            gradient: Elman layers fused, others as the reference loop.
         parameters: with respect to which.
         answer: model to outputs, on the batch that the curvature is of.
         loss: outputs to the loss, a mean over the batch.
@@ -81,12 +83,13 @@ def _gradients(of: Sequence[Tensor], by: Sequence[Tensor], seeds: Sequence[Tenso
 
 @contextmanager
 def twice_differentiable(model: nn.Module) -> Iterator[None]:
-    """Run the layers in ways that have a gradient of the gradient: ours as the loop, torch's without cuDNN."""
+    """Run the layers in ways that have a gradient of the gradient: Elman layers fused, others of ours as the loop, and
+    torch's without cuDNN."""
     layers = [part for part in model.modules() if isinstance(part, Recurrent)]
     chosen = [(layer.engine, layer.checkpoint_every) for layer in layers]
     try:
         for layer in layers:
-            layer.engine, layer.checkpoint_every = "reference", None
+            layer.engine, layer.checkpoint_every = LINEARIZED if layer.engine == "auto" else "reference", None
         with torch.backends.cudnn.flags(enabled=False):
             yield
     finally:

@@ -61,8 +61,9 @@ class HessianFree(torch.optim.Optimizer):
     ``ρ = (L(θ + δ) - L(θ)) / (∇Lᵀδ + ½ δᵀGδ)``, λ ← 2λ/3 where ρ > 3/4, and λ ← 3λ/2 where ρ < 1/4.
 
     Args:
-        model: any model with a gradient of the gradient; evenflow's layers run as the reference loop where the
-            curvature is taken, and in their fast way elsewhere. No dropout: the loss must be a function of the weights.
+        model: any model with a gradient of the gradient; evenflow's layers other than Elman's run as the reference loop
+            where the curvature is taken, all in their fast way elsewhere. No dropout: the loss must be a function of
+            the weights.
         loss: of outputs and targets, convex in the outputs, a mean over the batch.
         damping: λ at the start.
         structural: μ; 0 for Tikhonov's damping alone. With a recurrent network some helps.

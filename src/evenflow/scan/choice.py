@@ -10,6 +10,7 @@ from torch import Tensor
 from evenflow.maps.small_kernels import compiled
 from evenflow.scan import native
 
+LINEARIZED = "linearized"  # an engine: the fastest, whose gradient has one of its own by what comes in, all else held
 _said: set[str] = set()
 
 
@@ -23,10 +24,10 @@ def choose(
 ) -> ModuleType:
     """The module whose `forward` and `backward` run these members, `weight` among them.
 
-    ``engine="auto"`` takes the fastest; anything else means torch operations. Where a GPU has to do without its kernels
-    the reason is said, once per reason and process.
+    ``engine="auto"`` and ``"linearized"`` take the fastest; anything else means torch operations. Where a GPU has to do
+    without its kernels the reason is said, once per reason and process.
     """
-    if engine != "auto" or not compiled():
+    if engine not in ("auto", LINEARIZED) or not compiled():
         return plain
     if native.runs(*members):
         return native_code

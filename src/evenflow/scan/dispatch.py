@@ -11,6 +11,7 @@ from evenflow.activations import ACTIVATIONS
 from evenflow.cells import GRU, LSTM, LSTM1997, SCRN, Cell, Elman, PeepholeLSTM, ScalarGated, State, Weights
 from evenflow.maps.small_kernels import compiled
 from evenflow.scan import elman, gru, linear, lstm, projection, reference
+from evenflow.scan.choice import LINEARIZED
 from evenflow.scan.cuda import elman as elman_cuda
 
 ENGINES = ("auto", "torch", "reference")
@@ -42,7 +43,8 @@ def scan(
 
     Args:
         engine: ``"auto"``, the fastest there is; ``"torch"``, the fused scan in torch operations, without compiled
-            code; ``"reference"``, the loop itself.
+            code; ``"reference"``, the loop itself; ``"linearized"``, the fastest whose gradient has one of its own by
+            what comes into it, weights and states held: the fused scan of an Elman cell, else the loop.
         storage: the dtype in which the states, and what else the way back needs of every step, are kept.
 
     The recurrence runs in the dtype of its recurrent matrix, autocast or not: errors of half precision would
@@ -53,6 +55,8 @@ def scan(
         a, state = a.to(storage or dtype), tuple(s.to(dtype) for s in state)
         # What reaches a context unit directly, and what by way of h, is told apart in the loop alone.
         apart = isinstance(cell, SCRN) and tap is not None
+        if engine == LINEARIZED and not (linearizes(cell, weights) and tap is None and storage is None):
+            engine = "reference"
         if engine != "reference" and not apart and (run := fused(cell)) is not None:
             return run(cell, a, state, weights, batch_sizes, tap, engine)
         states = reference.scan(cell, a.to(dtype), state, weights, batch_sizes, tap)
@@ -64,6 +68,11 @@ def fused(cell: Cell):  # type: ignore[no-untyped-def]
     if type(cell) in (Elman, ScalarGated, SCRN) and type(cell.activation) in ACTIVATIONS.values():  # type: ignore[attr-defined]
         return _scrn if type(cell) is SCRN else _elman
     return FUSED.get(type(cell))
+
+
+def linearizes(cell: Cell, weights: Weights) -> bool:
+    """Whether the fused scan of this cell has a gradient of its gradient by what comes in."""
+    return type(cell) is Elman and fused(cell) is not None and "activation" not in weights
 
 
 def recordable(cell: Cell, steps: int) -> bool:

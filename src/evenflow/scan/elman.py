@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from evenflow import activations
 from evenflow.scan import elman_native, elman_torch
-from evenflow.scan.choice import choose
+from evenflow.scan.choice import LINEARIZED, choose
 from evenflow.scan.cuda import elman as elman_cuda
 from evenflow.scan.operator import eager, operator
 from evenflow.scan.storage import widened
@@ -110,6 +111,9 @@ def _autograd(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ..
         return (None,) * 10
     states, kept, weight, h0, alpha, beta, parameter = ctx.saved_tensors
     activation, batch_sizes, engine = ctx.settings
+    if engine == LINEARIZED:
+        held = (v.detach() for v in (states, kept, weight, h0))
+        return *_Linearized.apply(grad, *held, activation, batch_sizes), *(None,) * 7
     d_a, d_weight, d_h0, d_alpha, d_beta, d_parameter, d_states = backward(
         grad, states, kept, weight, h0, alpha, beta, parameter, activation, batch_sizes, ctx.tapped, engine
     )
@@ -125,6 +129,37 @@ def _autograd(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ..
         None,
         None,
     )
+
+
+class _Linearized(torch.autograd.Function):
+    """The way back as a function of `grad` alone, in which it is linear; no gates, no parameter, no taps.
+
+    Its own gradient is how small changes v of the pre-activations and V of W spread from the first step to the last:
+    ``e_t = f'(a_t) (v_t + V h_{t-1} + W e_{t-1})``. That is a way back with time and W turned round, by the same code.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        *held, activation, batch_sizes = given
+        ctx.save_for_backward(*held)
+        ctx.settings = activation, batch_sizes
+        return _backward(grad, *held, None, None, None, activation, batch_sizes, False, "auto")[:3]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, v_a: Tensor, v_weight: Tensor, v_h0: Tensor) -> tuple[Tensor | None, ...]:
+        states, kept, weight, h0 = ctx.saved_tensors
+        activation, batch_sizes = ctx.settings
+        previous = torch.cat([h0.unsqueeze(1), states[:, :-1]], 1)
+        c = (previous.flatten(1, 2) @ v_weight.mT).view_as(states).add_(v_a)
+        c[:, 0] += v_h0 @ weight.mT
+        turned = (v.flip(1) if v.numel() else v for v in (c, states, kept))
+        nothing = torch.zeros_like(h0), None, None, None
+        e = _backward(*turned, weight.mT.contiguous(), *nothing, activation, None, False, "auto")[0].flip(1)
+        if batch_sizes is not None:  # what went on beyond a sequence's end has changed nothing before it
+            sizes = torch.tensor(batch_sizes, device=e.device).view(-1, 1)
+            e = e * (torch.arange(e.shape[2], device=e.device) < sizes).unsqueeze(-1)
+        return e, *(None,) * 6
 
 
 elman = operator(
