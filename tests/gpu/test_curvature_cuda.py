@@ -1,4 +1,4 @@
-"""Products with the Gauss-Newton matrix by fused scans on a GPU, beside those of the loop; `make test-gpu` runs these."""
+"""Gauss-Newton products by fused scans on a GPU, beside those of the loop; `make test-gpu` runs these."""
 
 from __future__ import annotations
 
