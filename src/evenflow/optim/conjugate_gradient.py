@@ -53,17 +53,20 @@ def conjugate_gradient(
     r = b - product(x) if bool(x.any()) else b.clone()
     p, square = r.clone(), r.dot(r)
     values = [-0.5 * float(x.dot(r + b))]
-    kept, next_kept, i = [], 1.0, 0
-    while i < iterations and float(square) ** 0.5 > torch.finfo(b.dtype).eps * size:
+    kept, next_kept, i, residual = [], 1.0, 0, float(square) ** 0.5
+    while i < iterations and residual > torch.finfo(b.dtype).eps * size:
         Ap = product(p)
         curvature = p.dot(Ap)
-        if not float(curvature) > 0:
-            break  # no curvature along p: rounding has taken over, or a number is not finite
         rate = square / curvature
-        x, r = x + rate * p, r - rate * Ap
-        new = r.dot(r)
+        further, left = x + rate * p, r - rate * Ap
+        new = left.dot(left)
+        # The one place where a GPU is waited for.
+        bend, squared, value = torch.stack([curvature, new, further.dot(left + b)]).tolist()
+        if not bend > 0:
+            break  # no curvature along p: rounding has taken over, or a number is not finite
+        x, r, residual = further, left, squared**0.5
         p, square = r + (new / square) * p, new
-        values.append(-0.5 * float(x.dot(r + b)))
+        values.append(-0.5 * value)
         i += 1
         if i >= next_kept:
             kept.append(x)
