@@ -147,7 +147,8 @@ def replay(
     weights = known.weights
     moving = torch.is_grad_enabled() and tuple(v.requires_grad for v in (*given, *weights))
     stream = torch._C._cuda_getCurrentRawStream(device.index)
-    key = (stream, layer.training, *settings, moving, *(v.shape for v in given))
+    bits = torch.backends.cuda.matmul.fp32_precision  # of the products with the input
+    key = (stream, layer.training, bits, *settings, moving, *(v.shape for v in given))
     run = partial(passed, layer)
     found = familiar(known.entries, key, CALLS_BEFORE, MOST, lambda: _record(run, given, weights))
     if found is None or not found.free:

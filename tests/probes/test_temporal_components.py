@@ -242,3 +242,11 @@ def test_refused(model, sentence):
     with pytest.raises(ValueError) as error:
         temporal_components(model, torch.randn(STEPS, BATCH, INPUT), torch.zeros(BATCH, OUTPUT), squared)
     assert str(error.value) == sentence
+
+
+def test_an_embedding_that_drops_is_refused():
+    model = SequenceModel(RNN(INPUT, HIDDEN), OUTPUT, vocabulary=4, input_dropout=0.5)
+    symbols = torch.randint(4, (STEPS, BATCH))
+    with pytest.raises(ValueError, match=r"^temporal components need a model without input_dropout, or model.eval\(\)"):
+        temporal_components(model, symbols, torch.zeros(BATCH, OUTPUT), squared)
+    temporal_components(model.eval(), symbols, torch.zeros(BATCH, OUTPUT), squared)

@@ -14,6 +14,7 @@ from torch import nn
 from evenflow import SequenceModel, create
 from evenflow.tasks import Adding, Copy, make
 from evenflow.training import NonFiniteLoss, Run, Settings, checkpoint, fit
+from evenflow.training.launch import products
 from evenflow.training.seeds import derive
 
 # A loop written by hand and the one under test do the same float32 operations.
@@ -218,16 +219,34 @@ class Watching(Adding):
         return super().loss(outputs, targets)
 
 
-@pytest.mark.parametrize("precision", ["32-true", "tf32"])
-def test_tf32_is_allowed_for_the_run_alone(precision):
-    task, before = Watching(length=8), torch.backends.cuda.matmul.fp32_precision
+@pytest.fixture
+def whole():
+    """Products in all of float32, whatever was set before."""
+    backend = torch.backends.cuda.matmul
+    before, backend.fp32_precision = backend.fp32_precision, "ieee"
+    yield
+    backend.fp32_precision = before
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("32-true", "ieee"), ("tf32", "tf32")])
+def test_tf32_is_allowed_for_the_run_alone(precision, bits, whole):
+    task = Watching(length=8)
     object.__setattr__(task, "seen", [])
     model = model_for(name="urnn")
     fit(model, task, precision=precision, **QUICK)
-    wanted = "tf32" if precision == "tf32" else before
     assert {p.dtype for p in model.parameters()} == {torch.float32}
-    assert set(task.seen[2:]) == {wanted}, "but for the rehearsal before it"
-    assert torch.backends.cuda.matmul.fp32_precision == before
+    assert set(task.seen) == {bits}
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+
+
+def test_tf32_lasts_until_the_last_run_that_asked_for_it_ends(whole):
+    first, second = products("tf32"), products("tf32")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    second.__exit__(None, None, None)
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
 
 
 def test_tf32_is_put_back_after_a_run_that_failed():

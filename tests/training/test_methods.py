@@ -156,6 +156,15 @@ def test_what_a_method_cannot_do_is_refused_before_anything_is_written(options, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("optimizer", ["temporal-simplex", "hessian-free"])
+def test_what_a_model_at_rest_will_drop_is_refused_before_anything_is_written(optimizer, tmp_path):
+    model = SequenceModel(create("rnn", TASK.input_size, 4), TASK.output_size, output_dropout=0.5).eval()
+    with pytest.raises(ValueError, match="dropout"):
+        fit(model, TASK, folder=tmp_path / "run", **QUICK | {"optimizer": optimizer})
+    assert not (tmp_path / "run").exists()
+    assert not model.training
+
+
 def test_running_text_needs_a_gradient_method(small_data):
     task = make("ptb-words", data=str(small_data), length=5, embedding=3)
     sentence = r"^optimizer hessian-free starts every batch anew, and task ptb-words reads on$"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from evenflow.maps.differentiated import ieee_products
 from evenflow.penalties.matrices import map_of, matrices, recurrent_weights
 from evenflow.penalties.penalty import Penalty, Watched
 
@@ -26,7 +27,8 @@ class SoftOrthogonality(Penalty):
     def value(self, watched: Watched, loss: Tensor) -> Tensor:
         total = []
         for W in matrices(watched.model, self.name):
-            off = W.mH @ W - torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+            with ieee_products(W):  # what is left of an orthogonal matrix is far below TF32's last bit
+                off = W.mH @ W - torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
             total.append((off * off.conj()).real.sum())
         return torch.stack(total).sum()
 

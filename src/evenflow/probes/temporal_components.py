@@ -125,8 +125,11 @@ def hearing(model: SequenceModel) -> Iterator[Heard]:
     """Note one call of `model` inside the block, for the components of a loss of its outputs."""
     if not isinstance(model, SequenceModel):
         raise ValueError(f"temporal components need a SequenceModel, got {type(model).__name__}")
-    for name, drop in (("output_dropout", model.drop_output), ("score_dropout", model.drop_scores)):
-        if drop.training and drop.p:  # the readout's share would be that of another mask
+    drops = {"output_dropout": model.drop_output, "score_dropout": model.drop_scores}
+    if model.embedding is not None:
+        drops["input_dropout"] = model.drop_input
+    for name, drop in drops.items():
+        if drop.training and drop.p:  # the share of readout or embedding would be that of another mask
             raise ValueError(f"temporal components need a model without {name}, or model.eval(), got {drop.p}")
     heard = Heard(model)
     hook = model.register_forward_hook(heard.note, with_kwargs=True)

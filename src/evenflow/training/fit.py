@@ -126,4 +126,7 @@ def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
         raise ValueError(
             f"model must answer two sequences of task {task.name} with shape {wanted}, got {tuple(outputs.shape)}"
         )
-    rehearse(model, task, batch, settings)
+    try:
+        rehearse(model.train(), task, batch, settings)  # as it will be trained, with what it drops
+    finally:
+        model.train(was_training)

@@ -6,6 +6,7 @@ import atexit
 import gc
 import inspect
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -51,23 +52,40 @@ def launch(settings: Settings) -> Fabric:
     return fabric
 
 
+class _Allowed:
+    """How many open runs multiply in TF32, and what was set before the first of them: the setting is the process's."""
+
+    lock, runs, before = threading.Lock(), 0, "none"
+
+
 @contextmanager
 def products(precision: str) -> Iterator[None]:
     """With ``"tf32"``, products of float32 matrices on a GPU's tensor cores; the setting is put back after.
 
     Ten bits of mantissa instead of 23, for what an embedding or another wide input brings in and for the readout, where
     thousands of words make it most of the work. The kernels that run states do not look at the setting, and maps and
-    geodesic steps put it off for themselves, so that orthogonal matrices stay so.
+    geodesic steps put it off for themselves, so that orthogonal matrices stay so. Cells that have no kernel run in
+    products of torch's, and so in TF32.
+
+    It holds for the process: other runs of it that are open at the same time multiply likewise, and torch's older
+    ``get_float32_matmul_precision`` has no answer meanwhile.
     """
+    if precision != "tf32":
+        yield
+        return
     backend = torch.backends.cuda.matmul
-    before = backend.fp32_precision
-    if precision == "tf32":
-        backend.fp32_precision = "tf32"
+    with _Allowed.lock:
+        if _Allowed.runs == 0:
+            _Allowed.before = backend.fp32_precision
+            backend.fp32_precision = "tf32"
+        _Allowed.runs += 1
     try:
         yield
     finally:
-        if backend.fp32_precision != before:
-            backend.fp32_precision = before
+        with _Allowed.lock:
+            _Allowed.runs -= 1
+            if _Allowed.runs == 0:
+                backend.fp32_precision = _Allowed.before
 
 
 def _without_broadcasts() -> dict[str, bool]:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from .settings import Settings
 
-FULL = ("32-true", "64-true")  # precisions of which every product keeps all bits
-PLAIN = (*FULL, "tf32")  # those without autocast
+FULL = ("32-true", "64-true")  # precisions without autocast that leave products as they are
+PLAIN = (*FULL, "tf32")  # all without autocast
 # Optimisers that step without looking at a number.
 BLIND = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD, GeodesicSGD, TemporalSimplex)
 INITIAL = "initial_lr"  # a group's rate before the schedule
