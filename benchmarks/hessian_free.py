@@ -9,7 +9,7 @@ sequence, as Galvan does and the task of evenflow: some sequences are then easy,
 All methods start from the same weights. Hessian-free stops when it has solved the task; then gradient descent and Adam,
 clipped, at several rates each, may pass as many sequences as it did. A sequence's gradient counts 1, a forward pass
 alone 1/3, a Gauss-Newton product 2. Prints a table and writes it to ``benchmarks/results/hessian-free-cpu.json``. About
-six minutes on one core.
+nine minutes on one core.
 """
 
 from __future__ import annotations
