@@ -155,6 +155,25 @@ def test_activations_with_parameters_run_as_the_loop(activation, monkeypatch):
     assert ran
 
 
+def test_padded_sequences_give_what_packed_ones_give():
+    model = SequenceModel(RNN(INPUT, 6, 2, dtype=torch.float64), 3)
+    parameters = list(model.parameters())
+    x, y = torch.randn(7, 4, INPUT, dtype=torch.float64), torch.tensor([0, 2, 1, 1])
+    lengths, v = torch.tensor([3, 7, 6, 3]), torch.randn(sum(p.numel() for p in parameters), dtype=torch.float64)
+    products = []
+    for padded in (False, True):
+        found = GaussNewton(
+            model,
+            parameters,
+            lambda padded=padded: model(x, lengths=lengths, padded=padded)[0],
+            lambda o: squared(o, y),
+            states=True,
+            lengths=lengths,
+        )
+        products.append(found.product(v, 0.3))
+    torch.testing.assert_close(*products, **SAME)
+
+
 def test_a_linear_loss_has_no_curvature():
     model = nn.Linear(2, 1).double()
     found = GaussNewton(model, list(model.parameters()), lambda: model(torch.ones(3, 2).double()), lambda o: o.mean())

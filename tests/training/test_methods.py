@@ -9,7 +9,7 @@ import torch
 from evenflow import SequenceModel, create, penalties
 from evenflow.maps.map import residual
 from evenflow.tasks import Adding, RecallFirst, make
-from evenflow.training import Run, checkpoint, fit, resume, train
+from evenflow.training import Run, checkpoint, evaluation, fit, resume, train
 from evenflow.training.loop import Loop
 from evenflow.training.seeds import derive
 
@@ -163,6 +163,21 @@ def test_what_a_model_at_rest_will_drop_is_refused_before_anything_is_written(op
         fit(model, TASK, folder=tmp_path / "run", **QUICK | {"optimizer": optimizer})
     assert not (tmp_path / "run").exists()
     assert not model.training
+
+
+def test_curvature_of_ragged_sequences_is_the_same_padded_and_packed(monkeypatch):
+    options = QUICK | {"optimizer": "hessian-free", "structural": 0.1, "precision": "64-true", "steps": 3}
+
+    def losses():
+        model = SequenceModel(create("rnn", 2, 6, dtype=torch.float64), 1, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            model.layer.weight_ih_l0.copy_(torch.linspace(-1, 1, 12).view(6, 2))
+            model.layer.weight_hh_l0.copy_(0.9 * torch.eye(6).roll(1, 0))
+        return fit(model, Adding(length=12, variant="galvan"), **options).history["loss"]
+
+    padded = losses()
+    monkeypatch.setattr(evaluation, "runs_padded", lambda model: False)
+    np.testing.assert_allclose(losses(), padded, rtol=1e-6)
 
 
 def test_running_text_needs_a_gradient_method(small_data):

@@ -27,6 +27,7 @@ class GaussNewton:
         answer: model to outputs, on the batch that the curvature is of.
         loss: outputs to the loss, a mean over the batch.
         states: whether the states' curvature is wanted too.
+        lengths: the steps of each sequence ``(B)``, where they run padded: states beyond the end do not count.
 
     Note on J v: forward mode would need a rule for every hand-written gradient (scans, maps). J v is instead the
     gradient of uᵀJ v by u, which needs a gradient of the gradient alone; that graph is built once and serves every
@@ -42,6 +43,7 @@ class GaussNewton:
         answer: Callable[[], Tensor],
         loss: Callable[[Tensor], Tensor],
         states: bool = False,
+        lengths: Tensor | None = None,
     ) -> None:
         self.parameters = list(parameters)
         with torch.enable_grad(), twice_differentiable(model), listen(model) as runs:
@@ -53,7 +55,8 @@ class GaussNewton:
             self.pulled = _gradients(self.heads, self.parameters, self.seeds, create_graph=True)
             self.leaf = outputs.detach().requires_grad_()
             (self.slope,) = _gradients([loss(self.leaf)], [self.leaf], None, create_graph=True)
-        self.batch = [head.shape[-2] for head in self.heads[1:]]
+        # Of packed sequences the states beyond the end are zero, whatever the weights.
+        self.shares = [_share(run.states, None if run.sequences.packed else lengths) for run in runs if states]
 
     def product(self, v: Tensor, structural: float = 0.0) -> Tensor:
         """``(JᵀHJ + structural JₛᵀJₛ) v`` for v ``(N)``, the parameters in one row."""
@@ -61,7 +64,7 @@ class GaussNewton:
         curved = torch.zeros_like(self.leaf)
         if self.slope.requires_grad:  # a loss that is linear in the outputs has no curvature
             (curved,) = _gradients([self.slope], [self.leaf], [pushed[0]])
-        damped = [structural / batch * push for push, batch in zip(pushed[1:], self.batch, strict=True)]
+        damped = [structural * share * push for push, share in zip(pushed[1:], self.shares, strict=True)]
         return self.join(_gradients(self.heads, self.parameters, [curved, *damped]))
 
     def split(self, v: Tensor) -> list[Tensor]:
@@ -73,6 +76,15 @@ class GaussNewton:
     @staticmethod
     def join(tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def _share(states: Tensor, lengths: Tensor | None) -> Tensor:
+    """What each state ``(T, B, H)`` counts for in a mean over the batch."""
+    steps, batch, _ = states.shape
+    if lengths is None:
+        return states.new_full((), 1 / batch)
+    running = torch.arange(steps, device=states.device).unsqueeze(-1) < lengths.to(states.device)
+    return (running.to(states.dtype) / batch).unsqueeze(-1)
 
 
 def _gradients(of: Sequence[Tensor], by: Sequence[Tensor], seeds: Sequence[Tensor] | None, create_graph: bool = False):  # type: ignore[no-untyped-def]

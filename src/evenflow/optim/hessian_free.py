@@ -138,6 +138,7 @@ class HessianFree(torch.optim.Optimizer):
             lambda: self.answer(self.model, source),
             lambda outputs: self.loss(outputs, source[1]),
             states=structural > 0,
+            lengths=source[2] if len(source) > 2 else None,
         )
 
         def damped(v: Tensor) -> Tensor:
