@@ -169,6 +169,7 @@ class SimplexMethod(Method):
 
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
         self.schedule(share)
+        batch = _of_its_dtype(self.model, batch)
         group = self.optimizer.param_groups[0]
         updates, lengths = group["updates"], () if batch.lengths is None else batch.lengths
         if self.records(batch):
@@ -206,6 +207,7 @@ class CurvatureMethod(Method):
         self.optimizer, self._last = self._newton, task.readout == "last"
 
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
+        batch = _of_its_dtype(self._newton.model, batch)
         progress = self._newton.step(batch, self._first(batch))
         device = batch.inputs.device
         return Outcome(torch.tensor(progress.before, device=device), torch.tensor(progress.norm, device=device))
@@ -214,6 +216,13 @@ class CurvatureMethod(Method):
         n = self._sequences
         lengths = None if batch.lengths is None else batch.lengths[:n]
         return Batch(batch.inputs[:, :n], batch.targets[:n] if self._last else batch.targets[:, :n], lengths)
+
+
+def _of_its_dtype(model: nn.Module, batch: Batch) -> Batch:
+    """The batch in the model's dtype, for a model that Fabric does not call."""
+    if not batch.inputs.is_floating_point():
+        return batch
+    return batch._replace(inputs=batch.inputs.to(next(model.parameters()).dtype))
 
 
 def _given(part: Any) -> Any:
