@@ -185,7 +185,7 @@ def test_curvature_of_ragged_sequences_is_the_same_padded_and_packed(monkeypatch
 
     padded = losses()
     monkeypatch.setattr(evaluation, "runs_padded", lambda model: False)
-    # Products agree to rounding (test_gauss_newton), which conjugate gradients make a ten-thousandth of in three updates.
+    # Products agree to rounding (test_gauss_newton), of which conjugate gradients make a ten-thousandth in three steps.
     np.testing.assert_allclose(losses(), padded, rtol=1e-3)
 
 
