@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from evenflow.checks import one_of, whole_number
+from evenflow.sequences import unpacked
 
 READOUTS = ("last", "every")
 
@@ -105,7 +106,7 @@ class SequenceModel(nn.Module):
         if lengths is not None and not (padded and self.one_way):
             h, state = self.layer(pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False), state)
             assert isinstance(h, PackedSequence)
-            h, _ = pad_packed_sequence(h, total_length=len(inputs))
+            h = unpacked(h, len(inputs))
         else:
             h, state = self.layer(x, state)
         seen = h if self.readout == "every" else self._last(h, lengths)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence
 
 
 @dataclass
@@ -21,6 +21,7 @@ class Sequences:
     Attributes:
         batch_sizes: how many sequences still run at each step, or None where all have T steps.
         lengths: the steps of each sequence ``(B)``, longest first, or None likewise.
+        packed, places: what came in packed, and where its rows lie among the T B here.
     """
 
     padded: Tensor
@@ -28,6 +29,7 @@ class Sequences:
     batch_sizes: list[int] | None = None
     lengths: Tensor | None = None
     packed: PackedSequence | None = None
+    places: Tensor | None = None
     unbatched: bool = False
 
     @classmethod
@@ -35,9 +37,10 @@ class Sequences:
         if isinstance(x, PackedSequence):
             if x.data.dim() != 2 or x.data.shape[-1] != width:
                 raise ValueError(f"packed input must hold {width} numbers a step, got data of {tuple(x.data.shape)}")
-            padded, lengths = pad_packed_sequence(PackedSequence(x.data, x.batch_sizes))
-            sizes = None if int(lengths[-1]) == len(padded) else x.batch_sizes.tolist()
-            return cls(padded, batch_first, sizes, lengths.to(padded.device), x)
+            sizes, places = x.batch_sizes.tolist(), _places(x)
+            lengths = (x.batch_sizes.unsqueeze(1) > torch.arange(sizes[0])).sum(0).to(x.data.device)
+            ragged = sizes if sizes[-1] < sizes[0] else None
+            return cls(_laid_out(x, places, len(sizes)), batch_first, ragged, lengths, x, places)
         if x.dim() not in (2, 3) or x.shape[-1] != width:
             form = "(B, T, I) or (T, I)" if batch_first else "(T, B, I) or (T, I)"
             raise ValueError(f"input must be {form} with I = {width}, got {tuple(x.shape)}")
@@ -52,8 +55,8 @@ class Sequences:
     def write(self, output: Tensor) -> Tensor | PackedSequence:
         """`output` ``(T, B, width)`` in the form the input came in."""
         if self.packed is not None:
-            assert self.lengths is not None
-            data = pack_padded_sequence(output, self.lengths.cpu()).data
+            assert self.places is not None
+            data = output.flatten(0, 1).index_select(0, self.places)
             return PackedSequence(
                 data, self.packed.batch_sizes, self.packed.sorted_indices, self.packed.unsorted_indices
             )
@@ -96,3 +99,25 @@ class Sequences:
             return x[-1]
         assert self.lengths is not None
         return x[self.lengths - 1, torch.arange(x.shape[1], device=x.device)]
+
+
+def unpacked(packed: PackedSequence, steps: int) -> Tensor:
+    """Packed sequences as ``(steps, B, width)`` in the order they had before, zeros beyond the end of each.
+
+    torch's own `pad_packed_sequence` writes step after step, and its gradient copies all of them at every step.
+    """
+    padded = _laid_out(packed, _places(packed), steps)
+    return padded if packed.unsorted_indices is None else padded.index_select(1, packed.unsorted_indices)
+
+
+def _laid_out(packed: PackedSequence, places: Tensor, steps: int) -> Tensor:
+    batch, width = int(packed.batch_sizes[0]), packed.data.shape[-1]
+    return packed.data.new_zeros(steps * batch, width).index_copy(0, places, packed.data).view(steps, batch, width)
+
+
+def _places(packed: PackedSequence) -> Tensor:
+    """Where the rows of packed data lie when each step has room for all sequences."""
+    sizes = packed.batch_sizes
+    step = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    within = torch.arange(len(step)) - (sizes.cumsum(0) - sizes)[step]
+    return (step * sizes[0] + within).to(packed.data.device)
