@@ -20,7 +20,7 @@ class Sequences:
 
     Attributes:
         batch_sizes: how many sequences still run at each step, or None where all have T steps.
-        lengths: the steps of each sequence ``(B)``, longest first, or None likewise.
+        lengths: the steps of each sequence ``(B)``, longest first, where they came packed.
         packed, places: what came in packed, and where its rows lie among the T B here.
     """
 

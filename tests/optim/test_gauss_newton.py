@@ -9,7 +9,7 @@ from torch.func import functional_call, hessian, jacrev
 
 from evenflow import GRU, LSTM, RNN, SequenceModel, create
 from evenflow.optim import GaussNewton
-from evenflow.scan import reference
+from evenflow.scan import elman, elman_torch, reference
 
 # float64, the same sums in another order.
 SAME = {"atol": 1e-12, "rtol": 1e-8}
@@ -172,6 +172,25 @@ def test_padded_sequences_give_what_packed_ones_give():
         )
         products.append(found.product(v, 0.3))
     torch.testing.assert_close(*products, **SAME)
+
+
+def test_what_grows_beyond_a_sequences_end_does_not_count(monkeypatch):
+    monkeypatch.setattr(elman, "choose", lambda *_: elman_torch)
+    layer = RNN(INPUT, 6)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(2.0 * torch.eye(6).roll(1, 0))  # from the end of a short sequence on: 2 to the 290th
+    model = SequenceModel(layer, 3)
+    parameters = list(model.parameters())
+    x, y, lengths = torch.randn(300, 2, INPUT), torch.tensor([0, 2]), torch.tensor([300, 10])
+    v = torch.randn(sum(p.numel() for p in parameters))
+    products = []
+    for engine in ("reference", "auto"):
+        layer.engine = engine
+        found = GaussNewton(
+            model, parameters, lambda: model(x, lengths=lengths)[0], lambda o: squared(o, y), states=True
+        )
+        products.append(found.product(v, 0.3))
+    torch.testing.assert_close(*products, rtol=1e-3, atol=1e-3)
 
 
 def test_a_linear_loss_has_no_curvature():

@@ -131,6 +131,29 @@ def test_a_direction_that_does_not_descend_is_not_taken():
     assert not optimizer.state[model.weight]["direction"].any()
 
 
+@pytest.mark.parametrize("slope", [0.0, math.nan], ids=["flat", "not a number"])
+def test_without_a_direction_there_is_no_step(slope):
+    model = nn.Linear(1, 1, bias=False).double()
+    one, before = torch.ones(1, 1, dtype=torch.float64), model.weight.detach().clone()
+    done = HessianFree(model, lambda o, t: t.sum() + Sloped.apply(o, slope).sum()).step((one, one))
+    assert done.rate == 0
+    assert done.evaluations == 1, "no line search"
+    assert torch.equal(model.weight, before)
+
+
+class Sloped(torch.autograd.Function):
+    """Zero, with any gradient."""
+
+    @staticmethod
+    def forward(ctx, x, slope):
+        ctx.slope = slope
+        return 0 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return ctx.slope * grad, None
+
+
 def test_infinite_losses_are_stepped_back_from():
     def loss(outputs, targets):
         return torch.where(outputs.abs() > 1.5, math.inf, (outputs - targets).square()).mean()

@@ -14,6 +14,7 @@ from torch import nn
 from evenflow import SequenceModel, create
 from evenflow.tasks import Adding, Copy, make
 from evenflow.training import NonFiniteLoss, Run, Settings, checkpoint, fit
+from evenflow.training.fit import check_model
 from evenflow.training.launch import products
 from evenflow.training.seeds import derive
 
@@ -209,6 +210,27 @@ def test_precisions(precision, tmp_path):
     wanted = {"64-true": torch.float64, "bf16-mixed": torch.float32, "bf16-true": torch.bfloat16}[precision]
     assert {p.dtype for p in model.parameters()} == {wanted}
     assert {t.dtype for t in Run(tmp_path / "run").weights().values()} == {wanted}
+
+
+class Normalised(nn.Module):
+    """A model with a buffer that every pass in training moves."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.inner = nn.BatchNorm1d(1), model_for()
+
+    def forward(self, x, state=None):
+        outputs, state = self.inner(x, state)
+        return self.norm(outputs), state
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_looking_whether_a_model_will_do_leaves_it_as_it_was(training):
+    model = Normalised().train(training)
+    check_model(model, TASK, Settings(penalty="soft_orthogonality"))
+    assert model.norm.num_batches_tracked == 0
+    assert torch.equal(model.norm.running_mean, torch.zeros(1))
+    assert model.training is training
 
 
 class Watching(Adding):

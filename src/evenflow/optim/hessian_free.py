@@ -69,6 +69,9 @@ class HessianFree(torch.optim.Optimizer):
         structural: μ; 0 for Tikhonov's damping alone. With a recurrent network some helps.
         iterations, tolerance: of the conjugate gradients.
         warmth: the share of the previous δ to start from.
+        answer: model and batch to outputs.
+        padded: whether it runs ragged batches of a one-way model to the end of the longest sequence. States beyond the end
+            of a sequence do not count then.
 
     >>> optimizer = HessianFree(model, task.loss, structural=0.03)
     >>> optimizer.step(task.batch(1000, generator), task.batch(200, generator)).after
@@ -92,6 +95,7 @@ class HessianFree(torch.optim.Optimizer):
         tolerance: float = 5e-4,
         warmth: float = 0.95,
         answer: Callable[[nn.Module, Batch], Tensor] = answer,
+        padded: bool = False,
     ) -> None:
         if not 0 < damping < math.inf:
             raise ValueError(f"damping must be a number above 0, got {damping!r}")
@@ -107,7 +111,7 @@ class HessianFree(torch.optim.Optimizer):
             raise ValueError("HessianFree would move the bases of a factorized map off the orthogonal matrices")
         if any(_drops(part) for part in model.modules()):
             raise ValueError("HessianFree needs a model without dropout, because it compares losses")
-        self.model, self.loss, self.answer = model, loss, answer
+        self.model, self.loss, self.answer, self.padded = model, loss, answer, padded
         self._asked = _Asked(model, answer)
         self._names = [name for name, p in self._asked.named_parameters() if p.requires_grad]
         defaults = {
@@ -138,7 +142,7 @@ class HessianFree(torch.optim.Optimizer):
             lambda: self.answer(self.model, source),
             lambda outputs: self.loss(outputs, source[1]),
             states=structural > 0,
-            lengths=source[2] if len(source) > 2 else None,
+            lengths=source[2] if self.padded and len(source) > 2 else None,
         )
 
         def damped(v: Tensor) -> Tensor:
@@ -158,11 +162,11 @@ class HessianFree(torch.optim.Optimizer):
         ratio = (reached - before) / foretold if foretold < 0 else -math.inf
         group["damping"] = damping * (LESS if ratio > GOOD else MORE if not ratio >= POOR else 1.0)
         slope, rate = float(gradient.dot(delta)), 1.0
-        tries = 0
-        while not reached <= before + SHARE * rate * slope and tries < TRIES:
+        tries, moves = 0, math.isfinite(slope) and bool(delta.any())
+        while moves and not reached <= before + SHARE * rate * slope and tries < TRIES:
             rate, tries = SHORTER * rate, tries + 1
             reached = value(rate * delta)
-        if not reached <= before:
+        if not moves or not reached <= before:
             rate, reached = 0.0, before
         products = found.iterations + 1 + bool(start.any())
         with torch.no_grad():

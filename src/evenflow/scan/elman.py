@@ -158,7 +158,8 @@ class _Linearized(torch.autograd.Function):
         e = _backward(*turned, weight.mT.contiguous(), *nothing, activation, None, False, "auto")[0].flip(1)
         if batch_sizes is not None:  # what went on beyond a sequence's end has changed nothing before it
             sizes = torch.tensor(batch_sizes, device=e.device).view(-1, 1)
-            e = e * (torch.arange(e.shape[2], device=e.device) < sizes).unsqueeze(-1)
+            ended = torch.arange(e.shape[2], device=e.device) >= sizes
+            e = e.masked_fill(ended.unsqueeze(-1), 0)  # it may have become infinite there
         return e, *(None,) * 6
 
 

@@ -126,7 +126,10 @@ def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
         raise ValueError(
             f"model must answer two sequences of task {task.name} with shape {wanted}, got {tuple(outputs.shape)}"
         )
+    kept = [buffer.clone() for buffer in model.buffers()]
     try:
         rehearse(model.train(), task, batch, settings)  # as it will be trained, with what it drops
     finally:
         model.train(was_training)
+        for buffer, before in zip(model.buffers(), kept, strict=True):
+            buffer.copy_(before)

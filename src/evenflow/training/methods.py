@@ -203,14 +203,22 @@ class CurvatureMethod(Method):
             structural=settings.structural,
             # Padded: to pack and to unpack takes several times as long as a fused product.
             answer=lambda model, batch: evaluation.answer(model, cast(Batch, batch), padded=True)[0],
+            padded=evaluation.runs_padded(model),
         )
         self.optimizer, self._last = self._newton, task.readout == "last"
 
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
-        batch = _of_its_dtype(self._newton.model, batch)
-        progress = self._newton.step(batch, self._first(batch))
+        batch = self._cut(_of_its_dtype(self._newton.model, batch))
+        progress = self._newton.step(batch, self._cut(self._first(batch)))
         device = batch.inputs.device
         return Outcome(torch.tensor(progress.before, device=device), torch.tensor(progress.norm, device=device))
+
+    def _cut(self, batch: Batch) -> Batch:
+        """The batch up to the end of its longest sequence: beyond it states could grow for nothing."""
+        if batch.lengths is None:
+            return batch
+        steps = int(batch.lengths.max())
+        return Batch(batch.inputs[:steps], batch.targets if self._last else batch.targets[:steps], batch.lengths)
 
     def _first(self, batch: Batch) -> Batch:
         n = self._sequences
