@@ -70,8 +70,8 @@ class HessianFree(torch.optim.Optimizer):
         iterations, tolerance: of the conjugate gradients.
         warmth: the share of the previous δ to start from.
         answer: model and batch to outputs.
-        padded: whether it runs ragged batches of a one-way model to the end of the longest sequence. States beyond the end
-            of a sequence do not count then.
+        padded: whether it runs ragged batches of a one-way model to the end of the longest sequence; states beyond the
+            end of each do not count then.
 
     >>> optimizer = HessianFree(model, task.loss, structural=0.03)
     >>> optimizer.step(task.batch(1000, generator), task.batch(200, generator)).after
