@@ -9,7 +9,7 @@ import pytest
 from made_recipes import made
 
 from evenflow.recipes import load, reproduce
-from evenflow.recipes.figures import FIGURES
+from evenflow.recipes.figures import FIGURES, caption
 
 
 def page(done) -> str:
@@ -50,6 +50,19 @@ def test_probed_figures_are_drawn(tmp_path):
     assert done.cells["orthogonal", "ratio"].mean == pytest.approx(1, abs=1e-5)
     assert done.cells["orthogonal", "norm"].mean == pytest.approx(8**0.5, rel=1e-5)
     assert done.cells["orthogonal", "margin"].mean < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("sgornn/table-1", "Dashed: the best guess without memory."),
+        ("sgornn/table-2", "Stars: published numbers."),
+        ("urnn/figure-4", "Dashed: the bounds that Theorem 1 allows."),
+        ("factorized/figure-4", ""),
+    ],
+)
+def test_the_caption_tells_of_what_is_drawn_alone(address, told):
+    assert caption(load(address)) == told
 
 
 def test_lines_against_a_number_have_one_line_for_each_system(tmp_path):

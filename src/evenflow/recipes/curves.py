@@ -21,7 +21,8 @@ class Curve:
 
     Attributes:
         read: x and y of a run; empty where nothing was recorded.
-        levels: numbers to draw across, such as the loss without memory; own: whether each row has its own.
+        levels: numbers to draw across, dashed, such as the loss without memory; own: whether each row has its own.
+        dashed: what those are, in words.
         log: whether the axis is logarithmic; None leaves it to the numbers.
         marks: whether published numbers are marked where the line ends.
         trained: whether only a trained model has one.
@@ -32,6 +33,7 @@ class Curve:
     read: Callable[[Evidence], Line]
     levels: Callable[[Evidence], list[float]] = lambda _: []
     own: bool = False
+    dashed: str = ""
     log: bool | None = None
     marks: bool = False
     trained: bool = True
@@ -65,10 +67,12 @@ def _counted(values: np.ndarray) -> Line:
     return np.arange(1, len(values) + 1), values
 
 
+GUESS = "the best guess without memory"
+
 CURVES: dict[str, Curve] = {
     "metric": Curve("Validation metric", "update", _column("valid_metric"), marks=True),
-    "loss": Curve("Validation loss", "update", _column("valid_loss"), _baseline),
-    "train-loss": Curve("Training loss", "update", _column("loss"), _baseline),
+    "loss": Curve("Validation loss", "update", _column("valid_loss"), _baseline, dashed=GUESS),
+    "train-loss": Curve("Training loss", "update", _column("loss"), _baseline, dashed=GUESS),
     "gap": Curve("Validation minus training loss", "update", _gap, log=False),
     "first-step": Curve("Gradient at the first step, |∂L/∂h₁|", "update", _first_step),
     "margin": Curve("Spectral margin, max |σ − 1|", "update", _margin),
@@ -85,5 +89,6 @@ CURVES: dict[str, Curve] = {
         lambda e: _counted(e.jacobian_norms),
         lambda e: list(e.band or ()),
         own=True,
+        dashed="the bounds that Theorem 1 allows",
     ),
 }

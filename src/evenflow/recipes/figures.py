@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .curves import CURVES, Curve
-from .schema import Row
+from .schema import Column, Recipe, Row
 from .verdict import as_number
 
 if TYPE_CHECKING:
@@ -40,6 +40,17 @@ def place(done: Reproduction, row: Row) -> int:
     if row.line:
         return list(dict.fromkeys(r.line for r in done.recipe.rows)).index(row.line)
     return [r.label for r in done.recipe.rows if r.group == row.group].index(row.label)
+
+
+def caption(recipe: Recipe) -> str:
+    """What dashed lines and stars mean, as far as the recipe's figures have them; empty where they have neither."""
+    curves = [CURVES[kind] for kind in recipe.figures if kind in CURVES]
+    found = [f"Dashed: {dashed}." for dashed in dict.fromkeys(curve.dashed for curve in curves) if dashed]
+    first = recipe.columns[0]
+    published = any(first.name in row.published for row in recipe.rows)
+    if published and ("dots" in recipe.figures or (any(curve.marks for curve in curves) and _marked(first))):
+        found.append("Stars: published numbers.")
+    return " ".join(found)
 
 
 def _drawn(done: Reproduction, row: Row, curve: Curve) -> list[Evidence]:
@@ -125,12 +136,17 @@ def _end(y: np.ndarray) -> float:
     return float(last[np.isfinite(last)].mean())
 
 
+def _marked(column: Column) -> bool:
+    """Whether a column is what the curve of the metric shows."""
+    return column.measure in ("best_metric", "test_metric", "final_metric")
+
+
 def _mark(done: Reproduction, row: Row, axes: Axes, at: float) -> None:
     """The published number of the first column as a star at the end of the curve, in the curve's unit."""
     column = done.recipe.columns[0]
     published = row.published.get(column.name)
     value = None if published is None else as_number(column, published)
-    if value is not None and column.measure in ("best_metric", "test_metric", "final_metric"):
+    if value is not None and _marked(column):
         axes.plot([at], [value / column.factor], marker="*", markersize=13, color=_colour(place(done, row)), zorder=3)
 
 

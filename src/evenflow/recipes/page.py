@@ -35,7 +35,7 @@ def render(done: Reproduction) -> str:
 
     from evenflow import report
 
-    from .figures import FIGURES
+    from .figures import FIGURES, caption
 
     recipe = done.recipe
     environment = Environment(
@@ -62,6 +62,7 @@ def render(done: Reproduction) -> str:
         columns=[(column.name, MEASURES[column.measure].about) for column in recipe.columns],
         rows=[_row(done, label) for label in done.labels],
         panels=panels,
+        caption=caption(recipe),
         legends=legends(done),
         notes=[note for note in dict.fromkeys(notes) if note] + data_notes(done),
         version=evenflow.__version__,

@@ -8,13 +8,13 @@ from evenflow.report.numbers import duration
 
 from .. import verdict
 from ..catalog import DOCUMENTS
+from ..figures import caption
 from ..run import Reproduction
 from .committed import Entry, Record
 from .incoming import digest
 from .sheet import extent, rows_run
 
 NAMED = 8  # rows that a sentence names
-CAPTION = "Lines are of one seed of each row. Dashed: the best guess without memory. Stars: published numbers."
 
 
 def page(document: str, parts: Sequence[str], waiting: Sequence[Record]) -> str:
@@ -39,7 +39,7 @@ def section(record: Record, done: Reproduction, remarks: Sequence[str], drawn: b
     if drawn:
         blocks.append(f"![{plain(recipe.title)}]({recipe.address}.svg)")
         if record.lines:
-            blocks.append(CAPTION)
+            blocks.append(f"Lines are of one seed of each row. {caption(recipe)}".strip())
     if remarks:
         blocks.append("Where it differs:")
         blocks.append("\n".join(f"- {plain(text)}" for text in remarks))
