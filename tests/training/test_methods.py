@@ -28,6 +28,7 @@ METHODS = {
     **{name: {"optimizer": "sgd", "rate": 0.01, "penalty": name} for name in penalties.PENALTIES},
     "two penalties": {"optimizer": "sgd", "rate": 0.01, "penalty": "stabilizer(1.0) + weight_decay(0.01)"},
     "clipped each": {"optimizer": "sgd", "rate": 0.1, "clip_norm": 0.1, "clip_scope": "each"},
+    "a rate for the map": {"system": "urnn", "optimizer": "adam", "map_rate": 1e-4},
     "geodesic sgd": {"system": "factorized", "optimizer": "rmsprop", "bases_rate": 1e-3},
     "geodesic adam": {"system": "factorized", "optimizer": "adam", "bases": "adam"},
 }

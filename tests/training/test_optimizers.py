@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from evenflow import RNN
+from evenflow.maps import mapped
 from evenflow.training.optimizers import BASES, OPTIMIZERS, load, make_optimizer
 from evenflow.training.settings import Settings
 
@@ -105,6 +106,31 @@ def test_orthonormal_bases_have_an_optimiser_of_their_own(bases):
     ordinary = sorted(group["lr"] for group in optimizer.param_groups if not group["stiefel"])
     assert ordinary == pytest.approx([1e-2, 1e-2 / 0.2])
     assert [type(member).__name__ for member in optimizer.optimizers] == ["RMSprop", BASES[bases].__name__]
+
+
+def test_what_makes_a_matrix_may_have_a_rate_of_its_own():
+    layer = RNN(2, 6, map="exponential")
+    optimizer = make_optimizer(layer, Settings(rate=1e-2, map_rate=1e-3))
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    own = {id(p) for p, _, _ in mapped(layer)}
+    assert len(own) == 1
+    assert rates == {id(p): 1e-3 if id(p) in own else 1e-2 for p in layer.parameters()}
+
+
+def test_a_rate_for_maps_holds_for_a_spectrum_and_its_bases():
+    layer = RNN(2, 6, map="factorized", margin=0.1)
+    optimizer = make_optimizer(layer, Settings(rate=1e-2, map_rate=1e-3))
+    assert [group["lr"] for group in optimizer.param_groups if group["stiefel"]] == [1e-3]
+    ordinary = sorted(group["lr"] for group in optimizer.param_groups if not group["stiefel"])
+    assert ordinary == pytest.approx([1e-3 / 0.2, 1e-2])
+
+
+@pytest.mark.parametrize("layer", [nn.RNN(2, 6), RNN(2, 6, map="exponential")], ids=["no map", "map at rest"])
+def test_a_rate_for_maps_that_are_not_trained(layer):
+    for p, _, _ in mapped(layer):
+        p.requires_grad_(False)
+    with pytest.raises(ValueError, match=r"^map_rate goes with a map, got a model in which no map has a parameter"):
+        make_optimizer(layer, Settings(map_rate=1e-4))
 
 
 @pytest.mark.parametrize(("name", "value"), [("bases_rate", 1e-4), ("bases", "adam")])

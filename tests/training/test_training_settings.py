@@ -52,6 +52,7 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
             "optimizer must be one of adam, rmsprop, sgd, temporal-simplex, hessian-free, got 'adamw'",
         ),
         ({"bases": "qr"}, "bases must be one of sgd, adam, got 'qr'"),
+        ({"map_rate": 0}, "map_rate must be a number above 0, got 0.0"),
         ({"bases_rate": 0}, "bases_rate must be a number above 0, got 0.0"),
         ({"penalty": "stabiliser"}, "unknown penalty 'stabiliser', did you mean stabilizer?"),
         ({"structural": -1.0}, "structural must be a number of at least 0, got -1.0"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenflow.maps.attach import attach, detach, parameter_groups
+from evenflow.maps.attach import attach, detach, mapped, parameter_groups
 from evenflow.maps.cayley import Cayley
 from evenflow.maps.exponential import Exponential
 from evenflow.maps.factorized import Factorized
@@ -42,6 +42,7 @@ __all__ = [
     "attach",
     "detach",
     "make",
+    "mapped",
     "parameter_groups",
     "residual",
 ]

@@ -87,24 +87,26 @@ def _with_a_class_of_its_own(module: nn.Module) -> None:
     module.__class__ = type(shared.__name__, shared.__bases__, dict(shared.__dict__))
 
 
-def parameter_groups(module: nn.Module, lr: float) -> list[dict[str, object]]:
+def parameter_groups(module: nn.Module, lr: float, map_lr: float | None = None) -> list[dict[str, object]]:
     """The module's parameters in groups for an optimiser, each with its learning rate and whether it is Stiefel.
 
-    Most are in one group with `lr`. The spectrum of a `Factorized` map has ``lr / 2r``; its bases are in a group marked
-    ``stiefel``, for an optimiser that keeps their columns orthonormal.
+    Most are in one group with `lr`, those of maps in one with `map_lr`, which is `lr` by default. The spectrum of a
+    `Factorized` map has ``map_lr / 2r``; its bases are in a group marked ``stiefel``, for an optimiser that keeps their
+    columns orthonormal.
 
     >>> layer = attach(nn.Linear(8, 8), "weight", Factorized(8, margin=0.1))
     >>> [(group["lr"], group["stiefel"]) for group in parameter_groups(layer, 0.01)]
     [(0.01, False), (0.01, True), (0.05, False)]
     """
-    special = {id(p): (rate, stiefel) for p, rate, stiefel in _mapped(module)}
+    maps = lr if map_lr is None else map_lr
+    special = {id(p): (maps * rate, stiefel) for p, rate, stiefel in mapped(module)}
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for p in module.parameters():
-        groups.setdefault(special.get(id(p), (1.0, False)), []).append(p)
-    return [{"params": ps, "lr": lr * rate, "stiefel": stiefel} for (rate, stiefel), ps in groups.items()]
+        groups.setdefault(special.get(id(p), (lr, False)), []).append(p)
+    return [{"params": ps, "lr": rate, "stiefel": stiefel} for (rate, stiefel), ps in groups.items()]
 
 
-def _mapped(module: nn.Module) -> Iterator[tuple[nn.Parameter, float, bool]]:
+def mapped(module: nn.Module) -> Iterator[tuple[nn.Parameter, float, bool]]:
     """Every raw parameter of an attached map, with its share of the learning rate and whether it is Stiefel."""
     for part in module.modules():
         if isinstance(part, parametrize.ParametrizationList) and len(part) == 1 and isinstance(part[0], Map):

@@ -98,22 +98,25 @@ class Joined(Optimizer):
 
 
 def divide(
-    model: nn.Module, lr: float, stiefel_lr: float | None = None
+    model: nn.Module, lr: float, stiefel_lr: float | None = None, map_lr: float | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The trained parameters of `model` in two lists of groups: the ordinary ones, and those with orthonormal columns.
 
     Args:
-        lr: of the ordinary ones; the spectrum of a factorized map has ``lr / 2m``.
-        stiefel_lr: of the others, `lr` by default.
+        lr: of the ordinary ones.
+        stiefel_lr: of the others, `map_lr` by default.
+        map_lr: of the ordinary ones that make a map's matrix, `lr` by default; the spectrum of a factorized map has
+            ``map_lr / 2m``.
 
     Either list may be empty. See `maps.parameter_groups`.
     """
     ordinary: list[dict[str, Any]] = []
     orthonormal: list[dict[str, Any]] = []
-    for group in parameter_groups(model, lr):
+    maps = lr if map_lr is None else map_lr
+    for group in parameter_groups(model, lr, map_lr):
         params = [p for p in group["params"] if p.requires_grad]  # type: ignore[attr-defined]
         if params and group["stiefel"]:
-            orthonormal.append({**group, "params": params, "lr": lr if stiefel_lr is None else stiefel_lr})
+            orthonormal.append({**group, "params": params, "lr": maps if stiefel_lr is None else stiefel_lr})
         elif params:
             ordinary.append({**group, "params": params})
     return ordinary, orthonormal

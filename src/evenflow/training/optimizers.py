@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from evenflow.maps import mapped
 from evenflow.optim import GeodesicAdam, GeodesicSGD, Joined, divide
 
 if TYPE_CHECKING:
@@ -59,11 +60,14 @@ BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": GeodesicSGD, "a
 def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
     """The optimiser the settings name, over the parameters that are trained.
 
-    The spectrum of a factorized map has its own rate, and its orthonormal bases an optimiser that keeps them so.
+    What makes a map's matrix may have a rate of its own. The spectrum of a factorized map always has one, and its
+    orthonormal bases an optimiser that keeps them so.
     """
-    ordinary, orthonormal = divide(model, settings.rate, settings.bases_rate)
+    ordinary, orthonormal = divide(model, settings.rate, settings.bases_rate, settings.map_rate)
     if not ordinary and not orthonormal:
         raise ValueError("model has no parameter to train, at least one must require a gradient")
+    if settings.map_rate is not None and not any(p.requires_grad for p, _, _ in mapped(model)):
+        raise ValueError("map_rate goes with a map, got a model in which no map has a parameter to train")
     for name, default in (("bases_rate", None), ("bases", "sgd")):
         if getattr(settings, name) != default and not orthonormal:
             raise ValueError(f"{name} goes with a factorized map, got a model with no orthonormal bases")

@@ -42,8 +42,11 @@ class Settings:
     nesterov: bool = option(False, "look ahead along the momentum (sgd)")
     smoothing: float = option(0.99, "how much rmsprop's running mean of squares keeps at each step")
     weight_decay: float = option(0.0, "pull of the weights towards zero, added to the gradient")
+    map_rate: float | None = option(
+        None, "learning rate of what makes a map's matrix, the common one by default; expRNN's authors take a tenth"
+    )
     bases: str = option("sgd", "how the orthonormal bases of a factorized map move, along geodesics: sgd or adam")
-    bases_rate: float | None = option(None, "their learning rate; the common one by default")
+    bases_rate: float | None = option(None, "their learning rate; that of maps by default")
     psi: float | None = option(None, "gradient norm above which temporal-simplex takes the plain gradient")
     damping: float = option(0.1, "damping of hessian-free at the start")
     structural: float = option(0.0, "its share of structural damping, on the change of the states")
@@ -83,9 +86,9 @@ class Settings:
         for name in ("patience", "probe_every", "epochs", "validation_batches", "curvature_size"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
-        for name in ("rate", "decay", "damping", "clip_norm", "clip_value", "bases_rate", "psi"):
+        for name in ("rate", "decay", "damping", "clip_norm", "clip_value", "map_rate", "bases_rate", "psi"):
             value = getattr(self, name)
-            if not (value is None and name in ("clip_norm", "clip_value", "bases_rate", "psi")):
+            if not (value is None and name in ("clip_norm", "clip_value", "map_rate", "bases_rate", "psi")):
                 _number(name, value, "above 0", lambda v: v > 0)
         for name in ("weight_decay", "structural"):
             _number(name, getattr(self, name), "of at least 0", lambda v: v >= 0)
@@ -118,6 +121,7 @@ class Settings:
             ("penalty", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("clip_norm", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("clip_value", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("map_rate", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("bases", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("bases_rate", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("psi", self.optimizer == "temporal-simplex", "optimizer temporal-simplex"),
