@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from killed_sweeps import RULES, run
+from killed_sweeps import RULES, TRAINING, run
 
 from evenflow.training import Axes, NonFiniteLoss, Rules, Run
 from evenflow.training.loop import Loop
@@ -199,6 +199,13 @@ def test_a_single_round_and_a_single_point(tmp_path):
     found = run(tmp_path / "two", axes, Rules(11, 4, finish="constant"))
     assert found.updates == 11
     assert set(Run(found.best.folders[0]).metrics["rate"]) == {0.01}
+
+
+def test_a_rate_for_maps_is_that_of_the_points_with_a_map(tmp_path):
+    axes = Axes(maps=["free", "cayley"], cells=["elman"], activations=["relu"], hidden=[4], rates=[0.01])
+    found = run(tmp_path / "a", axes, Rules(8, 4), training=TRAINING | {"map_rate": 0.001})
+    rates = {s.point.map: Run(s.folders[0]).config["training"].get("map_rate") for s in found.standings}
+    assert rates == {"free": None, "cayley": 0.001}
 
 
 BAD = [

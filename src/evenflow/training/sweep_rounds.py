@@ -104,6 +104,8 @@ class Rounds:
         configs: list[Config] = []
         for point, seed in runs:
             own = {"optimizer": point.optimizer, "rate": point.rate, "seed": seed, "steps": steps, "schedule": schedule}
+            if point.map == "free":
+                own["map_rate"] = None  # there is nothing that it would be the rate of
             configs.append({"task": self.table, "system": point.system, "training": self.settings | own})
         return configs, [run_folder(self.record.folder, point, seed) for point, seed in runs]
 
