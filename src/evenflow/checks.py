@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -21,11 +22,28 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}, known are {', '.join(choices)}"
 
 
+def unknown_option(kind: type, name: str, other: str, known: Iterable[str]) -> str:
+    """One sentence that names an option that neither `kind` nor `other`, which hands its own on, has."""
+    kinds = [each for each in kind.__mro__ if each.__module__.startswith("evenflow")]
+    parameters = [p for each in kinds for p in inspect.signature(each).parameters.values() if p.name != "cell"]
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    choices = list(dict.fromkeys([*named, *known]))
+    near = get_close_matches(name, choices, n=1, cutoff=0.75)
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(choices)}"
+    return f"{kind.__name__} has no option {name!r}, nor has {other}; {hint}"
+
+
 def one_of(argument: str, value: object, known: Iterable[str]) -> None:
     """Raise a ValueError unless `value` is one of the `known` words."""
     choices = list(known)
     if value not in choices:
         raise ValueError(f"{argument} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def number(argument: str, value: object) -> None:
+    """Raise a ValueError unless `value` is a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{argument} must be a number, got {value!r}")
 
 
 def whole_number(argument: str, value: object, least: int) -> None:

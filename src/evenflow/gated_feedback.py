@@ -71,7 +71,7 @@ class GatedFeedbackRNN(Recurrent):
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         sequences = Sequences.read(input, self.input_size, self.batch_first)
         given = self._read_states(sequences, hx)
-        weights = self.cell.prepare({n + s: getattr(self, n + s) for s in self._suffixes for n in self._names})
+        weights = self.cell.prepare({n + s: self._weight(n + s) for s in self._suffixes for n in self._names})
         a = self._with_columns(project(self.cell, sequences.padded, weights, self.engine), weights["weight_hh"])
         state = self._start(a) if given is None else [torch.cat(tuple(member), -1) for member in given]
         states = scan(self.cell, a, tuple(state), weights, sequences.batch_sizes, None, self.engine)

@@ -9,7 +9,7 @@ from evenflow.cells import GRU as GRUCell
 from evenflow.cells import LSTM as LSTMCell
 from evenflow.cells import LSTM1997, Cell, ComplexElman, Elman, PeepholeLSTM, ScalarGated
 from evenflow.cells import SCRN as SCRNCell
-from evenflow.checks import one_of
+from evenflow.checks import number, one_of
 from evenflow.recurrent import MapChoice, Recurrent
 
 
@@ -44,6 +44,7 @@ class RNN(Recurrent):
         map: MapChoice = "free",
         **options: Any,
     ) -> None:
+        number("leak", leak)
         if not 0 < leak <= 1:
             raise ValueError(f"leak must lie above 0 and be at most 1, got {leak}")
         leaky = leak < 1
@@ -150,6 +151,7 @@ class LSTM(Recurrent):
         if form == "1997" and forget_bias is not None:
             raise ValueError(f"the LSTM of 1997 has no forget gate, got forget_bias {forget_bias}")
         bias = 1.0 if forget_bias is None else forget_bias
+        number("forget_bias", bias)
         cell: Cell = LSTM1997() if form == "1997" else PeepholeLSTM(bias) if form == "peephole" else LSTMCell(bias)
         super().__init__(cell, input_size, hidden_size, num_layers, **options)
 

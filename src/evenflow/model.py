@@ -68,20 +68,22 @@ class SequenceModel(nn.Module):
         if getattr(layer, "batch_first", False):
             raise ValueError("layer must be time first (batch_first=False) inside a SequenceModel")
         self.readout = readout
+        # A part of torch's own may give out fewer numbers than it has units.
+        units = getattr(layer, "proj_size", 0) or _size(layer, "hidden_size")
         like = next(itertools.chain(layer.parameters(), layer.buffers()))  # a reservoir has buffers alone
         self.embedding = None
-        if vocabulary is not None:
-            start = torch.randn(vocabulary, _size(layer, "input_size"), generator=generator)
-            if embedding_range is not None:
-                nn.init.uniform_(start, *_around_zero(embedding_range), generator=generator)
-            self.embedding = nn.Embedding.from_pretrained(start, freeze=False).to(like)
         self.layer = layer
         # Whether what comes later changes nothing before it; of a layer that does not say so it is not assumed.
         self.one_way = getattr(layer, "bidirectional", None) is False
-        width = _size(layer, "hidden_size") * (2 if getattr(layer, "bidirectional", False) else 1)
-        self.output = nn.Linear(width, output_size)
-        nn.init.xavier_uniform_(self.output.weight, generator=generator)
-        nn.init.zeros_(self.output.bias)
+        with torch.device("cpu"):  # where starting values are drawn, whatever the default device
+            if vocabulary is not None:
+                start = torch.randn(vocabulary, _size(layer, "input_size"), generator=generator)
+                if embedding_range is not None:
+                    nn.init.uniform_(start, *_around_zero(embedding_range), generator=generator)
+                self.embedding = nn.Embedding.from_pretrained(start, freeze=False).to(like)
+            self.output = nn.Linear(units * (2 if getattr(layer, "bidirectional", False) else 1), output_size)
+            nn.init.xavier_uniform_(self.output.weight, generator=generator)
+            nn.init.zeros_(self.output.bias)
         self.output.to(like)
 
     def forward(
@@ -97,6 +99,8 @@ class SequenceModel(nn.Module):
                 looks at the lengths, and a GPU need not wait; but outputs beyond the end and the final state are those
                 of the padding, and states that grow without end may become infinite there, and the gradient a NaN.
         """
+        if lengths is not None:
+            lengths = _one_each(lengths, inputs.shape[1])
         x = inputs
         if self.embedding is not None:
             if inputs.is_floating_point():
@@ -104,7 +108,10 @@ class SequenceModel(nn.Module):
             x = self.embedding(inputs)
         x = self.drop_input(x)
         if lengths is not None and not (padded and self.one_way):
-            h, state = self.layer(pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False), state)
+            steps = lengths.cpu()
+            if len(steps) and not 1 <= int(steps.min()) <= int(steps.max()) <= len(inputs):
+                raise ValueError(f"lengths must be from 1 to {len(inputs)}, the steps there are, got {steps.tolist()}")
+            h, state = self.layer(pack_padded_sequence(x, steps, enforce_sorted=False), state)
             assert isinstance(h, PackedSequence)
             h = unpacked(h, len(inputs))
         else:
@@ -133,6 +140,16 @@ class SequenceModel(nn.Module):
             if part is not None
         }
         return counts | {"total": sum(counts.values())}
+
+
+def _one_each(lengths: Tensor, batch: int) -> Tensor:
+    """The lengths, one whole number for each sequence; what they are is not looked at."""
+    if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int64, torch.int32):
+        got = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
+        raise ValueError(f"lengths must be a tensor of whole numbers, got {got}")
+    if lengths.shape != (batch,):
+        raise ValueError(f"lengths must have shape ({batch},), one for each sequence, got {tuple(lengths.shape)}")
+    return lengths.long()
 
 
 def _dropout(name: str, share: float) -> nn.Dropout:

@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from evenflow import maps
 from evenflow.cells import Cell, Matrix
-from evenflow.checks import one_of, whole_number
+from evenflow.checks import number, one_of, unknown_option, whole_number
+from evenflow.maps.onlookers import transformed
 from evenflow.maps.pickling import Pickled
 from evenflow.replayed import replay_layer
 from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
@@ -71,8 +72,13 @@ class Recurrent(Pickled):
         super().__init__()
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             whole_number(name, value, 1)
+        number("dropout", dropout)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"dtype must be a floating point torch.dtype, got {dtype!r}")
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise ValueError(f"generator must be a torch.Generator, got {generator!r}")
         one_of("initial_state", initial_state, INITIAL_STATES)
         one_of("engine", engine, ENGINES)
         if checkpoint_every is not None:
@@ -92,6 +98,9 @@ class Recurrent(Pickled):
         if map != "free" and not any(matrix.mapped for matrix in cell.matrices(hidden_size)):
             kind = type(cell).__name__
             raise ValueError(f"{kind} has no map on its gates, so map must be 'free', got {map!r}")
+        for name in map_options:
+            if (known := maps.options_of(map)) is not None and name not in known:
+                raise ValueError(unknown_option(type(self), name, f"its map {map!r}", known))
         self.cell, self.engine, self.checkpoint_every = cell, engine, checkpoint_every
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
@@ -103,20 +112,34 @@ class Recurrent(Pickled):
             for direction in (("", "_reverse") if bidirectional else ("",))
         ]
         self._names: tuple[str, ...] = ()
-        directions = 2 if bidirectional else 1
-        for index, suffix in enumerate(self._suffixes):
-            width = input_size if index < directions else directions * hidden_size
-            start = cell.start(width, hidden_size, bias, generator)
-            if initial_state == "learned":
-                start |= {f"{letter}0": torch.zeros(hidden_size) for letter in "hc"[: cell.state_size]}
-            matrices = cell.matrices(hidden_size)
-            start |= {m.name: torch.empty(m.blocks * m.size, m.size) for m in matrices}
-            self._names = tuple(start)
-            for name, tensor in start.items():
-                self.register_parameter(name + suffix, nn.Parameter(tensor))
-            for matrix in matrices:
-                self._attach(matrix, suffix, map, map_options, generator)
-        self.to(device=device, dtype=dtype)
+        self._shapes: dict[str, torch.Size] = {}
+        with torch.device("cpu"):  # starting values are drawn there, whatever the default device
+            for index, suffix in enumerate(self._suffixes):
+                self._start_weights(index, suffix, map, map_options, generator)
+        self.to(device=device or torch.get_default_device(), dtype=dtype or torch.get_default_dtype())
+
+    def _start_weights(
+        self,
+        index: int,
+        suffix: str,
+        map: MapChoice,
+        map_options: dict[str, Any],
+        generator: torch.Generator | None,
+    ) -> None:
+        """The weights of one layer and direction, with their starting values."""
+        cell, hidden_size, directions = self.cell, self.hidden_size, 2 if self.bidirectional else 1
+        width = self.input_size if index < directions else directions * hidden_size
+        start = cell.start(width, hidden_size, self.bias, generator)
+        if self.initial_state == "learned":
+            start |= {f"{letter}0": torch.zeros(hidden_size) for letter in "hc"[: cell.state_size]}
+        matrices = cell.matrices(hidden_size)
+        start |= {m.name: torch.empty(m.blocks * m.size, m.size) for m in matrices}
+        self._names = tuple(start)
+        self._shapes |= {name + suffix: tensor.shape for name, tensor in start.items()}
+        for name, tensor in start.items():
+            self.register_parameter(name + suffix, nn.Parameter(tensor))
+        for matrix in matrices:
+            self._attach(matrix, suffix, map, map_options, generator)
 
     def _attach(
         self,
@@ -177,7 +200,7 @@ class Recurrent(Pickled):
     def _run(self, x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None) -> tuple[Tensor, ...]:
         """The output ``(T, B, H)`` of one layer and direction, then each sequence's last state, ``(B, H)`` each."""
         suffix = self._suffixes[index]
-        weights = self.cell.prepare({name: getattr(self, name + suffix) for name in self._names})
+        weights = self.cell.prepare({name: self._weight(name + suffix) for name in self._names})
         backwards = suffix.endswith("reverse")
         x = sequences.reverse(x) if backwards else x
         if state is None:
@@ -194,7 +217,7 @@ class Recurrent(Pickled):
             self._taps.append(zeros)
             tap = sequences.reverse(zeros) if backwards else zeros
         every, sizes = self.checkpoint_every, sequences.batch_sizes
-        if every is not None and every < len(x):
+        if every is not None and every < len(x) and not transformed():
             return checkpointed(self.cell, x, tuple(state), weights, every, sizes, tap, self.engine)
         storage = None if self.storage is None else STORAGES[self.storage]
         with nullcontext() if storage is None else torch.autocast(x.device.type, storage):
@@ -203,12 +226,21 @@ class Recurrent(Pickled):
         ends = (sequences.last(s) for s in states)
         return states[0], *(ends if storage is None else (end.to(weights["weight_hh"].real.dtype) for end in ends))
 
+    def _weight(self, name: str) -> Tensor:
+        """A weight by its name; one that was replaced by another of a wrong shape is refused before it is read."""
+        weight: Tensor = getattr(self, name)
+        if weight.shape != self._shapes[name]:
+            raise ValueError(f"{name} must have shape {tuple(self._shapes[name])}, got {tuple(weight.shape)}")
+        return weight
+
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
         if hx is None:
             return None
-        states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        wanted = "one tensor h0" if self.cell.state_size == 1 else "a pair (h0, c0)"
+        states = (hx,) if isinstance(hx, Tensor) else tuple(hx) if isinstance(hx, tuple | list) else ()
+        if not all(isinstance(state, Tensor) for state in states) or not states:
+            raise ValueError(f"the initial state must be {wanted}, got {type(hx).__name__} {hx!r:.60}")
         if len(states) != self.cell.state_size:
-            wanted = "one tensor h0" if self.cell.state_size == 1 else "a pair (h0, c0)"
             raise ValueError(f"the initial state must be {wanted}, got {len(states)} tensors")
         return [
             sequences.read_state(state, len(self._suffixes), self.hidden_size, f"{letter}0")
@@ -240,6 +272,9 @@ class Recurrent(Pickled):
         shown = [f"{self.input_size}, {self.hidden_size}"]
         defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
         shown += [f"{k}={getattr(self, k)}" for k, default in defaults.items() if getattr(self, k) != default]
+        shown += [f"{k}={value!r}" for k, value in self.cell.settings().items()]
+        if self.engine != "auto":
+            shown.append(f"engine={self.engine!r}")
         if self.initial_state != "zero":
             shown.append(f"initial_state={self.initial_state!r}")
         if self.storage is not None:

@@ -37,10 +37,14 @@ class Sequences:
         if isinstance(x, PackedSequence):
             if x.data.dim() != 2 or x.data.shape[-1] != width:
                 raise ValueError(f"packed input must hold {width} numbers a step, got data of {tuple(x.data.shape)}")
+            if not x.data.is_floating_point():
+                raise ValueError(f"input must hold floating point numbers, got {x.data.dtype}")
             sizes, places = x.batch_sizes.tolist(), _places(x)
-            lengths = (x.batch_sizes.unsqueeze(1) > torch.arange(sizes[0])).sum(0).to(x.data.device)
+            lengths = (x.batch_sizes.unsqueeze(1) > torch.arange(sizes[0], device="cpu")).sum(0).to(x.data.device)
             ragged = sizes if sizes[-1] < sizes[0] else None
             return cls(_laid_out(x, places, len(sizes)), batch_first, ragged, lengths, x, places)
+        if not isinstance(x, Tensor):
+            raise ValueError(f"input must be a tensor or a PackedSequence, got {type(x).__name__}")
         if x.dim() not in (2, 3) or x.shape[-1] != width:
             form = "(B, T, I) or (T, I)" if batch_first else "(T, B, I) or (T, I)"
             raise ValueError(f"input must be {form} with I = {width}, got {tuple(x.shape)}")
@@ -70,6 +74,10 @@ class Sequences:
         expected = (members, width) if self.unbatched else (members, batch, width)
         if tuple(state.shape) != expected:
             raise ValueError(f"{name} must have shape {expected} for this input, got {tuple(state.shape)}")
+        if not state.is_floating_point():
+            raise ValueError(f"{name} must hold floating point numbers, got {state.dtype}")
+        if state.device != self.padded.device:
+            raise ValueError(f"{name} must be on {self.padded.device} as the input is, got {state.device}")
         if self.unbatched:
             return state.unsqueeze(1)
         if self.packed is not None and self.packed.sorted_indices is not None:
@@ -118,6 +126,6 @@ def _laid_out(packed: PackedSequence, places: Tensor, steps: int) -> Tensor:
 def _places(packed: PackedSequence) -> Tensor:
     """Where the rows of packed data lie when each step has room for all sequences."""
     sizes = packed.batch_sizes
-    step = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    within = torch.arange(len(step)) - (sizes.cumsum(0) - sizes)[step]
+    step = torch.repeat_interleave(torch.arange(len(sizes), device="cpu"), sizes)
+    within = torch.arange(len(step), device="cpu") - (sizes.cumsum(0) - sizes)[step]
     return (step * sizes[0] + within).to(packed.data.device)

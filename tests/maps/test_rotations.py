@@ -57,5 +57,5 @@ def test_bad_layers(layers: object) -> None:
 
 
 def test_odd_size() -> None:
-    with pytest.raises(ValueError, match="their number must be even, got 7"):
+    with pytest.raises(ValueError, match=r"rows \(a layer's hidden_size\) must be even, got 7"):
         Rotations(7)

@@ -74,6 +74,10 @@ class Cell:
         """The input's share of every step in one product."""
         return torch.nn.functional.linear(x, weights["weight_ih"], weights.get("bias"))
 
+    def settings(self) -> dict[str, object]:
+        """What a layer's text tells of its cell."""
+        return {}
+
     def step(self, a: Tensor, state: State, weights: Weights) -> State:
         """The next state, from one step of `project` and the state before."""
         raise NotImplementedError

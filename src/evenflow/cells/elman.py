@@ -7,6 +7,7 @@ from torch import Tensor
 
 from evenflow import activations
 from evenflow.cells.cell import Cell, State, Weights
+from evenflow.checks import number
 
 SCALED = ("weight_ih", "bias", "weight_hh")  # what the pre-activation is linear in
 
@@ -27,9 +28,13 @@ class Elman(Cell):
 
     def __init__(self, activation: str | activations.Activation = "tanh", gain: float = 1.0) -> None:
         self.activation = activations.make(activation)
+        number("gain", gain)
         if not 0 < gain < float("inf"):
             raise ValueError(f"gain must be a number above 0, got {gain!r}")
         self.gain = gain
+
+    def settings(self) -> dict[str, object]:
+        return {"activation": self.activation.key} | ({} if self.gain == 1 else {"gain": self.gain})
 
     def prepare(self, weights: Weights) -> Weights:
         if self.gain == 1:

@@ -33,6 +33,9 @@ class LSTM1997(Cell):
     state_size = 2
     equation = "c = c + σ(i) tanh(g); h = σ(o) tanh(c)"
 
+    def settings(self) -> dict[str, object]:
+        return {"form": "1997"}
+
     def __init__(self, gradient: str = "truncated") -> None:
         one_of("gradient", gradient, GRADIENTS)
         self.gradient = gradient

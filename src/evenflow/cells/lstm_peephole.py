@@ -23,6 +23,9 @@ class PeepholeLSTM(LSTM):
 
     equation = "c = σ(f + p c) c + σ(i + p c) tanh(g); h = σ(o + p c) tanh(c)"
 
+    def settings(self) -> dict[str, object]:
+        return {"form": "peephole"}
+
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         return {"peephole": torch.zeros(3 * hidden_size)}
 

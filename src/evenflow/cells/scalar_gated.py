@@ -10,7 +10,7 @@ from torch import Tensor
 from evenflow import activations
 from evenflow.cells.cell import State, Weights
 from evenflow.cells.elman import Elman
-from evenflow.checks import one_of
+from evenflow.checks import number, one_of
 
 GATES = ("free", "bounded", "fixed")
 
@@ -46,6 +46,8 @@ class ScalarGated(Elman):
     ) -> None:
         super().__init__(activation, gain)
         one_of("gates", gates, GATES)
+        number("alpha", alpha)
+        number("beta", beta)
         self.gates, self.alpha, self.beta = gates, alpha, beta
         if gates == "fixed":
             for name, value in (("alpha", alpha), ("beta", beta)):
@@ -62,6 +64,10 @@ class ScalarGated(Elman):
                 f"beta must be at most 1 - 2 alpha = {1 - 2 * alpha:g} with bounded gates, got {beta}; "
                 f"lower beta or alpha ({alpha})"
             )
+
+    def settings(self) -> dict[str, object]:
+        fixed = {"alpha": self.alpha, "beta": self.beta} if self.gates == "fixed" else {}
+        return super().settings() | {"gates": self.gates} | fixed
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         if self.gates == "fixed":

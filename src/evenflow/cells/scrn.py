@@ -9,7 +9,7 @@ from torch import Tensor
 
 from evenflow import activations, init
 from evenflow.cells.cell import Cell, Matrix, State, Weights
-from evenflow.checks import one_of, whole_number
+from evenflow.checks import number, one_of, whole_number
 
 RATES = ("fixed", "learned")
 
@@ -48,14 +48,21 @@ class SCRN(Cell):
         if context_size is not None:
             whole_number("context_size", context_size, 1)
         one_of("rates", rates, RATES)
+        number("alpha", alpha)
         if not 0 < alpha < 1:
             raise ValueError(f"alpha must lie between 0 and 1, got {alpha}")
         self.context_size, self.rates, self.alpha = context_size, rates, alpha
         self.activation = activations.make(activation)
 
+    def settings(self) -> dict[str, object]:
+        context: dict[str, object] = {} if self.context_size is None else {"context_size": self.context_size}
+        return {"activation": self.activation.key, "rates": self.rates} | context
+
     def context(self, hidden_size: int) -> int:
         """How many of the units are context."""
         k = max(1, hidden_size // 4) if self.context_size is None else self.context_size
+        if hidden_size < 2:
+            raise ValueError(f"hidden_size must be at least 2, one plain unit and one of context, got {hidden_size}")
         if k >= hidden_size:
             raise ValueError(f"context_size must be below hidden_size = {hidden_size}, got {k}")
         return k

@@ -8,7 +8,7 @@ from evenflow.maps.exponential import Exponential
 from evenflow.maps.factorized import Factorized
 from evenflow.maps.free import Free
 from evenflow.maps.householder import Householder
-from evenflow.maps.make import make
+from evenflow.maps.make import make, options_of
 from evenflow.maps.map import Map, residual
 from evenflow.maps.rotations import Rotations
 from evenflow.maps.svd import SVD
@@ -43,6 +43,7 @@ __all__ = [
     "detach",
     "make",
     "mapped",
+    "options_of",
     "parameter_groups",
     "residual",
 ]

@@ -38,6 +38,7 @@ class Cayley(Skew):
     """
 
     diagonal: Tensor
+    _signs: Sequence[float] = ()
 
     def __init__(
         self,
@@ -59,8 +60,12 @@ class Cayley(Skew):
             signs = [-1] * signs + [1] * (rows - signs)
         if len(signs) != rows or any(sign not in (-1, 1) for sign in signs):
             raise ValueError(f"signs must be {rows} numbers, each 1 or -1, got {list(signs)}")
+        self._signs = [float(sign) for sign in signs]
         self.negatives = sum(sign == -1 for sign in signs)
-        self.register_buffer("diagonal", torch.tensor([float(sign) for sign in signs]), persistent=False)
+        self._keep_constants()
+
+    def constants(self) -> dict[str, Tensor]:
+        return super().constants() | {"diagonal": torch.tensor(self._signs)}
 
     def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         # In float64 whatever the numbers: the inverse loses as many digits as A is long, and costs hardly more.

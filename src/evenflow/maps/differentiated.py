@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from evenflow.maps.map import Map
+from evenflow.maps.onlookers import followed
 
 
 class Differentiated(Map):
     """A map with `value` and `slope` in place of `matrix`, and `plain`, the same equation for torch to differentiate.
 
     `plain` is the definition: tests hold the other two to it. It also serves where torch wants to see the operations:
-    under `torch.compile`, and for a gradient of the gradient.
+    see `onlookers`, and for a gradient of the gradient.
     """
 
     def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -32,7 +33,7 @@ class Differentiated(Map):
         raise NotImplementedError
 
     def matrix(self, *raw: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():
+        if followed() or raw[0].is_meta:
             return self.plain(*raw)
         return _ByHand.apply(self, *raw)
 
@@ -48,7 +49,8 @@ class _ByHand(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-        raw, (W, *kept) = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        saved = ctx.saved_tensors  # once: `torch.utils.checkpoint` gives each out a single time
+        raw, (W, *kept) = saved[: ctx.count], saved[ctx.count :]
         if torch.is_grad_enabled():
             # A gradient of this gradient is wanted.
             moving = [r for r in raw if r.requires_grad]

@@ -48,7 +48,10 @@ class Householder(Differentiated):
         if not isinstance(reflectors, int) or not 0 <= reflectors <= rows:
             raise ValueError(f"reflectors must be from 0 to {rows}, the size of the matrix, got {reflectors!r}")
         self.reflectors = reflectors
-        self.register_buffer("filled", reflections.places(reflectors, rows), persistent=False)
+        self._keep_constants()
+
+    def constants(self) -> dict[str, Tensor]:
+        return {"filled": reflections.places(self.reflectors, self.rows)}
 
     @property
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -10,6 +10,16 @@ from typing import Any
 from evenflow.maps.map import Map
 
 
+def options_of(map: str | type[Map] | Callable[..., Map]) -> list[str] | None:
+    """The settings of a named map or a class besides its size; None where they cannot be known."""
+    from evenflow.maps import MAPS
+
+    kind = MAPS.get(map) if isinstance(map, str) else map
+    if not isinstance(kind, type):
+        return None
+    return [name for name in inspect.signature(kind).parameters if name not in ("rows", "columns")]
+
+
 def make(map: str | type[Map] | Callable[..., Map], rows: int, columns: int | None = None, **options: Any) -> Map:
     """The map called `map` for a ``(rows, columns)`` matrix.
 
@@ -33,8 +43,8 @@ def make(map: str | type[Map] | Callable[..., Map], rows: int, columns: int | No
         raise ValueError(f"map must be a name, a class or a function of the size, got one finished map {map!r}")
     if not callable(map):
         raise ValueError(f"map must be a name, a class or a function of the size, got {map!r}")
-    if isinstance(map, type):
-        known = [name for name in inspect.signature(map).parameters if name not in ("rows", "columns")]
+    known = options_of(map)
+    if isinstance(map, type) and known is not None:
         for name in options:
             if name not in known:
                 raise ValueError(f"{map.__name__} has no option {name!r}; it takes {', '.join(known) or 'none'}")

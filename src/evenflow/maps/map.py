@@ -74,12 +74,30 @@ class Map(nn.Module):
     def _apply(self, *args: Any, **options: Any) -> Map:
         # Buffers are about to move, and recordings know them by their address.
         self.recordings.clear()
-        return super()._apply(*args, **options)
+        empty = self._empty()
+        super()._apply(*args, **options)
+        if empty and not self._empty():  # they were on no device, and now are somewhere, with anything in them
+            self._keep_constants()
+        return self
 
     def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
         # Other numbers are about to be loaded.
         self.recordings.clear()
         super()._load_from_state_dict(*args, **options)
+
+    def constants(self) -> dict[str, Tensor]:
+        """Tensors that follow from the map's sizes: kept as buffers, and not in the state_dict."""
+        return {}
+
+    def _keep_constants(self, device: torch.device | None = None) -> None:
+        """Put them in their buffers: where these are, if there are any yet."""
+        for name, value in self.constants().items():
+            before = self._buffers.get(name)
+            like = value if before is None else before
+            self.register_buffer(name, value.to(device or like.device, like.dtype), persistent=False)
+
+    def _empty(self) -> bool:
+        return any(self._buffers[name].is_meta for name in self._non_persistent_buffers_set)  # type: ignore[union-attr]
 
     def need_square(self) -> None:
         """Refuse a size that is not square: for the maps whose matrices all are."""
@@ -108,9 +126,11 @@ class Map(nn.Module):
     # What every map offers.
 
     def forward(self, *raw: Tensor) -> Tensor:
-        if torch.is_autocast_enabled(raw[0].device.type):
+        if not raw[0].is_meta and torch.is_autocast_enabled(raw[0].device.type):
             with torch.autocast(raw[0].device.type, enabled=False):
                 return self.forward(*raw)
+        if not raw[0].is_meta and self._empty():  # numbers were assigned to a map that was on no device
+            self._keep_constants(raw[0].device)
         replayed = replay(self, raw)
         return self.compute(*raw) if replayed is None else replayed
 

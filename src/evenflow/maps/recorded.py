@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
+from evenflow.maps.onlookers import followed
+
 if TYPE_CHECKING:
     from evenflow.maps.map import Map
 
@@ -148,14 +150,9 @@ class _Replayed(torch.autograd.Function):
 
 def replay(map: Map, raw: tuple[Tensor, ...]) -> Tensor | None:
     """The matrix by a recording, or None where there is none: on a CPU, at first, and inside another recording."""
-    if (
-        not raw[0].is_cuda
-        or not map.recordable
-        or torch.compiler.is_compiling()
-        or torch.cuda.is_current_stream_capturing()
-    ):
+    if not raw[0].is_cuda or not map.recordable or followed() or torch.cuda.is_current_stream_capturing():
         return None
-    if any(type(r) not in (Tensor, torch.nn.Parameter) for r in raw):  # vmap and the like bring tensors of their own
+    if any(type(r) not in (Tensor, torch.nn.Parameter) for r in raw):  # a subclass may mean something else
         return None
     device = raw[0].device
     stream = torch._C._cuda_getCurrentRawStream(device.index)

@@ -52,7 +52,7 @@ class Rotations(Differentiated):
         super().__init__(rows, columns, precision=precision)
         self.need_square()
         if rows % 2:
-            raise ValueError(f"Rotations turns pairs of coordinates, so their number must be even, got {rows}")
+            raise ValueError(f"Rotations turns pairs, so rows (a layer's hidden_size) must be even, got {rows}")
         most = 2 * math.ceil(math.log2(rows))
         layers = most if layers is None else layers
         if not isinstance(layers, int) or not 1 <= layers <= most:

@@ -38,8 +38,11 @@ class Skew(Differentiated):
         if init not in STARTS:
             raise ValueError(f"init must be one of {', '.join(STARTS)}, got {init!r}")
         self.init = init
-        i, j = torch.triu_indices(rows, rows, 1)
-        self.register_buffer("upper", i * rows + j, persistent=False)
+        self._keep_constants()
+
+    def constants(self) -> dict[str, Tensor]:
+        i, j = torch.triu_indices(self.rows, self.rows, 1)
+        return {"upper": i * self.rows + j}
 
     @property
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:

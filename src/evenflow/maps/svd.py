@@ -64,8 +64,13 @@ class SVD(Differentiated):
                 raise ValueError(f"reflectors must be from 0 to {side} for a side of {side}, got {m!r}")
         self.m1, self.m2, self.spectrum = m1, m2, Spectrum(center, margin, bound)
         self.twins = m1 == m2 and self.rows == self.columns
-        self.register_buffer("filled_u", reflections.places(m1, self.rows), persistent=False)
-        self.register_buffer("filled_v", reflections.places(m2, self.columns), persistent=False)
+        self._keep_constants()
+
+    def constants(self) -> dict[str, Tensor]:
+        return {
+            "filled_u": reflections.places(self.m1, self.rows),
+            "filled_v": reflections.places(self.m2, self.columns),
+        }
 
     @property
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:

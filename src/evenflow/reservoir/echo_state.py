@@ -90,6 +90,8 @@ class EchoState(Recurrent):
             batch_first=batch_first,
             engine=engine,
             generator=generator,
+            device="cpu",
+            dtype=dtype,
         )
         self.radius, self.density, self.washout, self.ridge = radius, density, washout, ridge
         self.input_scaling, self.bias_scaling = input_scaling, bias_scaling
@@ -99,13 +101,14 @@ class EchoState(Recurrent):
                 scale = input_scaling if name.startswith("weight") else bias_scaling
                 value = scale * _uniform(value.shape, generator)
             elif name.startswith("gate"):  # again, in float64: here a and 1 - a are to be exact
-                value = torch.tensor([leak if "alpha" in name else 1 - leak], dtype=torch.float64).logit()
+                share = leak if "alpha" in name else 1 - leak
+                value = torch.tensor([share], dtype=torch.float64, device="cpu").logit()
             delattr(self, name)
-            self.register_buffer(name, value.to(dtype or parameter.dtype))
+            self.register_buffer(name, value.to(parameter.dtype))
         self.register_buffer("readout_weight", None)
         self.register_buffer("readout_bias", None)
         self._sums, self._skip = Ridge(), washout
-        self.to(device=device)
+        self.to(device=device or torch.get_default_device())
 
     # The readout: solved, not trained.
 
@@ -241,7 +244,7 @@ class EchoState(Recurrent):
 
 def _uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:
     """U(-1, 1)."""
-    where = None if generator is None else generator.device
+    where = "cpu" if generator is None else generator.device
     return 2 * torch.rand(shape, generator=generator, dtype=torch.float64, device=where).cpu() - 1
 
 

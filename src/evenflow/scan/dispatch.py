@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import GRU, LSTM, LSTM1997, SCRN, Cell, Elman, PeepholeLSTM, ScalarGated, State, Weights
+from evenflow.maps.onlookers import transformed
 from evenflow.maps.small_kernels import compiled
 from evenflow.scan import elman, gru, linear, lstm, projection, reference
 from evenflow.scan.choice import LINEARIZED
@@ -20,8 +22,11 @@ ENGINES = ("auto", "torch", "reference")
 def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Tensor:
     """What `cell.project` gives, by compiled code where that is faster: a thin input makes torch's product slow."""
     device = x.device.type
+    _same_dtype(cell, x, weights)
     plain = type(cell).project is Cell.project and x.dtype in (torch.float32, torch.float64)
-    if engine != "auto" or not plain or device not in ("cpu", "cuda") or torch.is_autocast_enabled(device):
+    if engine != "auto" or not plain or device not in ("cpu", "cuda") or transformed():
+        return cell.project(x, weights)
+    if torch.is_autocast_enabled(device):
         return cell.project(x, weights)
     weight, bias = weights["weight_ih"], weights.get("bias")
     if device == "cpu":
@@ -51,16 +56,27 @@ def scan(
     accumulate over the steps.
     """
     dtype = weights["weight_hh"].dtype
-    with torch.autocast(a.device.type, enabled=False):
+    with nullcontext() if a.is_meta else torch.autocast(a.device.type, enabled=False):
         a, state = a.to(storage or dtype), tuple(s.to(dtype) for s in state)
         # What reaches a context unit directly, and what by way of h, is told apart in the loop alone.
         apart = isinstance(cell, SCRN) and tap is not None
         if engine == LINEARIZED and not (linearizes(cell, weights) and tap is None and storage is None):
             engine = "reference"
+        if transformed() or a.is_meta:  # a fused scan has a gradient for a backward pass alone
+            engine = "reference"
         if engine != "reference" and not apart and (run := fused(cell)) is not None:
             return run(cell, a, state, weights, batch_sizes, tap, engine)
         states = reference.scan(cell, a.to(dtype), state, weights, batch_sizes, tap)
         return states if storage is None else tuple(s.to(storage) for s in states)
+
+
+def _same_dtype(cell: Cell, x: Tensor, weights: Weights) -> None:
+    """Refuse an input that torch's product would refuse, and say what to do."""
+    weight = weights["weight_ih"]
+    if x.dtype == weight.dtype or type(cell).project is not Cell.project:
+        return
+    if x.is_meta or not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(f"input must be {weight.dtype} as the layer's weights are, got {x.dtype}: convert one of them")
 
 
 def fused(cell: Cell):  # type: ignore[no-untyped-def]

@@ -105,14 +105,15 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tens
 
 def _autograd(ctx: Any, grad_h: Tensor | None, grad_c: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
     truncated, batch_sizes, engine = ctx.settings
-    grads = backward(grad_h, grad_c, *ctx.saved_tensors, truncated, batch_sizes, ctx.tapped, engine)
+    saved = ctx.saved_tensors  # once: `torch.utils.checkpoint` gives each out a single time
+    grads = backward(grad_h, grad_c, *saved, truncated, batch_sizes, ctx.tapped, engine)
     d_a, d_weight, d_h0, d_c0, d_peephole, d_h = grads
     return (
         d_a,
         d_weight,
         None if truncated else d_h0,  # None, not zeros, as autograd says of what was detached
         d_c0,
-        None if ctx.saved_tensors[-1] is None else d_peephole,
+        None if saved[-1] is None else d_peephole,
         d_h if ctx.tapped else None,
         None,
         None,

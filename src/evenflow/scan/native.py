@@ -192,5 +192,5 @@ def call(function: str, job: type[ctypes.Structure], dtype: torch.dtype, **value
 def sizes(states: Tensor, batch_sizes: Sequence[int] | None) -> dict[str, Tensor | float | None]:
     """The fields every recurrence has, from its states ``(M, T, B, H)``."""
     models, steps, batch, hidden = states.shape
-    ragged = None if batch_sizes is None else torch.tensor(batch_sizes)
+    ragged = None if batch_sizes is None else torch.tensor(batch_sizes, device="cpu")
     return {"models": models, "steps": steps, "batch": batch, "hidden": hidden, "batch_sizes": ragged}

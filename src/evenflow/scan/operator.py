@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import Parameter
+
+from evenflow.maps.onlookers import followed
 
 
 def operator(
@@ -52,8 +53,8 @@ def eager(
 ) -> Callable[..., Any]:
     """`op` for plain tensors without its price: torch takes a tenth of a millisecond to find the way to `run` and back.
 
-    Under `torch.compile`, `torch.func`, forward-mode differentiation or a dispatch mode the operator itself is called,
-    and where a gradient is to be differentiated again.
+    Under `torch.compile`, `torch.vmap`, a tracer or a dispatch mode the operator itself is called, and where a gradient
+    is to be differentiated again. Other transforms of `torch.func` and forward mode do not come here, see `dispatch`.
 
     Args:
         op: what `operator` gave.
@@ -80,9 +81,7 @@ def eager(
 
 def plain_tensors(given: Sequence[Any]) -> bool:
     """Whether nothing but autograd has a say in what happens to these tensors."""
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    if torch._C._len_torch_dispatch_stack() or forward_ad._current_level >= 0:
+    if followed() or torch._C._len_torch_dispatch_stack():
         return False
     tensors = [v for v in given if isinstance(v, Tensor)]
     # The last kind are those of `torch.autograd.grad` with `is_grads_batched`.

@@ -1,0 +1,33 @@
+"""Who follows the operations besides autograd: compilers, tracers, `torch.func` and forward-mode differentiation.
+
+A gradient by hand, compiled code and a recording are made for autograd alone; for the others the same equation is run
+in operations that torch knows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd import forward_ad
+
+
+def traced() -> bool:
+    """Whether a compiler or a tracer writes the operations down."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def transformed() -> bool:
+    """Whether somebody differentiates otherwise than by a backward pass: `torch.func`, or forward mode.
+
+    `torch.vmap` alone does not count: the fused scans have a rule for it.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    if forward_ad._current_level >= 0:
+        return True
+    vmap = torch._C._functorch.TransformType.Vmap
+    return any(each.key() != vmap for each in torch._C._functorch.get_interpreter_stack() or ())
+
+
+def followed() -> bool:
+    """Whether anybody does, `torch.vmap` included."""
+    return traced() or forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
