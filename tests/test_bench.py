@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -126,6 +128,21 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert written["hardware"]["device"] == "cpu"
     assert written["settings"] == {name: value for name, value in TINY.items() if name != "device"}
     assert set(written["ratios"]) == set(written["median_ms"])
+
+
+def test_a_full_disk_names_the_file_and_keeps_what_was_there(
+    result: bench.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    out = tmp_path / "result.json"
+    out.write_text("before", encoding="utf-8")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*result.json'"):
+        result.write(out)
+    assert os.listdir(tmp_path) == ["result.json"]
+    assert out.read_text(encoding="utf-8") == "before"
 
 
 def test_the_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 import subprocess
 import sys
@@ -236,7 +237,7 @@ def test_installed_command_runs():
 def test_seeds_are_trained_side_by_side(tmp_path, capsys):
     options = ["--hidden", "4", "--steps", "4", "--batch-size", "4", "-t", "length=5", "--device", "cpu", "-q"]
     assert run("train", "adding", "rnn", "--seeds", "3", "--seed", "5", "--folder", str(tmp_path), *options) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-5", "seed-6", "seed-7"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-5", "seed-6", "seed-7", "seeds.toml"]
     assert "Mean best validation mse of 3:" in capsys.readouterr().out
 
 
@@ -309,3 +310,29 @@ def test_a_test_part_and_its_note_are_told(tmp_path, capsys, small_data):
     shown = capsys.readouterr().out
     assert "On the test part: accuracy" in shown
     assert "The data: rebuilt from raw recordings." in shown
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 4 bytes")])
+def test_no_memory_is_one_line(error, capsys, monkeypatch):
+    def fails(**_):
+        raise error
+
+    monkeypatch.setattr(cli, "app", fails)
+    assert run("systems") == 1
+    said = capsys.readouterr().err
+    assert "there is not enough memory: try fewer units, steps or sequences in a batch" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_our_letters(encoding):
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    for command in ("systems", "penalties"):
+        done = subprocess.run([sys.executable, "-m", "evenflow", command], env=environment, capture_output=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_file_that_holds_no_weights(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    assert run("doctor", tmp_path / "a.csv") == 2
+    assert "cannot be read as weights of torch.save or safetensors" in " ".join(capsys.readouterr().err.split())

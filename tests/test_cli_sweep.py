@@ -55,7 +55,9 @@ def test_sweep_shows_a_table_and_writes_runs_that_report_reads(tmp_path, capsys,
 def test_what_is_left_out_is_said(tmp_path, capsys):
     options = ["--maps", "exponential,unitary", "--cells", "elman", "--activations", "relu", *QUICK[2:], *BUDGET]
     assert run("sweep", "adding", "--hidden", "4,40", "--parameters", "200", *options, "--folder", tmp_path / "a") == 0
-    assert "2 candidates, 1 models; left out: 1 over the limit and 2 that cannot be made." in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "2 candidates, 1 models; left out: 1 over the limit and 2 that cannot be made." in shown
+    assert "unitary elman relu: it cannot be made: " in " ".join(shown.split())
 
 
 def test_time_up_is_no_failure_and_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):

@@ -299,7 +299,7 @@ def test_a_pickled_module_is_refused_unless_trusted(tmp_path, capsys):
         (["sgorn"], "'sgorn' is no run folder and no file: unknown system 'sgorn', did you mean sgornn"),
         (["rnn", "--weights", "best"], "weights goes with a run folder, got 'best' for 'rnn'"),
         (["rnn", "--hidden", "0"], "hidden must be a whole number of at least 1, got 0"),
-        (["rnn", "--length", "0"], "length must be a whole number of at least 1, got 0"),
+        (["rnn", "--length", "0"], "length must be a whole number of at least 2, got 0"),
     ],
     ids=["unknown", "weights", "hidden", "length"],
 )
@@ -322,3 +322,13 @@ def test_command_refuses_files_and_folders_that_hold_nothing(tmp_path, run, caps
     torch.save(RNN(2, 4, map="exponential").state_dict(), tmp_path / "ours.pt")
     assert command(tmp_path / "ours.pt") == 2
     assert "run folder" in capsys.readouterr().err
+
+
+def test_damaged_best_weights_are_not_passed_over(tmp_path):
+    train({"task": {"name": "adding", "length": 8}, "system": {"name": "rnn", "hidden_size": 4},
+           "training": {"steps": 4, "batch_size": 2, "validate_every": 2, "validation_batches": 1}},
+          tmp_path / "run", progress=False)  # fmt: skip
+    checkup(str(tmp_path / "run"))
+    (tmp_path / "run" / "checkpoint" / "best.safetensors").write_bytes(b"torn")
+    with pytest.raises(ValueError, match="best"):
+        checkup(str(tmp_path / "run"))

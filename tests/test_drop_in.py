@@ -189,8 +189,8 @@ def test_packed_input_under_another_default_device(name):
     [
         ({"dropot": 0.5}, "LSTM has no option 'dropot', nor has its map 'free'; did you mean dropout?"),
         ({"proj_size": 2}, "LSTM has no option 'proj_size', nor has its map 'free'; known are input_size, hidden_size"),
-        ({"dropout": "0.5"}, "dropout must be a number, got '0.5'"),
-        ({"forget_bias": "a"}, "forget_bias must be a number, got 'a'"),
+        ({"dropout": "0.5"}, "dropout must be a finite number, got '0.5'"),
+        ({"forget_bias": "a"}, "forget_bias must be a finite number, got 'a'"),
         ({"dtype": torch.int64}, "dtype must be a floating point torch.dtype, got torch.int64"),
         ({"dtype": "float32"}, "dtype must be a floating point torch.dtype, got 'float32'"),
         ({"generator": 5}, "generator must be a torch.Generator, got 5"),

@@ -54,7 +54,7 @@ UCR = {
 UCR_SYSTEMS = {"rnn": {}, "lstm": {}, "ornn": {"reflectors": 16}, "spectral": {"reflectors": 16}}
 ORTHOGONAL = ["urnn", "exprnn", "scornn", "ornn", "vprnn", "sgornn", "arjovsky-urnn", "full-urnn"]
 ONE_LAYER = ("esn",)  # takes no num_layers
-NOT_ONE_UNIT = {"vprnn": "even", "sgornn": "even", "arjovsky-urnn": "even", "full-urnn": "even", "scrn": "context_size"}
+NOT_ONE_UNIT = {"vprnn": "even", "sgornn": "even", "arjovsky-urnn": "even", "full-urnn": "even", "scrn": "context"}
 
 
 @pytest.fixture(autouse=True)

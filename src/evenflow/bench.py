@@ -66,6 +66,8 @@ class Result:
 
     def write(self, path: Path) -> None:
         """All of it as JSON."""
+        from evenflow.training import atomic
+
         content = {
             "hardware": self.hardware,
             "settings": self.settings,
@@ -74,7 +76,7 @@ class Result:
             "notes": self.notes,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=2) + "\n")
+        atomic.write(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def bench(
@@ -124,7 +126,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
 
 def processor() -> str:
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.processor() or platform.machine()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -41,9 +42,9 @@ def one_of(argument: str, value: object, known: Iterable[str]) -> None:
 
 
 def number(argument: str, value: object) -> None:
-    """Raise a ValueError unless `value` is a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{argument} must be a number, got {value!r}")
+    """Raise a ValueError unless `value` is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{argument} must be a finite number, got {value!r}")
 
 
 def whole_number(argument: str, value: object, least: int) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from evenflow.cells import GatedFeedback
+from evenflow.checks import number
 from evenflow.recurrent import Recurrent
 from evenflow.scan import project, scan
 from evenflow.sequences import Sequences
@@ -63,7 +64,9 @@ class GatedFeedbackRNN(Recurrent):
             )
         if forget_bias is not None and unit != "lstm":
             raise ValueError(f"forget_bias is a setting of unit='lstm' alone, got {forget_bias} with {unit!r}")
-        cell = GatedFeedback(unit, num_layers, 1.0 if forget_bias is None else forget_bias)
+        bias = 1.0 if forget_bias is None else forget_bias
+        number("forget_bias", bias)
+        cell = GatedFeedback(unit, num_layers, bias)
         super().__init__(cell, input_size, hidden_size, num_layers, **options)
 
     def forward(

@@ -68,7 +68,7 @@ class SequenceModel(nn.Module):
         if getattr(layer, "batch_first", False):
             raise ValueError("layer must be time first (batch_first=False) inside a SequenceModel")
         self.readout = readout
-        # A part of torch's own may give out fewer numbers than it has units.
+        # torch's LSTM may give out fewer numbers than it has units.
         units = getattr(layer, "proj_size", 0) or _size(layer, "hidden_size")
         like = next(itertools.chain(layer.parameters(), layer.buffers()))  # a reservoir has buffers alone
         self.embedding = None

@@ -53,6 +53,11 @@ def test_an_empty_name_is_no_folder():
     assert str(error.value) == "the data folder must be a path, got ''"
 
 
+def test_a_number_is_no_folder():
+    with pytest.raises(ValueError, match=r"^the data folder must be a path, got 5$"):
+        data_folder(5)
+
+
 def test_a_home_that_is_not_known_is_said(monkeypatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)
     with pytest.raises(ValueError) as error:

@@ -95,6 +95,8 @@ BAD = [
     ({"activations": ["rellu"]}, "there is no activation 'rellu'"),
     ({"hidden": [0]}, "hidden must be a whole number of at least 1, got 0"),
     ({"optimizers": ["adamm"]}, "optimizers must be one of adam"),
+    ({"system": {"activation": "abs"}}, "system must leave activation to the axes of the sweep, got 'abs'"),
+    ({"system": {"name": "lstm"}}, "system must leave name to the axes of the sweep, got 'lstm'"),
     ({"rates": []}, "rates must name at least one, got none"),
     ({"maps": ["svd", "svd"]}, "candidates must differ from each other, got svd-elman-relu-4-adam-0.1 more than once"),
     ({"hidden": [64]}, "no candidate is left of 4; the first, exponential elman relu with 64 units: 2,"),

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from evenflow import RNN
@@ -86,15 +88,57 @@ def spoil(path, damage):
         path.unlink()
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"\xff\xfe", b"../elsewhere\n"], ids=["empty", "blank", "bytes", "path"]
+)
+def test_a_damaged_pointer_is_named(tmp_path, content):
+    checkpoint.save(tmp_path, made(10))
+    (tmp_path / "latest").write_bytes(content)
+    named = "^file .*latest, which names the checkpoint, is damaged"
+    with pytest.warns(UserWarning, match=f"{named}, resuming from step-000000010$"):
+        assert latest(tmp_path) == 10
+    shutil.rmtree(tmp_path / "step-000000010")
+    with pytest.raises(ValueError, match=f"{named} and there is no good version, so the run cannot be resumed$"):
+        checkpoint.find(tmp_path)
+
+
+def test_a_full_disk_names_the_file_and_leaves_nothing_half_written(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, made(10))
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*/step-000000020'"):
+            checkpoint.save(tmp_path, made(20))
+    assert sorted(os.listdir(tmp_path)) == ["latest", "step-000000010"]
+    assert latest(tmp_path) == 10
+
+
 def test_best_weights(tmp_path):
     assert checkpoint.load_best(tmp_path) is None
-    checkpoint.save_best(tmp_path, {"w": torch.ones(2)})
-    checkpoint.save_best(tmp_path, {"w": torch.zeros(2)})
-    assert torch.equal(checkpoint.load_best(tmp_path)["w"], torch.zeros(2))
+    checkpoint.save_best(tmp_path, {"w": torch.ones(2)}, 10)
+    checkpoint.save_best(tmp_path, {"w": torch.zeros(2), "n": torch.tensor(3), "none": torch.zeros(0, 2)}, 20)
+    found = checkpoint.load_best(tmp_path)
+    assert found.step == 20
+    assert torch.equal(found.weights["w"], torch.zeros(2))
     assert os.listdir(tmp_path) == ["best.safetensors"]
-    (tmp_path / "best.safetensors").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"^best weights .* cannot be read"):
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut"])
+def test_damaged_best_weights_are_refused(tmp_path, damage):
+    checkpoint.save_best(tmp_path, {"w": torch.ones(2)}, 10)
+    spoil(tmp_path / "best.safetensors", damage)
+    with pytest.raises(ValueError, match=r"^best weights .*best.safetensors are damaged: "):
         checkpoint.load_best(tmp_path)
+
+
+def test_best_weights_from_before_their_step_was_noted(tmp_path):
+    save_file({"w": torch.ones(2)}, tmp_path / "best.safetensors")
+    found = checkpoint.load_best(tmp_path)
+    assert found.step is None
+    assert torch.equal(found.weights["w"], torch.ones(2))
 
 
 @pytest.mark.parametrize("map", ["free", "exponential", "householder"])

@@ -82,6 +82,20 @@ def test_bad_input_before_anything_is_trained(systems, rates, words, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_an_unfit_system_costs_no_run(tmp_path):
+    systems = [{"name": name, "hidden_size": 4} for name in ("rnn", "lstm")]
+    with pytest.raises(ValueError, match="needs a cell whose state is one vector, got LSTM"):
+        compare(TASK, systems, TRAINING | {"optimizer": "temporal-simplex"}, [0.1], tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_hessian_free_finds_its_own_rate(tmp_path):
+    systems = [{"name": "rnn", "hidden_size": 4}]
+    found = compare(TASK, systems, TRAINING | {"optimizer": "hessian-free"}, [1e-1, 1e-2], tmp_path, progress=False)
+    assert len(found) == 1
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+
+
 def test_a_folder_with_another_task_is_refused(tmp_path):
     compare(TASK, [RNN], TRAINING, [1e-2], tmp_path)
     with pytest.raises(ValueError, match="another task"):

@@ -26,8 +26,8 @@ STRIDE = 13
 MOMENTS = 90
 
 
-def killed_runs(*arguments: object) -> str:
-    command = [sys.executable, str(HERE / "killed_runs.py"), *map(str, arguments)]
+def killed_runs(*arguments: object, script: str = "killed_runs.py") -> str:
+    command = [sys.executable, str(HERE / script), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -40,6 +40,10 @@ def test_killed_once_at_moments_spread_over_the_run(tmp_path):
 def test_killed_again_and_again(tmp_path):
     sittings = int(killed_runs(tmp_path, "again", MOMENTS).split()[0])
     assert sittings > 2
+
+
+def test_killed_while_it_finds_lost_best_weights_again(tmp_path):
+    assert int(killed_runs(tmp_path, STRIDE, script="killed_recoveries.py").split()[0]) > 5
 
 
 LONGER = {

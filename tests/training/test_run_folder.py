@@ -79,6 +79,44 @@ def test_a_damaged_file_is_named(writer, file):
         getattr(Run(writer.folder), file.split(".")[0])
 
 
+@pytest.mark.parametrize(
+    ("junk", "shown"),
+    [
+        (b"foo,bar", "'foo,bar'"),
+        (b"2,0.1", "'2,0.1'"),
+        (b"2,0.1,,,,,0.5,7", "'2,0.1,,,,,0.5,7'"),
+        (b"2,0.1,,,,,half", "'2,0.1,,,,,half'"),
+        (b"2,0.1\xff,,,,,0.5", r"'2,0.1\\xff,,,,,0.5'"),
+        (b"", "''"),
+    ],
+    ids=["words", "short", "long", "no-number", "byte", "empty"],
+)
+def test_a_line_that_is_no_row_is_named(writer, junk, shown):
+    writer.append(row(1))
+    with open(writer.folder / "metrics.csv", "ab") as file:
+        file.write(junk + b"\n" + row(3).encode() + b"\n")
+    for read in (Run(writer.folder).metric_lines, lambda: Run(writer.folder).metrics):
+        with pytest.raises(ValueError) as error:
+            read()
+        assert str(error.value) == (
+            f"metrics.csv of run {str(writer.folder)!r} cannot be read: "
+            f"line 3 must hold a step and 6 numbers, got {shown}"
+        )
+
+
+@pytest.mark.parametrize("value", [0.0, -1.5, 1e-30, 123456789.0, float("inf"), -float("inf"), float("nan")])
+def test_every_number_that_is_written_can_be_read(writer, value):
+    writer.append(row(1, loss=value))
+    np.testing.assert_array_equal(Run(writer.folder).metrics["loss"], np.float64([value]))
+
+
+def test_line_ends_of_another_system(writer):
+    writer.append(row(1))
+    path = writer.folder / "metrics.csv"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert Run(writer.folder).metrics["step"].tolist() == [1]
+
+
 def test_no_run_there(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(ValueError, match=r"^folder '.*' holds no run: it has no config.toml$"):

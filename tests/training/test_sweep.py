@@ -15,6 +15,7 @@ import torch
 from killed_sweeps import RULES, TRAINING, run
 
 from evenflow.training import Axes, NonFiniteLoss, Rules, Run
+from evenflow.training.claimed import claimed
 from evenflow.training.loop import Loop
 from evenflow.training.sweep_record import FILE
 
@@ -243,11 +244,20 @@ def test_a_folder_of_something_else_is_refused(tmp_path, whole):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="holds something other than a sweep"):
         run(tmp_path)
-    with pytest.raises(ValueError, match="is a file, a sweep needs a folder"):
+    with pytest.raises(ValueError, match="is a file, and runs need a folder"):
         run(tmp_path / "notes.txt")
     (tmp_path / "notes.txt").rename(tmp_path / FILE)
     with pytest.raises(ValueError, match=r"sweep.json of .* cannot be read"):
         run(tmp_path)
+
+
+def test_a_folder_is_one_processs_at_a_time(tmp_path):
+    with (
+        claimed(tmp_path / "a"),
+        pytest.raises(ValueError, match=r"^folder '.*a' is being written by another process$"),
+    ):
+        run(tmp_path / "a")
+    assert not list((tmp_path / "a").iterdir())
 
 
 def test_data_may_move_between_two_sittings(tmp_path, small_data):

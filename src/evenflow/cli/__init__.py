@@ -5,6 +5,8 @@ Exit codes: 0 done, 1 failed, 2 bad usage. A user's slip is one line on stderr, 
 
 from __future__ import annotations
 
+import errno
+import io
 import sys
 from collections.abc import Sequence
 
@@ -22,17 +24,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     from evenflow.training import NonFiniteLoss
 
+    for stream in (sys.stdout, sys.stderr):  # a letter that a terminal does not have should not cost the answer
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     torch.set_flush_denormal(True)  # a vanishing gradient is full of denormals, which slow a CPU down
     try:
         code = app(args=arguments, prog_name="evenflow", standalone_mode=False)
         if code == INTERRUPTED:
             raise KeyboardInterrupt
     except (ValueError, OSError) as error:
-        code = complain(str(error), 2)
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC  # no slip of the user's
+        code = complain(str(error), 1 if full else 2)
     except KeyboardInterrupt:
         code = complain("interrupted; a run goes on where it was with `evenflow resume FOLDER`", 1)
     except NonFiniteLoss as error:
         code = complain(str(error), 1)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "allocate memory" not in str(error):
+            raise
+        said = str(error).strip().splitlines()[0] if str(error).strip() else "no memory"
+        code = complain(f"there is not enough memory: try fewer units, steps or sequences in a batch ({said})", 1)
     except Exception as error:
         # The parser's own errors carry a message and a code; anything else is a defect and shows itself.
         if not hasattr(error, "format_message"):

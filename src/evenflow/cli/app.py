@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from pathlib import Path
+from typing import Any
 
 import typer
+
+PACKAGE = str(Path(__file__).parents[1])
 
 app = typer.Typer(
     name="evenflow",
@@ -14,6 +19,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def speak_plainly(context: typer.Context) -> None:
+    """Let what the package warns of be one line, as long as a command runs."""
+    context.with_resource(warnings.catch_warnings())
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **more: Any) -> None:
+        if filename.startswith(PACKAGE):
+            complain(str(message), 0)
+        else:
+            usual(message, category, filename, *rest, **more)
+
+    warnings.showwarning = show
 
 
 def complain(message: str, code: int) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,8 +33,28 @@ Data = Annotated[
     Path | None,
     typer.Option("--data", help="The data folder, for a task on real data; see `evenflow data list`."),
 ]
+MovedData = Annotated[
+    Path | None,
+    typer.Option("--data", help="Where the data is now, if it has moved: the data folder, or a file of your own."),
+]
 Hidden = Annotated[int, typer.Option("--hidden", help="Hidden units.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+
+# What has a place of its own on the command line, and would silently go over what stands there.
+ELSEWHERE = {
+    "--task-option": {"name": "the task's name stands first, as in `evenflow train copy lstm`"},
+    "--system-option": {
+        "name": "the system's name stands after the task's, as in `evenflow train copy lstm`",
+        "hidden_size": "write --hidden",
+        "width": "write --hidden",
+        "device": "write --device",
+        "dtype": "write --precision",
+        "generator": "starting weights are drawn from --seed",
+        "input_size": "the task has it",
+    },
+}
+WORDS = {"true": True, "false": False, "none": None}
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 
 
 def takes_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -66,7 +87,28 @@ def takes_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..
 
 def task_table(name: str, options: Sequence[str] | None, data: Path | None) -> dict[str, Any]:
     """The task's table of a config, with the data folder among its options."""
-    return {"name": name, **pairs("--task-option", options)} | ({} if data is None else {"data": str(data.absolute())})
+    table = pairs("--task-option", options, names=_names(name, options))
+    kind = name.partition(":")[0]
+    if kind in ("csv", "npz"):
+        if "file" in table:
+            raise ValueError(f"--task-option must not hold file: write {kind}:FILE, got file={table['file']}")
+        if data is not None or "data" in table:
+            raise ValueError(f"--data must be left out for a file of your own: {kind}:FILE says where it is")
+    if data is not None and "data" in table:
+        raise ValueError(
+            f"--data and --task-option data must not both be given, got {str(data)!r} and {table['data']!r}"
+        )
+    return {"name": name, **table} | ({} if data is None else {"data": str(data.absolute())})
+
+
+def _names(task: str, options: Sequence[str] | None) -> set[str]:
+    """The options of a task that are names: of columns, folders, choices."""
+    from evenflow.tasks import TASKS
+    from evenflow.tasks.task import option_fields
+
+    inner = [text.partition("=")[2] for text in options or () if text.startswith("task=")]  # of a curriculum
+    kinds = [TASKS[name] for name in (task.partition(":")[0], *inner) if name in TASKS]
+    return {field.name for kind in kinds for field in option_fields(kind) if field.type in ("str", "str | None")}
 
 
 def short(task: str) -> str:
@@ -74,18 +116,34 @@ def short(task: str) -> str:
     return Path(task.partition(":")[2]).stem or task.rstrip(":")
 
 
-def pairs(option: str, texts: Sequence[str] | None) -> dict[str, Any]:
-    """``key=value`` texts as a table; a value is read as TOML where it is that, and else as plain text."""
+def pairs(option: str, texts: Sequence[str] | None, names: Collection[str] = ()) -> dict[str, Any]:
+    """``key=value`` texts as a table; what is among `names` stays text, as a column may be called 2024."""
     table: dict[str, Any] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise ValueError(f"{option} must be KEY=VALUE, got {text!r}")
-        try:
-            table[key] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        if key in ELSEWHERE.get(option, {}):
+            raise ValueError(f"{option} must not hold {key}: {ELSEWHERE[option][key]}, got {text!r}")
+        if key in table:
+            raise ValueError(f"{option} must name {key} once, got it again in {text!r}")
+        table[key] = read_value(value)
+        if key in names and not isinstance(table[key], str):
             table[key] = value
     return table
+
+
+def read_value(text: str) -> Any:
+    """A value as TOML or Python would write it: a number, True or False, None, a list; plain text if it is none."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+        if isinstance(value, bool | int | float | str | list | dict):  # and no date
+            return value
+    except tomllib.TOMLDecodeError:
+        pass
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    return float(text) if NUMBER.fullmatch(text) and not text.lstrip("+-").isdigit() else text
 
 
 def numbers(option: str, text: str) -> list[float]:

@@ -12,6 +12,7 @@ from evenflow.cli.options import (
     Data,
     Folder,
     Hidden,
+    MovedData,
     Quiet,
     SystemOptions,
     TaskOptions,
@@ -63,10 +64,16 @@ def train(
 
 def train_seeds(config: dict[str, Any], seeds: int, folder: Path, quiet: bool) -> None:
     """Train the config with several seeds as one population."""
+    from evenflow.systems import NETWORKS
+    from evenflow.training.seed_folders import noted, place
+
+    if (system := config["system"]["name"]) in NETWORKS:
+        raise ValueError(f"--seeds must be 1 for {system}: networks without time train one seed at a time, got {seeds}")
     first = config["training"]["seed"]
     numbers = range(first, first + seeds)
     configs = [config | {"training": config["training"] | {"seed": seed}} for seed in numbers]
-    show_seeds(configs, [folder / f"seed-{seed}" for seed in numbers], folder, quiet)
+    with noted(folder, config, numbers):
+        show_seeds(configs, [place(folder, seed) for seed in numbers], folder, quiet)
 
 
 def show_seeds(
@@ -98,22 +105,23 @@ def show_seeds(
 
 
 @app.command()
-def resume(folder: Folder, data: Data = None, quiet: Quiet = False) -> None:
+def resume(folder: Folder, data: MovedData = None, quiet: Quiet = False) -> None:
     """Go on with a run that was killed or interrupted; it ends as if it never had been.
 
-    The folder of several seeds (`train --seeds`) is gone on with as a whole. --data is for data that has moved.
+    The folder of several seeds (`train --seeds`) is gone on with as a whole. --data is for data that has moved; a file
+    of your own must be the same as before.
 
     Example:  evenflow resume runs/adding-sgornn
     """
     from evenflow.training import Run
     from evenflow.training import resume as run
     from evenflow.training.lifecycle import placed
+    from evenflow.training.seed_folders import all_begun
+    from evenflow.training.train import found
 
-    seeds = sorted(
-        (path.parent for path in folder.glob("seed-*/config.toml")), key=lambda path: (len(path.name), path.name)
-    )
-    if seeds and not (folder / "config.toml").is_file():
-        show_seeds([dict(placed(Run(path).config, data)) for path in seeds], seeds, folder, quiet, resume=True)
+    if not (folder / "config.toml").is_file() and (seeds := all_begun(folder)):
+        configs = [dict(placed(Run(path).config, found(data))) for path in seeds]
+        show_seeds(configs, seeds, folder, quiet, resume=True)
         return
     finish(run(folder, data=data, progress=not quiet), folder)
 
@@ -151,7 +159,8 @@ def compare(
         announce=say,
     )
     show_attempts(best)
-    notes = [f"Best of the learning rates {rates}: {attempt.rate:g}." for attempt in best]
+    own = settings.get("optimizer") == "hessian-free"
+    notes = ["" if own else f"Best of the learning rates {rates}: {attempt.rate:g}." for attempt in best]
     page = write_report([attempt.folder for attempt in best], folder / "report.html", notes=notes)
     say(f"The page: {page.resolve()}")
 

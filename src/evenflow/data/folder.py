@@ -20,6 +20,8 @@ def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
     Raises:
         ValueError: the path names something that is not a folder.
     """
+    if given is not None and not isinstance(given, str | os.PathLike):
+        raise ValueError(f"the data folder must be a path, got {given!r}")
     chosen = os.fspath(given) if given is not None else os.environ.get(VARIABLE, "")
     if given is not None and not chosen:
         raise ValueError("the data folder must be a path, got ''")

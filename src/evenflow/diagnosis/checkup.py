@@ -44,7 +44,7 @@ def checkup(
         return _run(path, weights)
     if weights is not None:
         raise ValueError(f"weights goes with a run folder, got {weights!r} for {target!r}")
-    whole_number("length", length, 1)
+    whole_number("length", length, 2)  # a gradient over time needs two steps
     if path.is_file():
         model, width = _file(path, trusted)
     elif target in SYSTEMS:
@@ -81,10 +81,10 @@ def _run(folder: Path, which: str | None) -> Diagnosis:
 def _weights(run: Any, which: str | None) -> dict[str, Tensor]:
     if which is not None:
         return run.weights(which)
-    try:
-        return run.weights("best")
-    except ValueError:  # nothing was validated yet
-        return run.weights("last")
+    from evenflow.training.checkpoint import BEST
+
+    validated = (run.folder / "checkpoint" / BEST).exists()
+    return run.weights("best" if validated else "last")
 
 
 def _file(path: Path, trusted: bool) -> tuple[nn.Module, int]:
@@ -102,7 +102,9 @@ def _file(path: Path, trusted: bool) -> tuple[nn.Module, int]:
             "instead, or say --trusted if you know where it comes from"
         ) from None
     except Exception as error:
-        raise ValueError(f"file {str(path)!r} cannot be read: {type(error).__name__}") from error
+        raise ValueError(
+            f"file {str(path)!r} cannot be read as weights of torch.save or safetensors ({type(error).__name__})"
+        ) from error
     if isinstance(found, nn.Module):
         from evenflow.probes.recurrence import find_layer
 

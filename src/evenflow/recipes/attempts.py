@@ -145,7 +145,7 @@ def _same(known: Run, task: Task, config: dict[str, dict[str, Any]], settings: S
 def measure(recipe: Recipe, evidence: Evidence) -> dict[str, float | str]:
     """Every column's value, before its factor; costly ones are kept in the run's folder."""
     path = None if evidence.run is None else evidence.run.folder / KEPT
-    kept = json.loads(path.read_text()) if path is not None and path.is_file() else {}
+    kept = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
     values: dict[str, float | str] = {}
     for column in recipe.columns:
         kind = MEASURES[column.measure]

@@ -36,7 +36,7 @@ def write(jobs: Sequence[Job]) -> None:
 def read(job: Job) -> dict[str, Any]:
     """Hardware, versions and date of a run; those of this moment where its folder has no note."""
     try:
-        return dict(json.loads((job.folder / FILE).read_text()))
+        return dict(json.loads((job.folder / FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return here(job) | {"side_by_side": 1}
 
@@ -70,7 +70,7 @@ def hardware(devices: Sequence[str]) -> str:
 
 def _processor() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     except OSError:

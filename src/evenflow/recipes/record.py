@@ -42,7 +42,7 @@ def write_record(done: Reproduction) -> Path:
 
 def _earlier(path: Path, found: dict[str, Any]) -> list[dict[str, Any]]:
     try:
-        known = json.loads(path.read_text())
+        known = json.loads(path.read_text(encoding="utf-8"))
         same = all(known.get(key) == found[key] for key in ("format", "recipe", "scale"))
         return list(known["runs"]) if same else []
     except (OSError, ValueError, KeyError, AttributeError):

@@ -72,7 +72,7 @@ def render(runs: Sequence[Record], title: str | None = None, intro: str | None =
     matrices = singular.singular_values(runs) if any(run.singular is not None for run in runs) else []
     theory = _alternating(bands.over_training(runs), bands.over_lags(runs)) if _any_jacobian(runs) else []
     panels = [*learning, *maps, *lines, *components, *(panel for _, panel in [*layers, *matrices, *theory])]
-    script = (Path(__file__).parent / "page.js").read_text()
+    script = (Path(__file__).parent / "page.js").read_text(encoding="utf-8")
     return environment.get_template("page.html").render(
         title=title or views.title(runs),
         lede=views.lede(runs),

@@ -126,7 +126,7 @@ def inline(figure: Figure, key: str, alt: str) -> str:
 def standalone(svg: str, background: str = "var(--card)") -> str:
     """An element made by `inline` as a file of its own, with the page's colours, light and dark."""
     width, height = re.findall(r"[\d.]+", svg)[2:4]
-    colours = (Path(__file__).parent / "colours.css").read_text()
+    colours = (Path(__file__).parent / "colours.css").read_text(encoding="utf-8")
     style = f"<style>{colours} text {{ font-family: system-ui, sans-serif; }}</style>"
     head, _, body = svg.partition(">")
     head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)

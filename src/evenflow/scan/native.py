@@ -110,14 +110,18 @@ def compiler() -> list[str]:
 def fingerprint(command: list[str]) -> str:
     """Twenty hexadecimal digits that change with anything the compiled code depends on."""
     made_of = [FLAGS, *command, _output([*command, "--version"]), platform.machine(), processor()]
-    made_of += [path.name + path.read_text() for path in sorted(SOURCES.iterdir()) if path.suffix in (".c", ".h")]
+    made_of += [
+        path.name + path.read_text(encoding="utf-8")
+        for path in sorted(SOURCES.iterdir())
+        if path.suffix in (".c", ".h")
+    ]
     return hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:20]
 
 
 def processor() -> str:
     """The model of the processor and what it can do, which is what -march=native looks at."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
     wanted = ("model name", "flags", "Features", "CPU part")
@@ -138,7 +142,7 @@ def build(command: list[str], folder: Path) -> Path:
 
 def _output(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=COMPILE_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Missing(f"{command[0]} could not be run ({error})") from error
     if done.returncode:

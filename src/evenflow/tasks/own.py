@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -14,8 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from evenflow.checks import whole_number
+from evenflow.data.guarded import read_bytes
 from evenflow.data.own import Own, read_csv, read_npz
-from evenflow.data.own_sequences import check_choices
+from evenflow.data.own_sequences import LIMIT, check_choices
 
 from .data_set import DataSet, split
 from .next_symbol import PADDING
@@ -54,6 +57,7 @@ class OwnData(DataSet):
         kind: "classification", "regression" or "next", where the file's targets look like something else.
         read: when the answer is read, "last" or "every", where the file looks like the other.
         length: steps of a piece of one long series.
+        data: where the file or its folder is now, if the file has moved.
     """
 
     file: str = option("", "the file; csv:FILE or npz:FILE in place of the task's name")
@@ -62,10 +66,27 @@ class OwnData(DataSet):
         None, "last or every (step): when the answer is read; by default what the file looks like"
     )
     length: int = option(100, "steps of a piece, where the file is one long series")
+    data: str | None = dataclasses.field(
+        default=None, kw_only=True, metadata={"help": "where the file is now, if it has moved; --data of `resume`"}
+    )
 
     def __post_init__(self) -> None:
         check_choices(self.kind, self.read)
         whole_number("length", self.length, 2)
+        for name in ("file", "data"):
+            if not isinstance(value := getattr(self, name), str) and (name == "file" or value is not None):
+                raise ValueError(f"{name} must be a path as text, got {value!r}")
+
+    @property
+    def path(self) -> str:
+        """Where the file is read from."""
+        if self.data is None:
+            return self.file
+        return os.path.join(self.data, os.path.basename(self.file)) if os.path.isdir(self.data) else self.data
+
+    def sha256(self) -> str:
+        """Of the file's bytes."""
+        return _digest(self.path, _stamp(self.path))
 
     @abstractmethod
     def _read(self) -> Own:
@@ -125,7 +146,7 @@ class OwnData(DataSet):
         return len(self._parts().inputs[self.part])
 
     def take(self, rows: Tensor) -> Batch:
-        inputs, targets = _keep(self, _stamp(self.file), rows.device)
+        inputs, targets = _keep(self, _stamp(self.path), rows.device)
         x, lengths = inputs.padded(rows)
         running = inside(lengths, len(x))
         x = x * running[..., None]
@@ -147,7 +168,7 @@ class OwnData(DataSet):
     def _parts(self) -> Parts:
         if not self.file:
             raise ValueError(f"task {self.name} needs a file, as in `evenflow train {self.name}:FILE sgornn`")
-        return _divide(cast(OwnData, self.in_part("training")), _stamp(self.file))
+        return _divide(cast(OwnData, self.in_part("training")), _stamp(self.path))
 
 
 @dataclass(frozen=True)
@@ -168,8 +189,14 @@ class CsvData(OwnData):
 
     name: ClassVar[str] = "csv"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("sequence", "target"):
+            if not isinstance(value := getattr(self, name), str):
+                raise ValueError(f"{name} must be the name of a column, as text, got {value!r}")
+
     def _read(self) -> Own:
-        return read_csv(self.file, self.sequence, self.target, self.kind, self.read)
+        return read_csv(self.path, self.sequence, self.target, self.kind, self.read)
 
 
 @dataclass(frozen=True)
@@ -183,7 +210,7 @@ class NpzData(OwnData):
     name: ClassVar[str] = "npz"
 
     def _read(self) -> Own:
-        return read_npz(self.file, self.kind, self.read)
+        return read_npz(self.path, self.kind, self.read)
 
 
 def _stamp(file: str) -> tuple[int, int]:
@@ -196,11 +223,21 @@ def _stamp(file: str) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=2)
+def _digest(path: str, stamp: tuple[int, int]) -> str:
+    return hashlib.sha256(read_bytes(path, LIMIT)).hexdigest()
+
+
+@lru_cache(maxsize=2)
 def _divide(task: OwnData, stamp: tuple[int, int]) -> Parts:
     """The file's sequences in parts, scaled."""
     own = task._read()
     inputs, targets = own.inputs, own.targets
     if len(inputs) == 1:
+        if own.readout == "last":
+            raise ValueError(
+                f"{task.path!r} holds one sequence with one target for all of its steps, and learning needs two "
+                "sequences, or a target at every step (option read=every)"
+            )
         inputs, targets = _pieces(task, inputs[0], None if targets is None else targets[0])
         last = max(1, len(inputs) // HELD_OUT)
         rows = np.arange(len(inputs) - last), np.arange(len(inputs) - last, len(inputs))
@@ -208,7 +245,7 @@ def _divide(task: OwnData, stamp: tuple[int, int]) -> Parts:
         rows = split(len(inputs), max(1, len(inputs) // HELD_OUT))
     if not len(rows[0]):
         raise ValueError(
-            f"{task.file!r} holds one sequence of {len(own.inputs[0])} steps, too short for pieces of length "
+            f"{task.path!r} holds one sequence of {len(own.inputs[0])} steps, too short for pieces of length "
             f"{task.length}: make length smaller"
         )
     scale = _Scale([inputs[row] for row in rows[0]])

@@ -41,6 +41,9 @@ CELLS: dict[str, CellKind] = {
 }
 
 
+CHOSEN = ("name", "map", "activation", "hidden_size")  # of a system, by the axes
+
+
 @dataclass(frozen=True)
 class Axes:
     """What a sweep tries: every combination of these.
@@ -78,6 +81,9 @@ class Axes:
             whole_number("hidden", size, 1)
         for optimizer in self.optimizers:
             one_of("optimizers", optimizer, OPTIMIZERS)
+        for name in CHOSEN:
+            if name in self.system:
+                raise ValueError(f"system must leave {name} to the axes of the sweep, got {self.system[name]!r}")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,9 @@
 A version is written under a temporary name, flushed, renamed, and only then named in `latest`. The manifest holds the
 SHA-256 of both files, so a version that was changed or damaged later is noticed. The version before the latest is kept
 and used when the latest is damaged: the run then repeats some steps and ends in the same numbers.
+
+The best weights are written before the version that speaks of them, so they may be those of a later step. Their file
+holds their step and SHA-256 itself; `recovery` tells what is ahead from what is damaged.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -34,6 +38,8 @@ LATEST, WEIGHTS, STATE, MANIFEST, BEST = (
     "manifest.json",
     "best.safetensors",
 )
+AGAIN = "-again"  # ends the name of a version that a run has gone back to
+VERSION = re.compile(rf"step-\d{{9,}}({AGAIN})?")
 KEEP = 2
 
 
@@ -70,14 +76,17 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: object
             tensor.copy_(weights[name])
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write one version and point `latest` at it. Saving the step that `latest` names already changes nothing."""
+def save(folder: Path, checkpoint: Checkpoint, mark: str = "") -> str:
+    """Write one version and point `latest` at it. Saving the step that `latest` names already changes nothing.
+
+    Returns its name, which ends with `mark`.
+    """
     from safetensors.torch import save as to_bytes
 
     folder.mkdir(exist_ok=True)
-    name = f"step-{checkpoint.step:09d}"
-    if _pointed_at(folder) == name and _intact(folder / name):
-        return
+    name = f"step-{checkpoint.step:09d}{mark}"
+    if _pointed_at(folder) == name and intact(folder / name):
+        return name
     buffer = io.BytesIO()
     torch.save(checkpoint.state, buffer)
     files = {WEIGHTS: to_bytes(checkpoint.weights), STATE: buffer.getvalue()}
@@ -87,15 +96,30 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     for leftover in (temporary, folder / name):
         if leftover.exists():
             shutil.rmtree(leftover)
-    temporary.mkdir()
-    for file, content in files.items():
-        atomic.write_flushed(temporary / file, content)
-    atomic.flush_folder(temporary)
-    os.rename(temporary, folder / name)
+    try:
+        with atomic.named(folder / name):
+            temporary.mkdir()
+            for file, content in files.items():
+                atomic.write_flushed(temporary / file, content)
+            atomic.flush_folder(temporary)
+            os.rename(temporary, folder / name)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     atomic.flush_folder(folder)
     atomic.write(folder / LATEST, (name + "\n").encode())
-    for old in [version for version in _versions(folder) if version != name][KEEP - 1 :]:
+    for old in [version for version in versions(folder) if version != name][KEEP - 1 :]:
         shutil.rmtree(folder / old, ignore_errors=True)
+    return name
+
+
+def go_back(folder: Path, older: Checkpoint) -> str:
+    """Make an older version the latest, in one move, and drop those after it; returns its name."""
+    name = save(folder, older, AGAIN)
+    for version in versions(folder):
+        if version > name:
+            shutil.rmtree(folder / version, ignore_errors=True)
+    return name
 
 
 def find(folder: Path) -> str | None:
@@ -103,63 +127,94 @@ def find(folder: Path) -> str | None:
     name = _pointed_at(folder)
     if name is None:
         return None
-    if _intact(folder / name):
+    if name and intact(folder / name):
         return name
-    for other in _versions(folder):
-        if other != name and _intact(folder / other):
-            warnings.warn(f"checkpoint {folder / name} is damaged, resuming from {other}", stacklevel=2)
+    what = f"checkpoint {folder / name}" if name else f"file {folder / LATEST}, which names the checkpoint,"
+    for other in versions(folder):
+        if other != name and intact(folder / other):
+            warnings.warn(f"{what} is damaged, resuming from {other}", stacklevel=2)
             return other
-    raise ValueError(f"checkpoint {folder / name} is damaged and there is no older one, so the run cannot be resumed")
+    others = "older one" if name else "good version"
+    raise ValueError(f"{what} is damaged and there is no {others}, so the run cannot be resumed")
 
 
 def load(folder: Path, name: str) -> Checkpoint:
     """Read a version that `find` returned."""
     from safetensors.torch import load_file
 
-    step = json.loads((folder / name / MANIFEST).read_text())["step"]
+    step = json.loads((folder / name / MANIFEST).read_text(encoding="utf-8"))["step"]
     state = torch.load(folder / name / STATE, map_location="cpu", weights_only=True)
     return Checkpoint(step, load_file(folder / name / WEIGHTS), state)
 
 
-def save_best(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Replace the best weights."""
+def save_best(folder: Path, weights: Mapping[str, Tensor], step: int) -> None:
+    """Replace the best weights, those of `step`."""
     from safetensors.torch import save as to_bytes
 
     folder.mkdir(exist_ok=True)
-    atomic.write(folder / BEST, to_bytes(dict(weights)))
+    noted = json.dumps({"step": step, "sha256": _digest(weights)})
+    atomic.write(folder / BEST, to_bytes(dict(weights), metadata={"best": noted}))
 
 
-def load_best(folder: Path) -> dict[str, Tensor] | None:
-    """The best weights, or None before the first validation."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+@dataclass(frozen=True)
+class BestWeights:
+    """The best weights and their step, None in the file of a run made before it was noted."""
 
-    try:
-        return load_file(folder / BEST)
-    except FileNotFoundError:
+    weights: dict[str, Tensor]
+    step: int | None
+
+
+def load_best(folder: Path) -> BestWeights | None:
+    """The best weights, or None before the first validation; a ValueError if the file is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    path = folder / BEST
+    if not path.is_file():
         return None
-    except SafetensorError as error:
-        raise ValueError(f"best weights {folder / BEST} cannot be read: {error}") from error
+    try:
+        with safe_open(path, "pt") as file:
+            noted = (file.metadata() or {}).get("best")
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dictionary
+        if noted is None:
+            return BestWeights(weights, None)
+        step, digest = int(json.loads(noted)["step"]), json.loads(noted)["sha256"]
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"best weights {path} are damaged: {error}") from error
+    if digest != _digest(weights):
+        raise ValueError(f"best weights {path} are damaged: they are not what was written")
+    return BestWeights(weights, step)
 
 
 def _pointed_at(folder: Path) -> str | None:
+    """What `latest` names, "" if that is no version's name, None without such a file."""
     try:
-        return (folder / LATEST).read_text().strip()
+        name = (folder / LATEST).read_bytes().decode("ascii", "replace").strip()
     except FileNotFoundError:
         return None
+    return name if VERSION.fullmatch(name) else ""
 
 
-def _versions(folder: Path) -> list[str]:
-    """All complete versions, newest first."""
+def versions(folder: Path) -> list[str]:
+    """All complete versions, newest first, damaged or not."""
     return sorted((entry.name for entry in folder.glob("step-*")), reverse=True)
 
 
-def _intact(version: Path) -> bool:
+def intact(version: Path) -> bool:
+    """Whether both files of a version are as they were written."""
     try:
-        manifest = json.loads((version / MANIFEST).read_text())
+        manifest = json.loads((version / MANIFEST).read_text(encoding="utf-8"))
         return all(
             hashlib.sha256((version / file).read_bytes()).hexdigest() == manifest["sha256"][file]
             for file in (WEIGHTS, STATE)
         )
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def _digest(weights: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of names, kinds, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

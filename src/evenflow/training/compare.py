@@ -9,9 +9,12 @@ from typing import Any
 
 from evenflow.tasks import Task
 
+from .claimed import claimed
+from .fit import check_model
 from .lifecycle import without_place
 from .loop import NonFiniteLoss
 from .run_folder import Run
+from .settings import Settings
 from .train import build, read_config, resume, train
 
 
@@ -68,22 +71,26 @@ def compare(
         raise ValueError("systems must name at least one system to compare, got none")
     if not rates:
         raise ValueError("rates must name at least one learning rate to try, got none")
+    if training.get("optimizer") == "hessian-free":
+        rates = [Settings().rate]  # it finds its own, so there is one attempt
     plans = []
     for system in systems:
         table = dict(system)
         label = str(table.pop("label", table["name"]))
         for rate in rates:
             config = {"task": dict(task), "system": table, "training": dict(training) | {"rate": rate}}
-            build(*read_config(config)[:2], seed=0)  # a slip in the last system should not cost the runs before it
+            made, made_of, settings = read_config(config)
+            check_model(build(made, made_of, seed=0), made, settings)  # one slip should not cost the runs before it
             plans.append((label, rate, config, folder / f"{label}-{rate:g}"))
     if len({plan[3] for plan in plans}) < len(plans):
         raise ValueError("systems and rates must differ from each other; give systems of one name a label each")
     attempts: dict[str, list[Attempt]] = {}
-    for number, (label, rate, config, run) in enumerate(plans, 1):
-        if until_solved and any(attempt.solved for attempt in attempts.get(label, [])):
-            continue
-        announce(f"{number} of {len(plans)}: {label}, rate {rate:g}")
-        attempts.setdefault(label, []).append(_attempt(label, rate, config, run, progress))
+    with claimed(folder):
+        for number, (label, rate, config, run) in enumerate(plans, 1):
+            if until_solved and any(attempt.solved for attempt in attempts.get(label, [])):
+                continue
+            announce(f"{number} of {len(plans)}: {label}, rate {rate:g}")
+            attempts.setdefault(label, []).append(_attempt(label, rate, config, run, progress))
     return [min(tries, key=lambda attempt: attempt.score) for tries in attempts.values()]
 
 

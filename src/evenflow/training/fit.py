@@ -23,6 +23,7 @@ from .result import Result
 from .run_folder import Run, refuse_used
 from .seeds import derive
 from .settings import Settings
+from .tables import check_data, tables
 
 
 def fit(
@@ -87,9 +88,11 @@ def fit_settings(
         raise ValueError("resume needs the folder of the run, got folder None")
     if folder is not None and not resume:
         refuse_used(folder)
+    table = tables(task, settings, config)
+    if folder is not None and resume:
+        check_data(Run(folder), task, table)
     check_model(model, task, settings)
     settings.for_task(task)
-    table = {"task": {"name": task.name, **task.options()}, **(config or {}), "training": settings.to_dict()}
     if folder is not None and resume:
         check_same(Run(folder), table, settings)
     was_training = model.training
@@ -113,6 +116,7 @@ def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
         raise ValueError("probe_every needs a model whose layer is one of evenflow's, because it listens to the states")
     generator = torch.Generator(parameter.device).manual_seed(derive(settings.seed, "check"))
     batch = task.batch(2, generator)
+    size = batch.inputs.shape[1]  # one, where a data set has no more
     if batch.inputs.is_floating_point():
         batch = batch._replace(inputs=batch.inputs.to(parameter.dtype))
     was_training = model.training
@@ -121,10 +125,11 @@ def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
             outputs, _ = evaluation.answer(model.eval(), batch)
     finally:
         model.train(was_training)
-    wanted = (2, task.output_size) if task.readout == "last" else (len(batch.inputs), 2, task.output_size)
+    wanted = (size, task.output_size) if task.readout == "last" else (len(batch.inputs), size, task.output_size)
     if tuple(outputs.shape) != wanted:
+        given = "two sequences" if size == 2 else "one sequence"
         raise ValueError(
-            f"model must answer two sequences of task {task.name} with shape {wanted}, got {tuple(outputs.shape)}"
+            f"model must answer {given} of task {task.name} with shape {wanted}, got {tuple(outputs.shape)}"
         )
     kept = [buffer.clone() for buffer in model.buffers()]
     try:

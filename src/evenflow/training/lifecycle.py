@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,11 @@ from torch import nn
 
 from evenflow.tasks import Task
 
-from . import checkpoint, metrics
+from . import metrics, recovery
 from .launch import products
 from .loop import Loop
 from .result import Result
-from .run_folder import Run, RunWriter
+from .run_folder import CHECKPOINT, METRICS, Run, RunWriter
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -65,10 +66,11 @@ def noted(loop: Loop) -> Iterator[None]:
 
 
 def note(loop: Loop, state: str, **details: Any) -> None:
-    """Write the run's status, if it has a folder."""
+    """Write the run's status, if it has a folder; a full disk does not take the place of what has ended a run."""
     if loop.writer is not None:
         parameters = sum(p.numel() for p in loop.model.parameters() if p.requires_grad)
-        loop.writer.status(state, step=loop.step, parameters=parameters, **details)
+        with suppress(OSError) if state in ("failed", "interrupted") else nullcontext():
+            loop.writer.status(state, step=loop.step, parameters=parameters, **details)
 
 
 def conclude(loop: Loop, folder: Folder) -> Result:
@@ -130,16 +132,43 @@ def _open(fabric: Fabric, folder: Folder, table: Mapping[str, Any], resume: bool
 def _restore(loop: Loop, folder: Path) -> None:
     """Back to the last checkpoint: rows and probes after it are dropped and will be computed again."""
     run, writer = Run(folder), loop.writer
-    version = loop.fabric.broadcast(checkpoint.find(folder / "checkpoint") if loop.fabric.is_global_zero else None)
-    if version is not None:
-        saved = checkpoint.load(folder / "checkpoint", version)
-        loop.restore(saved, checkpoint.load_best(folder / "checkpoint"), repr(str(folder)))
-    last = loop.step if version is not None else -1
+    start = _agreed(loop.fabric, lambda: recovery.find_start(folder / CHECKPOINT))
+    if start is not None:
+        loop.restore(*recovery.load_start(folder / CHECKPOINT, start), repr(str(folder)))
+    last = loop.step if start is not None else -1
     if writer is not None:
         loop.lines = writer.keep_until(last, run.metric_lines())
+        _say_gap(loop, folder)
         probes = run.probes
         if probes is not None:
             loop.probing.restore(probes, last)
+
+
+def _agreed(fabric: Fabric, decide: Callable[[], Any]) -> Any:
+    """What the first process decides; a ValueError that stops it stops the others too."""
+    decided, problem = None, None
+    if fabric.is_global_zero:
+        try:
+            decided = decide()
+        except ValueError as error:
+            problem = str(error)
+    decided, problem = fabric.broadcast((decided, problem))
+    if problem is not None:
+        raise ValueError(problem)
+    return decided
+
+
+def _say_gap(loop: Loop, folder: Path) -> None:
+    """A warning if rows from before the checkpoint are gone."""
+    rhythms = (loop.settings.log_every, loop.settings.validate_every, loop.settings.checkpoint_every)
+    expected = {step for every in rhythms for step in range(every, loop.step + 1, every)}
+    missing = expected - {metrics.step_of(line) for line in loop.lines}
+    if missing:
+        warnings.warn(
+            f"{METRICS} of run {str(folder)!r} has lost {len(missing)} of its rows up to step {loop.step}, the first "
+            f"that of step {min(missing)}: the run goes on without them",
+            stacklevel=2,
+        )
 
 
 def _result(loop: Loop, folder: Path | None) -> Result:

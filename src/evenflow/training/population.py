@@ -21,6 +21,7 @@ from .progress import ProgressBar
 from .result import Result
 from .run_folder import Run, refuse_used
 from .settings import Settings
+from .tables import check_data, tables
 from .together import Together, validate
 from .train import build, read_config
 
@@ -62,23 +63,22 @@ def train_population(
     _check(settings)
     models = [build(task, system, one.seed) for (task, system, _), one in zip(read, settings, strict=True)]
     Population(cast(Sequence[SequenceModel], models))
-    tables = []
+    written = []
     for (task, system, one), model, folder in zip(read, models, places, strict=True):
         check_model(model, task, one)
-        tables.append(
-            {"task": {"name": task.name, **task.options()}, "system": dict(system), "training": one.to_dict()}
-        )
+        written.append(tables(task, one, {"system": system}))
         if folder is not None and not resume:
             refuse_used(folder)
         elif folder is not None:
-            check_same(Run(folder), tables[-1], one)
+            check_data(Run(folder), task, written[-1])
+            check_same(Run(folder), written[-1], one)
     fabric = launch(settings[0])
     if fabric.world_size > 1:
         raise ValueError("a population trains in one process, got several: start torchrun for each run by itself")
     with ExitStack() as stack:
         loops = [
             stack.enter_context(begun(fabric, model, each[0], each[2], folder, table, resume))
-            for model, each, folder, table in zip(models, read, places, tables, strict=True)
+            for model, each, folder, table in zip(models, read, places, written, strict=True)
         ]
         return _Walk(loops, places).run(progress)
 

@@ -14,6 +14,7 @@ import os
 import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Run:
     @property
     def metrics(self) -> metrics.Metrics:
         """The columns of metrics.csv as arrays, nan where nothing was measured."""
-        return self._parse(METRICS, lambda: metrics.to_arrays(self.metric_lines()))
+        return metrics.to_arrays(self.metric_lines())
 
     @property
     def probes(self) -> dict[str, np.ndarray] | None:
@@ -68,7 +69,8 @@ class Run:
         """The weights of the last checkpoint, or with "best" those of the best validation."""
         folder = self.folder / CHECKPOINT
         if which == "best":
-            found = checkpoint.load_best(folder)
+            best = checkpoint.load_best(folder)
+            found = None if best is None else best.weights
         elif which == "last":
             version = checkpoint.find(folder)
             found = None if version is None else checkpoint.load(folder, version).weights
@@ -81,10 +83,10 @@ class Run:
     def metric_lines(self) -> list[str]:
         """The complete rows of metrics.csv as text."""
         path = self.folder / METRICS
-        return metrics.complete_lines(path.read_text()) if path.is_file() else []
+        return self._parse(METRICS, lambda: metrics.complete_lines(path.read_bytes())) if path.is_file() else []
 
     def _toml(self, file: str) -> dict[str, Any]:
-        return self._parse(file, lambda: tomllib.loads((self.folder / file).read_text()))
+        return self._parse(file, lambda: tomllib.loads((self.folder / file).read_text(encoding="utf-8")))
 
     def _parse(self, file: str, read: Any) -> Any:
         try:
@@ -99,7 +101,7 @@ class RunWriter:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.checkpoints = folder / CHECKPOINT
-        self._lock = _lock(folder)
+        self._lock = lock(folder)
         self._metrics: io.BufferedWriter | None = None
 
     @classmethod
@@ -145,13 +147,15 @@ class RunWriter:
     def append(self, line: str) -> None:
         """Add a row to the metrics."""
         assert self._metrics is not None
-        self._metrics.write((line + "\n").encode())
-        self._metrics.flush()
+        with atomic.named(self.folder / METRICS):
+            self._metrics.write((line + "\n").encode())
+            self._metrics.flush()
 
     def flush(self) -> None:
         """Wait until all rows are on disk."""
         assert self._metrics is not None
-        os.fsync(self._metrics.fileno())
+        with atomic.named(self.folder / METRICS):
+            os.fsync(self._metrics.fileno())
 
     def probes(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace the probes."""
@@ -161,11 +165,19 @@ class RunWriter:
 
     def status(self, state: str, **details: Any) -> None:
         """Replace the status; details that are None are left out."""
-        atomic.write(self.folder / STATUS, _toml({"state": state, **details}))
+        path, content = self.folder / STATUS, _toml({"state": state, **details})
+        try:
+            atomic.write(path, content)
+        except OSError:
+            # On a full disk there is no room for a neighbour, but for new words in the room of the old ones.
+            if not _overwrite(path, content):
+                raise
 
     def close_metrics(self) -> None:
         if self._metrics is not None:
-            self._metrics.close()
+            # Every row was flushed but one that found the disk full, which was complained about then.
+            with suppress(OSError):
+                self._metrics.close()
             self._metrics = None
 
     def close(self) -> None:
@@ -195,7 +207,21 @@ def _toml(table: Mapping[str, Any]) -> bytes:
     return tomli_w.dumps({key: value for key, value in table.items() if value is not None}).encode()
 
 
-def _lock(folder: Path) -> int | None:
+def _overwrite(path: Path, content: bytes) -> bool:
+    """Put `content` in the place of a file's own, in one write; whether that went well."""
+    try:
+        with open(path, "r+b", buffering=0) as file:
+            room = os.fstat(file.fileno()).st_size
+            # Blank lines over the rest, so that a crash before the cut leaves a file that can be read.
+            if file.write(content.ljust(room, b"\n")) < len(content):
+                return False
+            file.truncate(len(content))
+    except OSError:
+        return False
+    return True
+
+
+def lock(folder: Path) -> int | None:
     """Hold the folder for this process; the system lets go of it when the process ends, however it ends."""
     try:
         import fcntl

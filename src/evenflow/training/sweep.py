@@ -18,6 +18,7 @@ from evenflow import tasks
 
 from .alarm import TimeUp, alarm
 from .candidates import Axes, Omitted, Point, candidates
+from .claimed import claimed
 from .halving import Round, Rules, plan
 from .launch import check_device
 from .settings import Settings
@@ -111,9 +112,9 @@ def sweep(
         **dataclasses.asdict(rules),
         "training": {name: value for name, value in settings.items() if name != "device"},
     }
-    record = SweepRecord(Path(folder), request)
-    rounds = Rounds(made, dict(task), points, omitted, rules, settings, record, began, progress, announce)
-    with suppress(TimeUp), alarm(seconds, began) as check:
+    with suppress(TimeUp), alarm(seconds, began) as check, claimed(Path(folder)):
+        record = SweepRecord(Path(folder), request)
+        rounds = Rounds(made, dict(task), points, omitted, rules, settings, record, began, progress, announce)
         announce(_counted(points, omitted))
         announce("The plan: " + ", ".join(f"{each.points} to {each.until:,} updates" for each in planned) + ".")
         rounds.hold_all(check)
@@ -152,4 +153,9 @@ def _counted(points: list[Point], omitted: list[Omitted]) -> str:
     left_out = [f"{large} over the limit"] * (large > 0)
     left_out += [f"{len(omitted) - large} that cannot be made"] * (len(omitted) > large)
     words = f"; left out: {' and '.join(left_out)}" if omitted else ""
-    return f"{len(points)} candidates, {len(alike(points))} models{words}."
+    unmade: dict[str, Omitted] = {}
+    for each in omitted:
+        if each.parameters is None:
+            unmade.setdefault(each.reason, each)
+    why = "".join(f"\n  {each.map} {each.cell} {each.activation}: {reason}" for reason, each in unmade.items())
+    return f"{len(points)} candidates, {len(alike(points))} models{words}.{why}"

@@ -47,7 +47,7 @@ class SweepRecord:
             _refuse_used(folder)
             return
         try:
-            self._read(json.loads(path.read_text()))
+            self._read(json.loads(path.read_text(encoding="utf-8")))
         except (KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
             raise ValueError(f"{FILE} of {str(folder)!r} cannot be read: {error!r}") from error
 
@@ -103,7 +103,7 @@ def machine(device: str) -> str:
     if torch.cuda.is_available() and device.startswith(("auto", "cuda")):
         return torch.cuda.get_device_name()
     info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{[*named, platform.processor() or platform.machine()][0]}, {torch.get_num_threads()} of its cores"
 
@@ -134,7 +134,5 @@ def _finite(value: Any) -> Any:
 
 
 def _refuse_used(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"folder {str(folder)!r} is a file, a sweep needs a folder")
     if folder.is_dir() and any(not entry.name.startswith(atomic.TEMPORARY) for entry in folder.iterdir()):
         raise ValueError(f"folder {str(folder)!r} holds something other than a sweep: choose another folder")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from evenflow import tasks
 from evenflow.checks import unknown, whole_number
+from evenflow.feedforward import FeedForward
 from evenflow.flat_model import FlatModel
 from evenflow.model import SequenceModel
 from evenflow.systems import NETWORKS, create
@@ -22,9 +25,12 @@ from .result import Result
 from .run_folder import Run, refuse_used
 from .seeds import derive, seed_global
 from .settings import Settings
+from .tables import DATA
 
 TABLES = ("task", "system", "training")
+KEPT = (*TABLES, DATA)  # of a run
 DROPS = ("input_dropout", "output_dropout", "score_dropout")
+GIVEN = ("width", "linear", "generator", "device", "dtype")  # of a network without time, and not for a config to say
 OF_THE_MODEL = ("embedding_range", *DROPS)  # among the options of a system
 
 
@@ -57,7 +63,7 @@ def resume(
     The end is the one the run would have had without the interruption, to the last bit, on the same machine.
 
     Args:
-        data: where its data lies, if no longer where it did.
+        data: where its data lies, if no longer where it did: the data folder, or a file of one's own or its folder.
         progress: show a bar on a terminal.
     """
     run = Run(folder)
@@ -66,15 +72,20 @@ def resume(
             f"run {str(folder)!r} was made by fit with a model of its own: "
             "call fit(model, task, folder=..., resume=True) with that model"
         )
-    task, system, settings = read_config(placed(run.config, data))
+    task, system, settings = read_config(placed(run.config, found(data)))
     model = build(task, system, settings.seed)
     return fit_settings(model, task, settings, folder, config={"system": dict(system)}, resume=True, progress=progress)
+
+
+def found(data: str | os.PathLike[str] | None) -> Path | None:
+    """Where data lies, in full, so that a run can be resumed from another folder."""
+    return None if data is None else Path(data).expanduser().absolute()
 
 
 def read_config(config: Mapping[str, Any]) -> tuple[Task, dict[str, Any], Settings]:
     """The task, the system's table and the settings; a ValueError names what is missing or unknown."""
     for name, value in config.items():
-        if name not in TABLES:
+        if name not in KEPT:
             raise ValueError(unknown("table of the config", name, TABLES))
         if not isinstance(value, Mapping):
             raise ValueError(f"{name} must be a table of the config, got {value!r}")
@@ -101,11 +112,22 @@ def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel | F
         seed_global(derive(seed, "weights"), torch.device("cpu"))
         try:
             if name in NETWORKS:
+                _check_network(name, options)
                 return FlatModel(NETWORKS[name].network(_flat(task), task.output_size, width=hidden_size, **options))
             layer = create(name, task.input_size, hidden_size, **options)
         except TypeError as error:
             raise ValueError(f"system {name} cannot be made with these options: {error}") from error
         return SequenceModel(layer, task.output_size, readout=task.readout, vocabulary=task.vocabulary, **own)
+
+
+def _check_network(name: str, options: Mapping[str, Any]) -> None:
+    """A ValueError for an option that a network without time has not."""
+    kinds = [kind for kind in NETWORKS[name].network.__mro__ if issubclass(kind, FeedForward)]
+    parameters = [p for kind in kinds for p in inspect.signature(kind).parameters.values()]
+    known = dict.fromkeys(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in GIVEN)
+    for option in options:
+        if option not in known:
+            raise ValueError(f"system {name!r} has no option {option!r}; it takes {', '.join(known)}")
 
 
 def _flat(task: Task) -> int:

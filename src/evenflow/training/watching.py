@@ -49,6 +49,6 @@ def step_of_run(folder: Path) -> int:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - TAIL))
             lines = file.read().decode().split("\n")[1:-1]  # the first is the header or cut, the last is empty or cut
-    except OSError:
+        return metrics.step_of(lines[-1]) if lines else 0
+    except (OSError, ValueError):  # what is no row is complained about where the run is read
         return 0
-    return metrics.step_of(lines[-1]) if lines else 0

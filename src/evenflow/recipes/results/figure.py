@@ -43,7 +43,7 @@ def draw(done: Reproduction) -> str | None:
             parts.append(panel.svg.replace("<svg ", place, 1))
             sizes.append(float(size[2]))
         top += LINE + max(sizes) + GAP
-    colours = (Path(report.__file__).parent / "colours.css").read_text()
+    colours = (Path(report.__file__).parent / "colours.css").read_text(encoding="utf-8")
     style = (
         f"<style>{colours} text {{ font-family: system-ui, sans-serif; }} .title {{ font-size: 14px; font-weight: 600; "
         "fill: var(--ink); } .name { font-size: 13px; fill: var(--ink); }</style>"

@@ -132,7 +132,7 @@ def _word(value: bool) -> str:
 
 @functools.cache
 def read(file: str) -> str:
-    return (SOURCES / file).read_text() + "\n"
+    return (SOURCES / file).read_text(encoding="utf-8") + "\n"
 
 
 def filled(job: type[ctypes.Structure], **values: Tensor | float | None) -> ctypes.Structure:
