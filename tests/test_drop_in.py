@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -10,7 +11,9 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
 
-from evenflow import SequenceModel, create
+from evenflow import SequenceModel, create, maps
+from evenflow.cells import Elman
+from evenflow.recurrent import Recurrent
 from evenflow.systems import SYSTEMS
 
 T, B, I, H = 5, 2, 3, 4
@@ -257,3 +260,64 @@ def test_a_model_over_a_layer_with_a_projection():
 )
 def test_a_layers_text_tells_systems_apart(name, told):
     assert told in repr(made(name))
+
+
+# What is there already
+
+
+def test_optimisers_find_parameters_in_their_order():
+    """Checkpoints keep an optimiser's numbers by position."""
+    model = SequenceModel(made("rnn"), 2, vocabulary=5)
+    names = [name for name, _ in model.named_parameters()]
+    assert names[0] == "embedding.weight"
+    assert names[-2:] == ["output.weight", "output.bias"]
+
+
+def test_a_device_may_be_a_number():
+    if torch.cuda.is_available():
+        assert made("rnn", device=0).weight_ih_l0.is_cuda
+    else:
+        with pytest.raises((AssertionError, RuntimeError)):  # torch's own: there is no GPU
+            made("rnn", device=0)
+
+
+def test_a_layer_from_before_shapes_were_kept():
+    layer = made("lstm")
+    del layer._shapes
+    assert layer(given())[0].shape == (T, B, H)
+
+
+def test_a_cell_without_input_weights():
+    class Own(Elman):
+        def project(self, x, weights):
+            return x @ weights["mine"].mT
+
+        def start(self, input_size, hidden_size, bias, generator):
+            return {"mine": torch.ones(hidden_size, input_size)}
+
+    assert Recurrent(Own(), I, H)(torch.randn(T, B, I))[0].shape == (T, B, H)
+
+
+def test_a_map_with_a_buffer_of_nothing():
+    class Own(maps.Free):
+        def __init__(self, rows):
+            super().__init__(rows)
+            self.register_buffer("nothing", None, persistent=False)
+
+    assert create("rnn", I, H, map=Own).double()(given())[0].shape == (T, B, H)
+
+
+def test_from_no_device_inside_its_own_context():
+    with torch.device("meta"):
+        layer = create("ornn", I, H).to_empty(device="cpu")
+    wanted = create("ornn", I, H)
+    layer.load_state_dict(wanted.state_dict())
+    x = given(torch.float32)
+    assert torch.equal(layer(x)[0], wanted(x)[0])
+
+
+def test_numpys_numbers_are_numbers():
+    layer = create("lstm", I, H, bias=np.bool_(True), bidirectional=0, dropout=np.float32(0.25), num_layers=2)
+    assert (layer.bias, layer.bidirectional, layer.dropout) == (True, False, 0.25)
+    with pytest.raises(ValueError, match=r"^bias must be True or False, got 'no'$"):
+        create("lstm", I, H, bias="no")

@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Real
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
@@ -43,7 +44,7 @@ def one_of(argument: str, value: object, known: Iterable[str]) -> None:
 
 def number(argument: str, value: object) -> None:
     """Raise a ValueError unless `value` is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(f"{argument} must be a finite number, got {value!r}")
 
 

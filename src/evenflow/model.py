@@ -72,19 +72,19 @@ class SequenceModel(nn.Module):
         units = getattr(layer, "proj_size", 0) or _size(layer, "hidden_size")
         like = next(itertools.chain(layer.parameters(), layer.buffers()))  # a reservoir has buffers alone
         self.embedding = None
-        self.layer = layer
-        # Whether what comes later changes nothing before it; of a layer that does not say so it is not assumed.
-        self.one_way = getattr(layer, "bidirectional", None) is False
         with torch.device("cpu"):  # where starting values are drawn, whatever the default device
             if vocabulary is not None:
                 start = torch.randn(vocabulary, _size(layer, "input_size"), generator=generator)
                 if embedding_range is not None:
                     nn.init.uniform_(start, *_around_zero(embedding_range), generator=generator)
                 self.embedding = nn.Embedding.from_pretrained(start, freeze=False).to(like)
+            self.layer = layer  # after the embedding: optimisers know parameters by their order
             self.output = nn.Linear(units * (2 if getattr(layer, "bidirectional", False) else 1), output_size)
             nn.init.xavier_uniform_(self.output.weight, generator=generator)
             nn.init.zeros_(self.output.bias)
         self.output.to(like)
+        # Whether what comes later changes nothing before it; of a layer that does not say so it is not assumed.
+        self.one_way = getattr(layer, "bidirectional", None) is False
 
     def forward(
         self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None, padded: bool = False

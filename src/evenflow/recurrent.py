@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -48,6 +48,8 @@ class Recurrent(Pickled):
     A matrix with a map is computed once per call; assign to ``weight_hh_l0`` to set it. A layer pickles whole.
     """
 
+    _shapes: Mapping[str, torch.Size] = {}  # layers saved whole before there was this have none
+
     def __init__(
         self,
         cell: Cell,
@@ -73,7 +75,7 @@ class Recurrent(Pickled):
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             whole_number(name, value, 1)
         for name, value in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
-            if not isinstance(value, bool):
+            if value not in (True, False):
                 raise ValueError(f"{name} must be True or False, got {value!r}")
         number("dropout", dropout)
         if not 0 <= dropout < 1:
@@ -106,7 +108,8 @@ class Recurrent(Pickled):
                 raise ValueError(unknown_option(type(self), name, f"its map {map!r}", known))
         self.cell, self.engine, self.checkpoint_every = cell, engine, checkpoint_every
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.dropout, self.bidirectional = bias, batch_first, dropout, bidirectional
+        self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
+        self.dropout = float(dropout)
         self.initial_state, self.storage = initial_state, storage
         self._taps: list[Tensor] | None = None
         self._suffixes = [
@@ -115,11 +118,12 @@ class Recurrent(Pickled):
             for direction in (("", "_reverse") if bidirectional else ("",))
         ]
         self._names: tuple[str, ...] = ()
-        self._shapes: dict[str, torch.Size] = {}
+        self._shapes = {}
         with torch.device("cpu"):  # starting values are drawn there, whatever the default device
             for index, suffix in enumerate(self._suffixes):
                 self._start_weights(index, suffix, map, map_options, generator)
-        self.to(device=device or torch.get_default_device(), dtype=dtype or torch.get_default_dtype())
+        place = torch.get_default_device() if device is None else device
+        self.to(device=place, dtype=dtype or torch.get_default_dtype())
 
     def _start_weights(
         self,
@@ -138,7 +142,7 @@ class Recurrent(Pickled):
         matrices = cell.matrices(hidden_size)
         start |= {m.name: torch.empty(m.blocks * m.size, m.size) for m in matrices}
         self._names = tuple(start)
-        self._shapes |= {name + suffix: tensor.shape for name, tensor in start.items()}
+        self._shapes = {**self._shapes, **{name + suffix: tensor.shape for name, tensor in start.items()}}
         for name, tensor in start.items():
             self.register_parameter(name + suffix, nn.Parameter(tensor))
         for matrix in matrices:
@@ -232,8 +236,9 @@ class Recurrent(Pickled):
     def _weight(self, name: str) -> Tensor:
         """A weight by its name; one that was replaced by another of a wrong shape is refused before it is read."""
         weight: Tensor = getattr(self, name)
-        if weight.shape != self._shapes[name]:
-            raise ValueError(f"{name} must have shape {tuple(self._shapes[name])}, got {tuple(weight.shape)}")
+        wanted = self._shapes.get(name)
+        if weight.shape != wanted and wanted is not None:
+            raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(weight.shape)}")
         return weight
 
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:

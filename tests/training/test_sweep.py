@@ -260,6 +260,13 @@ def test_a_folder_is_one_processs_at_a_time(tmp_path):
     assert not list((tmp_path / "a").iterdir())
 
 
+def test_processes_that_run_together_share_a_folder(tmp_path, monkeypatch):
+    with claimed(tmp_path):
+        monkeypatch.setenv("RANK", "1")
+        with claimed(tmp_path):
+            pass
+
+
 def test_data_may_move_between_two_sittings(tmp_path, small_data):
     pytest.importorskip("sklearn")
     import shutil

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -91,13 +92,16 @@ class Map(nn.Module):
 
     def _keep_constants(self, device: torch.device | None = None) -> None:
         """Put them in their buffers: where these are, if there are any yet."""
-        for name, value in self.constants().items():
+        with torch.device("cpu") if self._non_persistent_buffers_set else nullcontext():  # there is no default then
+            constants = self.constants()
+        for name, value in constants.items():
             before = self._buffers.get(name)
             like = value if before is None else before
             self.register_buffer(name, value.to(device or like.device, like.dtype), persistent=False)
 
     def _empty(self) -> bool:
-        return any(self._buffers[name].is_meta for name in self._non_persistent_buffers_set)  # type: ignore[union-attr]
+        kept = (self._buffers[name] for name in self._non_persistent_buffers_set)
+        return any(buffer is not None and buffer.is_meta for buffer in kept)
 
     def need_square(self) -> None:
         """Refuse a size that is not square: for the maps whose matrices all are."""

@@ -108,7 +108,7 @@ class EchoState(Recurrent):
         self.register_buffer("readout_weight", None)
         self.register_buffer("readout_bias", None)
         self._sums, self._skip = Ridge(), washout
-        self.to(device=device or torch.get_default_device())
+        self.to(device=torch.get_default_device() if device is None else device)
 
     # The readout: solved, not trained.
 

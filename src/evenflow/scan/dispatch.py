@@ -72,8 +72,7 @@ def scan(
 
 def _same_dtype(cell: Cell, x: Tensor, weights: Weights) -> None:
     """Refuse an input that torch's product would refuse, and say what to do."""
-    weight = weights["weight_ih"]
-    if x.dtype == weight.dtype or type(cell).project is not Cell.project:
+    if type(cell).project is not Cell.project or x.dtype == (weight := weights["weight_ih"]).dtype:
         return
     if x.is_meta or not torch.is_autocast_enabled(x.device.type):
         raise ValueError(f"input must be {weight.dtype} as the layer's weights are, got {x.dtype}: convert one of them")

@@ -86,6 +86,7 @@ class OwnData(DataSet):
 
     def sha256(self) -> str:
         """Of the file's bytes."""
+        self._need_file()
         return _digest(self.path, _stamp(self.path))
 
     @abstractmethod
@@ -165,9 +166,12 @@ class OwnData(DataSet):
         """Whether all sequences of all parts have one length, so that none is padded."""
         return len({len(sequence) for part in self._parts().inputs.values() for sequence in part}) == 1
 
-    def _parts(self) -> Parts:
+    def _need_file(self) -> None:
         if not self.file:
             raise ValueError(f"task {self.name} needs a file, as in `evenflow train {self.name}:FILE sgornn`")
+
+    def _parts(self) -> Parts:
+        self._need_file()
         return _divide(cast(OwnData, self.in_part("training")), _stamp(self.path))
 
 

@@ -93,15 +93,15 @@ def save(folder: Path, checkpoint: Checkpoint, mark: str = "") -> str:
     digests = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
     files[MANIFEST] = json.dumps({"format": 1, "step": checkpoint.step, "sha256": digests}).encode()
     temporary = folder / (atomic.TEMPORARY + name)
-    for leftover in (temporary, folder / name):
-        if leftover.exists():
-            shutil.rmtree(leftover)
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
         with atomic.named(folder / name):
             temporary.mkdir()
             for file, content in files.items():
                 atomic.write_flushed(temporary / file, content)
             atomic.flush_folder(temporary)
+            if (folder / name).exists():
+                shutil.rmtree(folder / name)
             os.rename(temporary, folder / name)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -12,7 +12,13 @@ from .run_folder import lock
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold `folder`, made if it is not there, as long as the block runs; a ValueError if another process holds it."""
+    """Hold `folder`, made if it is not there, as long as the block runs; a ValueError if another process holds it.
+
+    Of processes that run together (torchrun) the first holds it for all.
+    """
+    if int(os.environ.get("RANK", "0")):
+        yield
+        return
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder {str(folder)!r} is a file, and runs need a folder")
     try:

@@ -132,12 +132,12 @@ def _open(fabric: Fabric, folder: Folder, table: Mapping[str, Any], resume: bool
 def _restore(loop: Loop, folder: Path) -> None:
     """Back to the last checkpoint: rows and probes after it are dropped and will be computed again."""
     run, writer = Run(folder), loop.writer
-    start = _agreed(loop.fabric, lambda: recovery.find_start(folder / CHECKPOINT))
+    start, lines = _agreed(loop.fabric, lambda: (recovery.find_start(folder / CHECKPOINT), run.metric_lines()))
     if start is not None:
         loop.restore(*recovery.load_start(folder / CHECKPOINT, start), repr(str(folder)))
     last = loop.step if start is not None else -1
     if writer is not None:
-        loop.lines = writer.keep_until(last, run.metric_lines())
+        loop.lines = writer.keep_until(last, lines)
         _say_gap(loop, folder)
         probes = run.probes
         if probes is not None:
@@ -145,12 +145,12 @@ def _restore(loop: Loop, folder: Path) -> None:
 
 
 def _agreed(fabric: Fabric, decide: Callable[[], Any]) -> Any:
-    """What the first process decides; a ValueError that stops it stops the others too."""
+    """What the first process decides; what stops it stops the others too."""
     decided, problem = None, None
     if fabric.is_global_zero:
         try:
             decided = decide()
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             problem = str(error)
     decided, problem = fabric.broadcast((decided, problem))
     if problem is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ def noted(folder: Path, config: Mapping[str, Any], seeds: Sequence[int]) -> Iter
         refuse_used(place(folder, seed))
     file, made = folder / SEEDS, [path for path in (folder, *folder.parents) if not path.exists()]
     before = file.read_bytes() if file.is_file() else None
+    table = {"seeds": list(seeds), **tables(task, settings, {"system": system})}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        table = {"seeds": list(seeds), **tables(task, settings, {"system": system})}
         atomic.write(file, tomli_w.dumps(table).encode())
     except OSError as error:
         raise ValueError(f"folder {str(folder)!r} cannot be written: {error.strerror or error}") from error
@@ -48,9 +48,10 @@ def noted(folder: Path, config: Mapping[str, Any], seeds: Sequence[int]) -> Iter
             if before is not None:
                 atomic.write(file, before)
             else:
-                file.unlink()
-                for path in made:
-                    path.rmdir()
+                with suppress(OSError):  # something else may lie there by now
+                    file.unlink()
+                    for path in made:
+                        path.rmdir()
         raise
 
 
