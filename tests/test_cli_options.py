@@ -54,7 +54,7 @@ BAD = [
     (["adding", "rnn", "-s", "bias=no"], "bias must be True or False, got 'no'"),
     (["adding", "rnn", "-s", "bias=None"], "bias must be True or False, got None"),
     (["adding", "rnn", "-s", "bidirectional=maybe"], "bidirectional must be True or False, got 'maybe'"),
-    (["adding", "rnn", "-s", "batch_first=1"], "batch_first must be True or False, got 1"),
+    (["adding", "rnn", "-s", "batch_first=2"], "batch_first must be True or False, got 2"),
     (
         ["adding", "rnn", "-t", "name=copy"],
         "--task-option must not hold name: the task's name stands first, as in `evenflow train copy lstm`, "

@@ -370,7 +370,7 @@ BAD = [
     (lambda: RNN(2, 2.5), "hidden_size"),
     (lambda: RNN(2, 4, num_layers=0), "num_layers"),
     (lambda: RNN(2, 4, bias="no"), "bias must be True or False, got 'no'"),
-    (lambda: GRU(2, 4, batch_first=1), "batch_first must be True or False, got 1"),
+    (lambda: GRU(2, 4, batch_first=2), "batch_first must be True or False, got 2"),
     (lambda: LSTM(2, 4, bidirectional="False"), "bidirectional must be True or False, got 'False'"),
     (lambda: LSTM(2, 4, forget_bias=float("nan")), "forget_bias must be a finite number, got nan"),
     (lambda: LSTM(2, 4, forget_bias=float("inf")), "forget_bias must be a finite number, got inf"),

@@ -49,7 +49,8 @@ class Best:
             self.stale += 1
         patience = self._settings.patience
         solved = self._settings.stop_when_solved and self._task.solved(metric)
-        self.stopped = solved or (patience is not None and self.stale >= patience)
+        # Before an awaited best there may be no weights to end with.
+        self.stopped = solved or (patience is not None and self.stale >= patience and self.awaited is None)
 
     def state(self) -> dict[str, Any]:
         """All but the weights, which have a file of their own."""
