@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ def show_attempts(best: Sequence[Attempt]) -> None:
         table.add_row(
             attempt.system,
             f"{attempt.parameters:,}",
-            f"{attempt.rate:g}",
+            "its own" if math.isnan(attempt.rate) else f"{attempt.rate:g}",
             f"{attempt.valid_loss:.4f}",
             f"{attempt.valid_metric:.4f}",
             verdict,

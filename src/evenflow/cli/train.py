@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -159,8 +160,8 @@ def compare(
         announce=say,
     )
     show_attempts(best)
-    own = settings.get("optimizer") == "hessian-free"
-    notes = ["" if own else f"Best of the learning rates {rates}: {attempt.rate:g}." for attempt in best]
+    tried = f"Best of the learning rates {rates}"
+    notes = ["" if math.isnan(attempt.rate) else f"{tried}: {attempt.rate:g}." for attempt in best]
     page = write_report([attempt.folder for attempt in best], folder / "report.html", notes=notes)
     say(f"The page: {page.resolve()}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,12 @@ from .fit import check_model
 from .lifecycle import without_place
 from .loop import NonFiniteLoss
 from .run_folder import Run
-from .settings import Settings
 from .train import build, read_config, resume, train
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One system at one learning rate: where the run lies and how it ended."""
+    """One system at one learning rate, nan where it finds its own: where the run lies and how it ended."""
 
     system: str
     rate: float
@@ -72,16 +72,17 @@ def compare(
     if not rates:
         raise ValueError("rates must name at least one learning rate to try, got none")
     if training.get("optimizer") == "hessian-free":
-        rates = [Settings().rate]  # it finds its own, so there is one attempt
+        rates = [math.nan]  # it finds its own, so there is one attempt
     plans = []
     for system in systems:
         table = dict(system)
         label = str(table.pop("label", table["name"]))
         for rate in rates:
-            config = {"task": dict(task), "system": table, "training": dict(training) | {"rate": rate}}
+            own = {} if math.isnan(rate) else {"rate": rate}
+            config = {"task": dict(task), "system": table, "training": dict(training) | own}
             made, made_of, settings = read_config(config)
             check_model(build(made, made_of, seed=0), made, settings)  # one slip should not cost the runs before it
-            plans.append((label, rate, config, folder / f"{label}-{rate:g}"))
+            plans.append((label, rate, config, folder / (f"{label}-{rate:g}" if own else label)))
     if len({plan[3] for plan in plans}) < len(plans):
         raise ValueError("systems and rates must differ from each other; give systems of one name a label each")
     attempts: dict[str, list[Attempt]] = {}
@@ -89,7 +90,7 @@ def compare(
         for number, (label, rate, config, run) in enumerate(plans, 1):
             if until_solved and any(attempt.solved for attempt in attempts.get(label, [])):
                 continue
-            announce(f"{number} of {len(plans)}: {label}, rate {rate:g}")
+            announce(f"{number} of {len(plans)}: {label}" + ("" if math.isnan(rate) else f", rate {rate:g}"))
             attempts.setdefault(label, []).append(_attempt(label, rate, config, run, progress))
     return [min(tries, key=lambda attempt: attempt.score) for tries in attempts.values()]
 
