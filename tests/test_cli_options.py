@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from evenflow import cli
-from evenflow.cli.options import pairs, read_value, task_table
+from evenflow.cli.options import pairs, task_table
 from evenflow.training import Run
+from evenflow.values import read_value
 
 QUICK = ["--hidden", "4", "--steps", "2", "--batch-size", "2", "--validation-batches", "1", "--device", "cpu", "-q"]
 

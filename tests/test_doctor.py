@@ -332,3 +332,9 @@ def test_damaged_best_weights_are_not_passed_over(tmp_path):
     (tmp_path / "run" / "checkpoint" / "best.safetensors").write_bytes(b"torn")
     with pytest.raises(ValueError, match="best"):
         checkup(str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(("name", "value"), [("hidden", 5), ("input", 3), ("length", 5)])
+def test_what_a_run_has_of_its_own_is_not_passed_over(name, value, tmp_path):
+    with pytest.raises(ValueError, match=rf"^{name} must be left out for '.*', which has its own, got {value}$"):
+        checkup(str(tmp_path), **{name: value})

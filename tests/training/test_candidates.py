@@ -85,6 +85,7 @@ def test_options_of_maps_and_layers_reach_the_model():
     assert layer.initial_state == "learned"
     assert points[0].parameters < points[-1].parameters
     assert read_map("svd") == ("svd", {})
+    assert read_map("svd(margin=.1)") == ("svd", {"margin": 0.1})
 
 
 BAD = [

@@ -49,9 +49,9 @@ def report(
 @app.command()
 def doctor(
     target: Annotated[str, typer.Argument(help="A run folder, a file of torch's weights, or a system's name.")],
-    hidden: Annotated[int, typer.Option("--hidden", help="Hidden units of a fresh system.")] = 128,
-    input: Annotated[int, typer.Option("--input", help="Width of a fresh system's input.")] = 2,
-    length: Annotated[int, typer.Option("--length", help="Steps of the random inputs; a run has its task's.")] = 200,
+    hidden: Annotated[int | None, typer.Option(help="Hidden units of a fresh system; 128 if not given.")] = None,
+    input: Annotated[int | None, typer.Option(help="Width of a fresh system's input; 2 if not given.")] = None,
+    length: Annotated[int | None, typer.Option(help="Steps of random inputs; 200 if not given.")] = None,
     weights: Annotated[str | None, typer.Option("--weights", help="Of a run: best or last.")] = None,
     trusted: Annotated[bool, typer.Option("--trusted", help="Read a pickled module, which runs its code.")] = False,
 ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
-import tomllib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from evenflow.training.settings import Settings
+from evenflow.values import read_value
 
 Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 DataFolder = Annotated[
@@ -53,8 +52,6 @@ ELSEWHERE = {
         "input_size": "the task has it",
     },
 }
-WORDS = {"true": True, "false": False, "none": None}
-NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 
 
 def takes_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -131,19 +128,6 @@ def pairs(option: str, texts: Sequence[str] | None, names: Collection[str] = ())
         if key in names and not isinstance(table[key], str):
             table[key] = value
     return table
-
-
-def read_value(text: str) -> Any:
-    """A value as TOML or Python would write it: a number, True or False, None, a list; plain text if it is none."""
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-        if isinstance(value, bool | int | float | str | list | dict):  # and no date
-            return value
-    except tomllib.TOMLDecodeError:
-        pass
-    if text.lower() in WORDS:
-        return WORDS[text.lower()]
-    return float(text) if NUMBER.fullmatch(text) and not text.lstrip("+-").isdigit() else text
 
 
 def numbers(option: str, text: str) -> list[float]:

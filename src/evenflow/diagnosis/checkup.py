@@ -23,9 +23,9 @@ KINDS: dict[int, Callable[..., nn.Module]] = {1: nn.RNN, 3: nn.GRU, 4: nn.LSTM} 
 def checkup(
     target: str,
     *,
-    hidden: int = 128,
-    input: int = 2,
-    length: int = 200,
+    hidden: int | None = None,
+    input: int | None = None,
+    length: int | None = None,
     weights: str | None = None,
     trusted: bool = False,
 ) -> Diagnosis:
@@ -34,16 +34,23 @@ def checkup(
     Args:
         target: a run folder, looked at with its weights and a batch its training never saw; a file of weights; or the
             name of a system, for a fresh layer. The last two are given random inputs, N(0, 1).
-        hidden: units of a fresh layer. input: its input's width. length: steps of the random inputs.
+        hidden: units of a fresh layer, 128 by default. input: its input's width, 2. length: steps of the random inputs,
+            200.
         weights: of a run, ``"best"`` or ``"last"``; the best there are, by default.
         trusted: whether a file may hold a whole pickled module. Reading one runs the code in it, so it is refused
             unless you trust where it came from.
     """
     path = Path(target)
+    given = {"hidden": hidden, "input": input, "length": length}
+    unused = given if path.is_dir() else {"hidden": hidden, "input": input} if path.is_file() else {}
+    for name, value in unused.items():
+        if value is not None:
+            raise ValueError(f"{name} must be left out for {target!r}, which has its own, got {value!r}")
     if path.is_dir():
         return _run(path, weights)
     if weights is not None:
         raise ValueError(f"weights goes with a run folder, got {weights!r} for {target!r}")
+    hidden, input, length = (default if v is None else v for v, default in ((hidden, 128), (input, 2), (length, 200)))
     whole_number("length", length, 2)  # a gradient over time needs two steps
     if path.is_file():
         model, width = _file(path, trusted)

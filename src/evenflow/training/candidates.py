@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +12,7 @@ from evenflow import activations as activation_room
 from evenflow import maps as map_room
 from evenflow.checks import one_of, unknown, whole_number
 from evenflow.tasks import Task
+from evenflow.values import read_value
 
 from .optimizers import OPTIMIZERS
 from .train import build
@@ -170,18 +169,13 @@ def read_map(text: str) -> tuple[str, dict[str, Any]]:
     name, inside = found.groups() if found else (text, None)
     if name not in map_room.MAPS:
         raise ValueError(unknown("map", name, map_room.MAPS))
-    known = [
-        option for option in inspect.signature(map_room.MAPS[name]).parameters if option not in ("rows", "columns")
-    ]
+    known = map_room.options_of(name) or []
     options: dict[str, Any] = {}
     for part in filter(str.strip, (inside or "").split(",")):
         key, _, value = (word.strip() for word in part.partition("="))
         if key not in known:
             raise ValueError(f"map {name} has no option {key!r}; it takes {', '.join(known) or 'none'}")
-        try:
-            options[key] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            options[key] = value
+        options[key] = read_value(value)
     return name, options
 
 
