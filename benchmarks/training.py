@@ -31,7 +31,7 @@ from evenflow.training.together import Together
 from evenflow.training.train import build
 
 BATCH, HIDDEN, ROUNDS, WARM = 50, 128, 5, 12
-SYSTEMS = ("rnn", "urnn", "spectral", "ornn", "sgornn", "vprnn", "ugru", "lstm")
+SYSTEMS = ("rnn", "urnn", "spectral", "ornn", "sgornn", "vprnn", "full-urnn", "arjovsky-urnn", "ugru", "lstm")
 POPULATIONS = ((1, "sgornn"), (8, "sgornn"), (16, "rnn"), (16, "urnn"), (16, "sgornn"), (32, "sgornn"), (16, "ugru"))
 
 

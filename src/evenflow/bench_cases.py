@@ -17,7 +17,7 @@ from evenflow.systems import create
 
 INPUT = 2  # the input's width
 PEERS = {"rnn": "torch.nn.RNN relu", "gru": "torch.nn.GRU", "lstm": "torch.nn.LSTM"}
-SYSTEMS = ("urnn", "ornn", "spectral", "fastrnn", "sgornn")
+SYSTEMS = ("urnn", "ornn", "spectral", "full-urnn", "arjovsky-urnn", "fastrnn", "sgornn")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 # Single precision against double, as ‖difference‖ / ‖reference‖, all steps together; the goal is 1e-5 at T = 784.
 CLOSE = 1e-5
-# A number summed over all steps, rows and, but for modrelu, units; its parts largely cancel.
+# A number summed over all steps, rows and, but for modrelu, units or pairs of them; its parts largely cancel.
 CLOSE_SUM = 1e-4
 # Of units, at few steps, that two precisions put on different sides of a kink.
 FEW_AT_A_KINK = 1e-3
@@ -88,9 +88,11 @@ def same(names: list[str], got: tuple[Tensor, ...], expected: tuple[Tensor, ...]
 def elman_inputs(
     size: int, batch: int, steps: int, models: int, activation: str, gated: bool
 ) -> tuple[Tensor | None, ...]:
-    parameter = {"prelu": torch.full((models, 1), 0.3).cuda(), "modrelu": 0.1 * normal(models, size, seed=3)}.get(
-        activation
-    )
+    parameter = {
+        "prelu": torch.full((models, 1), 0.3).cuda(),
+        "modrelu": 0.1 * normal(models, size, seed=3),
+        "complex_modrelu": 0.1 * normal(models, size // 2, seed=3),
+    }.get(activation)
     shares = [torch.full((models, 1), value).cuda() if gated else None for value in (0.3, 0.6)]
     a = 0.3 * normal(models, steps, batch, size)
     return a, orthogonal(models, size), normal(models, batch, size, seed=2), *shares, parameter
@@ -162,7 +164,8 @@ def test_both_ways_to_exchange_states(size: int, mail: bool) -> None:
 def test_on_tensor_cores(size: int, batch: int) -> None:
     tile = ON_TENSOR_CORES[size]
     check_elman(elman_inputs(size, batch, 784, 1, "tanh", False), "tanh", None, tile)
-    check_elman(elman_inputs(size, batch, 5, 2, "oplu", True), "oplu", [batch, batch, 3, 2, 1], tile)
+    for pairs in ("oplu", "complex_modrelu"):
+        check_elman(elman_inputs(size, batch, 5, 2, pairs, True), pairs, [batch, batch, 3, 2, 1], tile)
 
 
 @pytest.mark.parametrize("activation", ["identity", "oplu"])

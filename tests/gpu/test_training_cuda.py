@@ -69,7 +69,20 @@ def test_recorded_updates_train_as_plain_ones(
 
 
 @pytest.mark.parametrize("task", ["adding", "copy"])
-@pytest.mark.parametrize("system", ["urnn", "sgornn", "spectral", "ugru", "lstm", "exprnn", "scrn"])
+@pytest.mark.parametrize(
+    "system",
+    [
+        "urnn",
+        "sgornn",
+        "spectral",
+        "ugru",
+        "lstm",
+        "exprnn",
+        "scrn",
+        "full-urnn",
+        "arjovsky-urnn",
+    ],
+)
 def test_systems(system: str, task: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     got = trained(system, {}, task)
     assert [entry is not None for entry in recordings] == [True]
@@ -181,7 +194,7 @@ def configs(system: str, count: int, **training: Any) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("system", ["rnn", "sgornn", "urnn", "gru", "ugru", "factorized"])
+@pytest.mark.parametrize("system", ["rnn", "sgornn", "urnn", "gru", "ugru", "factorized", "full-urnn"])
 def test_a_population_trains_as_its_models_alone(system: str, recordings: list[Any]) -> None:
     together = train_population(configs(system, 3), progress=False)
     assert [entry is not None for entry in recordings] == [True]

@@ -49,7 +49,11 @@ def elman_inputs(case: Case, activation: str, gated: bool) -> tuple[Tensor | Non
         normal(MODELS, size, size, seed=1) / size**0.5,
         normal(MODELS, BATCH, size, seed=2),
     )
-    parameter = {"prelu": torch.tensor([[0.3], [0.1]]), "modrelu": 0.3 * normal(MODELS, size, seed=3)}.get(activation)
+    parameter = {
+        "prelu": torch.tensor([[0.3], [0.1]]),
+        "modrelu": 0.3 * normal(MODELS, size, seed=3),
+        "complex_modrelu": 0.3 * normal(MODELS, size // 2, seed=3),
+    }.get(activation)
     shares = (torch.tensor([[0.3], [0.5]]), torch.tensor([[0.6], [0.4]])) if gated else (None, None)
     return a, weight, h0, *shares, parameter
 

@@ -34,9 +34,11 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 def away_from_kinks(activation: str, gated: bool) -> tuple[Tensor | None, ...]:
     """Inputs of the operator for which no unit, and no pair of oplu, comes near a kink at any step."""
     for seed in range(200):
-        parameter = {"prelu": torch.full((1, 1), 0.3).double(), "modrelu": 0.3 * normal(1, 4, seed=seed)}.get(
-            activation
-        )
+        parameter = {
+            "prelu": torch.full((1, 1), 0.3).double(),
+            "modrelu": 0.3 * normal(1, 4, seed=seed),
+            "complex_modrelu": 0.3 * normal(1, 2, seed=seed),
+        }.get(activation)
         gates = [torch.tensor([[value]], dtype=torch.float64) if gated else None for value in (0.3, 0.6)]
         given = (normal(1, 3, 2, 4, seed=seed), 0.7 * normal(1, 4, 4, seed=seed + 1), normal(1, 2, 4, seed=seed + 2))
         a, h = [], given[2]
@@ -46,7 +48,9 @@ def away_from_kinks(activation: str, gated: bool) -> tuple[Tensor | None, ...]:
             h = new if not gated else 0.3 * new + 0.6 * h
         pre = torch.stack(a)
         near = [pre.abs().min(), (pre[..., :2] - pre[..., 2:]).abs().min()]
-        near.append(near[0] if activation != "modrelu" else (pre.abs() + parameter).abs().min())  # type: ignore[operator]
+        if parameter is not None and "modrelu" in activation:
+            lengths = pre.unflatten(-1, (-1, parameter.shape[-1])).norm(dim=-2)  # of units, or of pairs
+            near.append((lengths + parameter).abs().min())
         if min(near) > KINK:
             return (*given, *gates, parameter, torch.zeros(1, 3, 2, 4).double())
     raise AssertionError("no inputs away from the kinks")

@@ -133,9 +133,9 @@ def slopes(cell: Cell, weights: dict[str, Tensor]) -> tuple[float, float]:
     The slopes of prelu are 1 and p. Complex modrelu leaves a direction its length's slope, 0 or 1, and stretches across
     it by 1 + b/|a|, which has no bound where a bias b is above 0.
     """
-    if isinstance(cell, ComplexElman):
+    assert isinstance(cell, Elman | ComplexElman)
+    if isinstance(cell.activation, activations.ComplexModRelu):
         return (0.0, 1.0) if bool((weights["activation"] <= 0).all()) else (0.0, math.inf)
-    assert isinstance(cell, Elman)
     if isinstance(cell.activation, activations.PRelu):
         p = abs(float(weights["activation"]))
         return min(1.0, p), max(1.0, p)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.activations import ModRelu
+from evenflow.activations import ComplexModRelu
 from evenflow.cells.cell import Cell, Matrix, State, Weights
 
 
@@ -20,14 +20,17 @@ class ComplexElman(Cell):
         weight_ih ``(H, I)`` and bias ``(H)``, real parts first; weight_hh ``(n, n)``, complex as the map makes it (a
         real one acts on both parts alike); activation ``(n)``, the p, from U(-0.01, 0.01).
 
-    At a = 0 there is no direction, and the value and its gradient are 0. The loop over time runs on the real form
-    ``[[Re, -Im], [Im, Re]]`` of weight_hh, made once per call.
+    The loop over time runs on the real form ``[[Re, -Im], [Im, Re]]`` of weight_hh, made once per call, and is then
+    that of `Elman` with the activation `complex_modrelu`.
 
-    It has no fused scan: the reference loop runs it. References: Arjovsky et al. 2016; Wisdom et al. 2016.
+    References: Arjovsky et al. 2016; Wisdom et al. 2016.
     """
 
     takes_complex = True
     equation = "z = f(W x + b + U z), f(a) = a/|a| max(|a| + p, 0)"
+
+    def __init__(self) -> None:
+        self.activation = ComplexModRelu()
 
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
         if hidden_size % 2:
@@ -35,7 +38,7 @@ class ComplexElman(Cell):
         return (Matrix("weight_hh", hidden_size // 2),)
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
-        return {"activation": ModRelu().start(hidden_size // 2, generator)}
+        return {"activation": self.activation.start(hidden_size, generator)}
 
     def prepare(self, weights: Weights) -> Weights:
         U = weights["weight_hh"]
@@ -46,8 +49,4 @@ class ComplexElman(Cell):
 
     def step(self, a: Tensor, state: State, weights: Weights) -> State:
         (h,) = state
-        real, imaginary = (a + h @ weights["weight_hh"].mT).chunk(2, -1)
-        square = real.square() + imaginary.square()
-        size = square.masked_fill(square == 0, 1.0).sqrt()  # the root has no slope at 0
-        scale = (torch.relu(size + weights["activation"]) / size).masked_fill(square == 0, 0.0)
-        return (torch.cat([scale * real, scale * imaginary], -1),)
+        return (self.activation(a + h @ weights["weight_hh"].mT, weights["activation"]),)

@@ -9,7 +9,19 @@ import torch
 from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
-from evenflow.cells import GRU, LSTM, LSTM1997, SCRN, Cell, Elman, PeepholeLSTM, ScalarGated, State, Weights
+from evenflow.cells import (
+    GRU,
+    LSTM,
+    LSTM1997,
+    SCRN,
+    Cell,
+    ComplexElman,
+    Elman,
+    PeepholeLSTM,
+    ScalarGated,
+    State,
+    Weights,
+)
 from evenflow.maps.onlookers import transformed
 from evenflow.maps.small_kernels import compiled
 from evenflow.scan import elman, gru, linear, lstm, projection, reference
@@ -80,7 +92,7 @@ def _same_dtype(cell: Cell, x: Tensor, weights: Weights) -> None:
 
 def fused(cell: Cell):  # type: ignore[no-untyped-def]
     """The fused scan of exactly this cell, or None. A subclass may mean another equation, so it gets none."""
-    if type(cell) in (Elman, ScalarGated, SCRN) and type(cell.activation) in ACTIVATIONS.values():  # type: ignore[attr-defined]
+    if type(cell) in (Elman, ScalarGated, SCRN, ComplexElman) and type(cell.activation) in ACTIVATIONS.values():  # type: ignore[attr-defined]
         return _scrn if type(cell) is SCRN else _elman
     return FUSED.get(type(cell))
 
@@ -97,7 +109,7 @@ def recordable(cell: Cell, steps: int) -> bool:
 
 
 def _elman(
-    cell: Elman,
+    cell: Elman | ComplexElman,
     a: Tensor,
     state: State,
     weights: Weights,

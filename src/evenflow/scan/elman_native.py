@@ -11,7 +11,8 @@ from evenflow import activations
 from evenflow.scan import native
 from evenflow.scan.linear import weight_gradient
 
-KINDS = ("identity", "relu", "leaky", "prelu", "tanh", "abs", "oplu", "modrelu")  # the order of the C enum
+# The order of the C enum.
+KINDS = ("identity", "relu", "leaky", "prelu", "tanh", "abs", "oplu", "modrelu", "complex_modrelu")
 Job = native.structure(
     "Elman",
     int64="models steps batch hidden threads activation",

@@ -45,6 +45,11 @@ static inline REAL NAME(sigmoid)(REAL x) {
     return 1 / (1 + (power * growth + power));
 }
 
+static inline REAL NAME(length)(REAL x, REAL y) {
+    const REAL square = x * x + y * y;
+    return sizeof(REAL) == 4 ? __builtin_sqrtf(square) : __builtin_sqrt(square);
+}
+
 /* out = f(a) for one row of n units. */
 static void NAME(activate)(int64_t kind, int64_t n, REAL slope, const REAL *restrict bias, const REAL *restrict a,
                            REAL *restrict out) {
@@ -78,14 +83,22 @@ static void NAME(activate)(int64_t kind, int64_t n, REAL slope, const REAL *rest
             out[j] = a[j] > 0 ? shrunk : (a[j] < 0 ? -shrunk : 0 * size);
         }
         break;
+    case COMPLEX_MODRELU:
+        for (int64_t j = 0; j < half; j++) {
+            const REAL size = NAME(length)(a[j], a[half + j]), shrunk = size + bias[j];
+            const REAL scale = size == 0 || shrunk <= 0 ? 0 : shrunk / size;
+            out[j] = scale * a[j];
+            out[half + j] = scale * a[half + j];
+        }
+        break;
     default:
         memcpy(out, a, n * sizeof(REAL));
     }
 }
 
 /* d = share f'(a) g for one row, where `known` is f(a), or a itself for prelu, abs and oplu. */
-static void NAME(pull)(int64_t kind, int64_t n, REAL slope, REAL share, const REAL *restrict known,
-                       const REAL *restrict g, REAL *restrict d) {
+static void NAME(pull)(int64_t kind, int64_t n, REAL slope, const REAL *restrict bias, REAL share,
+                       const REAL *restrict known, const REAL *restrict g, REAL *restrict d) {
     const int64_t half = n / 2;
     switch (kind) {
     case RELU:
@@ -112,6 +125,17 @@ static void NAME(pull)(int64_t kind, int64_t n, REAL slope, REAL share, const RE
     case MODRELU:
         for (int64_t j = 0; j < n; j++) d[j] = known[j] == 0 ? 0 : share * g[j];
         break;
+    case COMPLEX_MODRELU: /* along the direction of a pair the slope is 1, across it |f(a)| / |a| */
+        for (int64_t j = 0; j < half; j++) {
+            const REAL x = known[j], y = known[half + j], size = NAME(length)(x, y);
+            const REAL least = (sizeof(REAL) == 4 ? (REAL)1.1920929e-07 : (REAL)2.220446049250313e-16) * size;
+            const REAL before = size - bias[j] <= least ? least : size - bias[j]; /* rounding may leave nothing */
+            const REAL across = size == 0 ? 0 : size / before, inverse = size == 0 ? 0 : 1 / size;
+            const REAL along = (x * inverse * g[j] + y * inverse * g[half + j]) * (1 - across) * inverse;
+            d[j] = share * (across * g[j] + along * x);
+            d[half + j] = share * (across * g[half + j] + along * y);
+        }
+        break;
     default:
         for (int64_t j = 0; j < n; j++) d[j] = share * g[j];
     }
@@ -122,6 +146,11 @@ static void NAME(pull_parameter)(int64_t kind, int64_t n, REAL share, const REAL
                                  double *restrict sums) {
     if (kind == PRELU)
         for (int64_t j = 0; j < n; j++) sums[j] += (known[j] > 0 ? 0 : known[j]) * share * g[j];
+    else if (kind == COMPLEX_MODRELU)
+        for (int64_t j = 0; j < n / 2; j++) {
+            const REAL size = NAME(length)(known[j], known[n / 2 + j]), inverse = size == 0 ? 0 : share / size;
+            sums[j] += inverse * known[j] * g[j] + inverse * known[n / 2 + j] * g[n / 2 + j];
+        }
     else
         for (int64_t j = 0; j < n; j++) sums[j] += (known[j] > 0 ? share : (known[j] < 0 ? -share : 0)) * g[j];
 }

@@ -6,6 +6,11 @@ static int NAME(reads_output)(int64_t kind) { return kind != PRELU && kind != AB
 /* Whether what is kept are marks, a byte for each unit, and not the pre-activations. */
 static int NAME(marked)(const struct elman *job) { return !job->alpha && (job->activation == ABS || job->activation == OPLU); }
 
+/* How many numbers a model trains of its activation. */
+static int64_t NAME(parameters)(const struct elman *job) {
+    return job->activation == PRELU ? 1 : job->activation == COMPLEX_MODRELU ? job->hidden / 2 : job->hidden;
+}
+
 /* Small numbers that have the slopes of a row: signs, or which pairs were swapped. */
 static void NAME(mark)(int64_t kind, int64_t n, const REAL *restrict a, int8_t *restrict marks) {
     const int64_t half = kind == OPLU ? n / 2 : 0;
@@ -24,7 +29,7 @@ static void NAME(elman_forward_rows)(const void *argument, int64_t first, int64_
         const int64_t low = first > m * B ? first - m * B : 0, high = last < (m + 1) * B ? last - m * B : B;
         const int64_t base = m * job->steps * B * H;
         const REAL *a = (const REAL *)job->a + base, *before = (const REAL *)job->h0 + m * B * H;
-        const REAL *parameter = job->parameter ? (const REAL *)job->parameter + m * (job->activation == PRELU ? 1 : H) : NULL;
+        const REAL *parameter = job->parameter ? (const REAL *)job->parameter + m * NAME(parameters)(job) : NULL;
         const REAL slope = job->activation == PRELU ? parameter[0] : (REAL)job->slope;
         const REAL share = job->alpha ? ((const REAL *)job->alpha)[m] : 1;
         const REAL carry = job->alpha ? ((const REAL *)job->beta)[m] : 0;
@@ -83,7 +88,7 @@ static void NAME(elman_backward_rows)(const void *argument, int64_t first, int64
         const REAL *h0 = (const REAL *)job->h0 + m * B * H;
         const REAL *kept = job->kept && !marked ? (const REAL *)job->kept + base : NULL;
         const int8_t *marks = marked ? (const int8_t *)job->kept + base : NULL;
-        const REAL *parameter = job->parameter ? (const REAL *)job->parameter + m * (kind == PRELU ? 1 : H) : NULL;
+        const REAL *parameter = job->parameter ? (const REAL *)job->parameter + m * NAME(parameters)(job) : NULL;
         const REAL slope = kind == PRELU ? parameter[0] : (REAL)job->slope;
         const REAL share = job->alpha ? ((const REAL *)job->alpha)[m] : 1;
         const REAL carry = job->alpha ? ((const REAL *)job->beta)[m] : 0;
@@ -113,7 +118,7 @@ static void NAME(elman_backward_rows)(const void *argument, int64_t first, int64
                 } else {
                     NAME(gather)(H, from, in, g);
                 }
-                NAME(pull)(kind, H, slope, share, known, g, d_a + at);
+                NAME(pull)(kind, H, slope, parameter, share, known, g, d_a + at);
                 if (parameter)
                     NAME(pull_parameter)(kind, H, share, known, g, job->sums + 2 * sums + (m * B + b) * H);
                 if (d_states) memcpy(d_states + at, g, H * sizeof(REAL));
@@ -146,7 +151,8 @@ int NAME(elman_forward)(const struct elman *job) {
     return NAME(elman_run)(job, NAME(elman_forward_rows));
 }
 
-/* The sums of every row and unit to one number per model or, for modrelu, per unit; in order, so always the same bits. */
+/* The sums of every row and unit to one number per model or, for modrelu, per unit or pair, which has its sum at the first
+ * of the two; in order, so always the same bits. */
 static void NAME(add_up)(const struct elman *job, const double *sums, int64_t numbers, REAL *out) {
     const int64_t H = job->hidden;
     for (int64_t m = 0; m < job->models; m++, out += numbers) {
@@ -154,7 +160,7 @@ static void NAME(add_up)(const struct elman *job, const double *sums, int64_t nu
         for (int64_t j = 0; j < H; j++) {
             double unit = 0;
             for (int64_t b = 0; b < job->batch; b++) unit += sums[(m * job->batch + b) * H + j];
-            if (numbers > 1) out[j] = (REAL)unit;
+            if (numbers > 1 && j < numbers) out[j] = (REAL)unit;
             total += unit;
         }
         if (numbers == 1) out[0] = (REAL)total;
@@ -171,6 +177,6 @@ int NAME(elman_backward)(const struct elman *job) {
         NAME(add_up)(job, job->sums + each, 1, job->d_beta);
     }
     if (job->parameter)
-        NAME(add_up)(job, job->sums + 2 * each, job->activation == PRELU ? 1 : job->hidden, job->d_parameter);
+        NAME(add_up)(job, job->sums + 2 * each, NAME(parameters)(job), job->d_parameter);
     return 0;
 }

@@ -33,7 +33,7 @@
 #define GLUE(a, b) GLUE2(a, b)
 #define NAME(name) GLUE(name, SUFFIX)
 
-enum activation { IDENTITY, RELU, LEAKY, PRELU, TANH, ABS, OPLU, MODRELU };
+enum activation { IDENTITY, RELU, LEAKY, PRELU, TANH, ABS, OPLU, MODRELU, COMPLEX_MODRELU };
 
 /* One call's numbers and tensors; the Python side in `native.py` has the same fields in the same order. A tensor that
  * a call has no use for is NULL. All are contiguous, with the shapes written beside them. */
@@ -45,7 +45,7 @@ struct elman {
     const void *weight;         /* (M, H, H) */
     const void *h0;             /* (M, B, H) */
     const void *alpha, *beta;   /* (M), or NULL for a cell without gates */
-    const void *parameter;      /* (M, 1) of prelu, (M, H) of modrelu */
+    const void *parameter;      /* (M, 1) of prelu, (M, H) of modrelu, (M, H/2) of the complex one */
     void *states, *kept;        /* (M, T, B, H); kept are pre-activations or, as bytes, marks; or NULL */
     const void *grad;           /* (M, T, B, H) from here on for the backward pass alone */
     void *d_a, *d_states;       /* (M, T, B, H) */

@@ -1,6 +1,6 @@
-/* The activations of activations.py, in the order of KINDS in elman_native.py, with what a backward pass asks of them. */
+/* The activations of evenflow.activations, in the order of KINDS in elman_native.py, with what a backward pass asks of them. */
 
-enum Kind { IDENTITY, RELU, LEAKY, PRELU, TANH, ABS, OPLU, MODRELU };
+enum Kind { IDENTITY, RELU, LEAKY, PRELU, TANH, ABS, OPLU, MODRELU, COMPLEX_MODRELU };
 
 /* Whether the slopes can be told from f(a), so that a need not be kept. */
 EVERYWHERE constexpr bool reads_output(int kind) { return kind != PRELU && kind != ABS && kind != OPLU; }
@@ -11,7 +11,7 @@ EVERYWHERE constexpr bool marks(int kind) { return kind == ABS || kind == OPLU; 
 DEVICE float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x; /* NaN stays */ }
 DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/* The value of all activations but oplu; p is a slope or, for modrelu, the unit's bias. */
+/* The value of all activations of single units; p is a slope or, for modrelu, the unit's bias. */
 template <int KIND> DEVICE float value_at(float a, float p) {
     switch (KIND) {
     case RELU: return a < 0 ? 0.0f : a;
@@ -40,11 +40,6 @@ template <int KIND> DEVICE float slope_at(float known, float p) {
     }
 }
 
-/* What the parameter's gradient gets from one unit at one step, for a gradient of one by f(a). */
-template <int KIND> DEVICE float by_parameter(float known) {
-    return KIND == PRELU ? (known < 0 ? known : 0.0f) : sign(known);
-}
-
 /* The same item's number at the other unit of its pair: with this thread, or with the lane beside it. */
 template <class T> DEVICE void partners(const float (&mine)[T::ITEMS], float (&other)[T::ITEMS]) {
     UNROLL for (int q = 0; q < T::ITEMS; q++)
@@ -54,12 +49,25 @@ template <class T> DEVICE void partners(const float (&mine)[T::ITEMS], float (&o
 /* Whether oplu swaps the pair: the first unit of a pair (even positions) takes the larger. */
 DEVICE bool swaps(int position, float mine, float other) { return position & 1 ? other < mine : mine < other; }
 
+/* |a| of a pair: the same bits at both of its units. */
+DEVICE float length(int position, float mine, float other) {
+    const float first = position & 1 ? other : mine, second = position & 1 ? mine : other;
+    return sqrtf(first * first + second * second);
+}
+
 template <int KIND, class T>
 DEVICE void activate(const Seat<T> &seat, const float (&a)[T::ITEMS], const float (&p)[T::ITEMS], float (&h)[T::ITEMS]) {
     if (KIND == OPLU) {
         float other[T::ITEMS];
         partners<T>(a, other);
         UNROLL for (int q = 0; q < T::ITEMS; q++) h[q] = swaps(seat.position + q, a[q], other[q]) ? other[q] : a[q];
+    } else if (KIND == COMPLEX_MODRELU) {
+        float other[T::ITEMS];
+        partners<T>(a, other);
+        UNROLL for (int q = 0; q < T::ITEMS; q++) {
+            const float size = length(seat.position + q, a[q], other[q]), shrunk = size + p[q];
+            h[q] = size == 0 || shrunk <= 0 ? 0.0f : shrunk / size * a[q];
+        }
     } else {
         UNROLL for (int q = 0; q < T::ITEMS; q++) h[q] = value_at<KIND>(a[q], p[q]);
     }
@@ -84,7 +92,31 @@ DEVICE void pull(const Seat<T> &seat, const float (&known)[T::ITEMS], const floa
         partners<T>(known, other);
         partners<T>(g, g_other);
         UNROLL for (int q = 0; q < T::ITEMS; q++) d[q] = swaps(seat.position + q, known[q], other[q]) ? g_other[q] : g[q];
+    } else if (KIND == COMPLEX_MODRELU) { /* along the direction of a pair the slope is 1, across it |f(a)| / |a| */
+        float other[T::ITEMS], g_other[T::ITEMS];
+        partners<T>(known, other);
+        partners<T>(g, g_other);
+        UNROLL for (int q = 0; q < T::ITEMS; q++) {
+            const float size = length(seat.position + q, known[q], other[q]), least = 1.1920929e-07f * size;
+            const float before = size - p[q] <= least ? least : size - p[q]; /* rounding may leave nothing */
+            const float across = size == 0 ? 0.0f : size / before, inverse = size == 0 ? 0.0f : 1.0f / size;
+            const float mine = known[q] * inverse, along = (mine * g[q] + other[q] * inverse * g_other[q]) * (1.0f - across);
+            d[q] = across * g[q] + along * mine;
+        }
     } else {
         UNROLL for (int q = 0; q < T::ITEMS; q++) d[q] = slope_at<KIND>(known[q], p[q]) * g[q];
+    }
+}
+
+/* What the parameter's gradient gets from each unit at one step, for a gradient of one by f(a). */
+template <int KIND, class T>
+DEVICE void by_parameter(const Seat<T> &seat, const float (&known)[T::ITEMS], float (&by)[T::ITEMS]) {
+    float other[T::ITEMS] = {};
+    if (KIND == COMPLEX_MODRELU) partners<T>(known, other);
+    UNROLL for (int q = 0; q < T::ITEMS; q++) {
+        const float size = KIND == COMPLEX_MODRELU ? length(seat.position + q, known[q], other[q]) : 1.0f;
+        if (KIND == PRELU) by[q] = known[q] < 0 ? known[q] : 0.0f;
+        if (KIND == MODRELU) by[q] = sign(known[q]);
+        if (KIND == COMPLEX_MODRELU) by[q] = size == 0 ? 0.0f : known[q] / size;
     }
 }

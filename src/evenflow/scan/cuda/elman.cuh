@@ -13,12 +13,14 @@ struct Elman {
     float *far; /* room for the weights of tiles with a ring */
 };
 
-/* The parameter of each item: a slope, or modrelu's bias. */
+/* The parameter of each item: a slope, or modrelu's bias, of a unit or of a pair. */
 template <int KIND, class T> DEVICE void parameters(const Seat<T> &seat, const Elman &job, float (&p)[T::ITEMS]) {
     UNROLL for (int q = 0; q < T::ITEMS; q++) {
         p[q] = (float)job.slope;
         if (KIND == PRELU) p[q] = job.parameter[seat.model];
         if (KIND == MODRELU) p[q] = seat.exists(q) ? job.parameter[seat.model * T::H + seat.unit(q)] : 0.0f;
+        if (KIND == COMPLEX_MODRELU)
+            p[q] = seat.exists(q) ? job.parameter[seat.model * (T::H / 2) + seat.unit(q) % (T::H / 2)] : 0.0f;
     }
 }
 
@@ -85,7 +87,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
 /* With G_t = ∂L/∂h_t and D_t = ∂L/∂a_t:  G_t = grad_t + D_{t+1} W + β G_{t+1},  D_t = α f'(a_t) G_t. */
 template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman &job) {
     constexpr bool MARKS = marks(KIND) && !GATED, KEEPS = (GATED || !reads_output(KIND)) && !MARKS;
-    constexpr bool TRAINED = KIND == PRELU || KIND == MODRELU;
+    constexpr bool TRAINED = KIND == PRELU || KIND == MODRELU || KIND == COMPLEX_MODRELU;
     const Seat<T> seat(job);
     float *states = block_memory();
     Exchange<T> exchange(states);
@@ -156,13 +158,14 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
             write(seat, job.d_a + first + t * stride, d);
             if (job.d_states) write(seat, job.d_states + first + t * stride, g);
         }
+        float by[T::ITEMS] = {};
+        if (TRAINED) by_parameter<KIND>(seat, GATED && reads_output(KIND) ? value : known, by);
         if (GATED || TRAINED) UNROLL for (int q = 0; q < T::ITEMS; q++) {
             /* Past the end of a row and of its units g is zero, but what it would be multiplied by may be anything. */
             if (t < seat.length && seat.exists(q)) {
                 if (GATED) lately[0][q] = fmaf(value[q], g[q], lately[0][q]);
                 if (GATED) lately[1][q] = fmaf(before[q], g[q], lately[1][q]);
-                if (TRAINED)
-                    lately[2][q] = fmaf(by_parameter<KIND>(GATED && KIND == MODRELU ? value[q] : known[q]), g[q], lately[2][q]);
+                if (TRAINED) lately[2][q] = fmaf(by[q], g[q], lately[2][q]);
             }
             if (T::TENSOR || t % SHORT == 0) { /* the former have no registers to spare */
                 by_share[q] += lately[0][q], by_carry[q] += lately[1][q], by_trained[q] += lately[2][q];

@@ -143,11 +143,13 @@ def _pieces(a: Tensor) -> int:
 
 
 def _total(sums: Tensor | None, n: int, like: Tensor | None) -> Tensor | None:
-    """Sum n over the batch and, where a model has one number of this kind, over its units."""
+    """Sum n over the batch and, where a model has one number of this kind, or one for each pair, over its units."""
     if sums is None or like is None:
         return None
-    over = (1, 2) if like[0].numel() == 1 else 1
-    return sums[n].sum(over).to(like.dtype).view_as(like)
+    by_unit = sums[n].sum(1)
+    if like.numel() < by_unit.numel():
+        by_unit = by_unit.unflatten(-1, (-1, like[0].numel())).sum(1)
+    return by_unit.to(like.dtype).view_as(like)
 
 
 def kernel(way: str, states: Tensor, gated: bool, activation: str, tile: plan.Tile | None = None) -> build.Kernel:
@@ -178,7 +180,7 @@ def _kernels(
         (f.name.upper(), str(gated).lower()),
         states[-1],
         streams=1 if way == "forward" else 3 if gated else 2,
-        paired=f.name == "oplu",
+        paired=f.paired,
     )
     table = plan.GATED_BACKWARD if gated and way == "backward" else plan.ELMAN
     return tuple((rows, make(each)) for rows, each in problem.turns(table, states, device, tile))
