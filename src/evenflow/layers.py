@@ -10,7 +10,8 @@ from evenflow.cells import LSTM as LSTMCell
 from evenflow.cells import LSTM1997, Cell, ComplexElman, Elman, PeepholeLSTM, ScalarGated
 from evenflow.cells import SCRN as SCRNCell
 from evenflow.checks import number, one_of
-from evenflow.recurrent import MapChoice, Recurrent
+from evenflow.layer_weights import MapChoice
+from evenflow.recurrent import Recurrent
 
 
 class RNN(Recurrent):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -11,19 +11,18 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from evenflow import maps
-from evenflow.cells import Cell, Matrix
+from evenflow.cells import Cell
 from evenflow.checks import number, one_of, unknown_option, whole_number
+from evenflow.layer_weights import LayerWeights, MapChoice
 from evenflow.maps.onlookers import transformed
-from evenflow.maps.pickling import Pickled
 from evenflow.replayed import replay_layer
 from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
 from evenflow.sequences import Sequences
 
 INITIAL_STATES = ("zero", "learned")
-MapChoice = str | Callable[[int], maps.Map]
 
 
-class Recurrent(Pickled):
+class Recurrent(LayerWeights):
     """A cell run over time: what every layer shares.
 
     Shapes:
@@ -47,8 +46,6 @@ class Recurrent(Pickled):
     Weights carry torch's names: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_l0``, with ``_reverse`` for the way back.
     A matrix with a map is computed once per call; assign to ``weight_hh_l0`` to set it. A layer pickles whole.
     """
-
-    _shapes: Mapping[str, torch.Size] = {}  # layers saved whole before there was this have none
 
     def __init__(
         self,
@@ -112,63 +109,9 @@ class Recurrent(Pickled):
         self.dropout = float(dropout)
         self.initial_state, self.storage = initial_state, storage
         self._taps: list[Tensor] | None = None
-        self._suffixes = [
-            f"_l{layer}{direction}"
-            for layer in range(num_layers)
-            for direction in (("", "_reverse") if bidirectional else ("",))
-        ]
-        self._names: tuple[str, ...] = ()
-        self._shapes = {}
-        with torch.device("cpu"):  # starting values are drawn there, whatever the default device
-            for index, suffix in enumerate(self._suffixes):
-                self._start_weights(index, suffix, map, map_options, generator)
+        self._start_weights(map, map_options, generator)
         place = torch.get_default_device() if device is None else device
         self.to(device=place, dtype=dtype or torch.get_default_dtype())
-
-    def _start_weights(
-        self,
-        index: int,
-        suffix: str,
-        map: MapChoice,
-        map_options: dict[str, Any],
-        generator: torch.Generator | None,
-    ) -> None:
-        """The weights of one layer and direction, with their starting values."""
-        cell, hidden_size, directions = self.cell, self.hidden_size, 2 if self.bidirectional else 1
-        width = self.input_size if index < directions else directions * hidden_size
-        start = cell.start(width, hidden_size, self.bias, generator)
-        if self.initial_state == "learned":
-            start |= {f"{letter}0": torch.zeros(hidden_size) for letter in "hc"[: cell.state_size]}
-        matrices = cell.matrices(hidden_size)
-        start |= {m.name: torch.empty(m.blocks * m.size, m.size) for m in matrices}
-        self._names = tuple(start)
-        self._shapes = {**self._shapes, **{name + suffix: tensor.shape for name, tensor in start.items()}}
-        for name, tensor in start.items():
-            self.register_parameter(name + suffix, nn.Parameter(tensor))
-        for matrix in matrices:
-            self._attach(matrix, suffix, map, map_options, generator)
-
-    def _attach(
-        self,
-        matrix: Matrix,
-        suffix: str,
-        map: MapChoice,
-        map_options: dict[str, Any],
-        generator: torch.Generator | None,
-    ) -> None:
-        """Start a recurrent matrix and, where the cell has it so, put the map on it."""
-        name = matrix.name + suffix
-        if matrix.mapped:
-            maps.attach(self, name, maps.make(map, matrix.size, **map_options), generator=generator)
-            if getattr(self, name).is_complex() and not self.cell.takes_complex:
-                raise ValueError(
-                    f"map {map!r} makes complex matrices, which the {type(self.cell).__name__} cell has not"
-                )
-            return
-        # A free map's options (where to start) hold for the free matrices too; another map's are none of theirs.
-        free = maps.make("free", matrix.size, **(map_options if map == "free" else {}))
-        with torch.no_grad():
-            getattr(self, name).copy_(torch.cat([free(*free.start(generator)) for _ in range(matrix.blocks)]))
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None = None
@@ -232,14 +175,6 @@ class Recurrent(Pickled):
         states = scan(self.cell, a, tuple(state), weights, sizes, tap, self.engine, storage)
         ends = (sequences.last(s) for s in states)
         return states[0], *(ends if storage is None else (end.to(weights["weight_hh"].real.dtype) for end in ends))
-
-    def _weight(self, name: str) -> Tensor:
-        """A weight by its name; one that was replaced by another of a wrong shape is refused before it is read."""
-        weight: Tensor = getattr(self, name)
-        wanted = self._shapes.get(name)
-        if weight.shape != wanted and wanted is not None:
-            raise ValueError(f"{name} must have shape {tuple(wanted)}, got {tuple(weight.shape)}")
-        return weight
 
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
         if hx is None:
