@@ -13,6 +13,7 @@ from torch import Tensor
 
 from evenflow.scan import gated_feedback_torch
 from evenflow.scan.choice import choose
+from evenflow.scan.cuda import gated_feedback as gated_feedback_cuda
 from evenflow.scan.gated_feedback_weights import Gradients
 from evenflow.scan.operator import eager, operator
 from evenflow.scan.storage import widened
@@ -42,7 +43,7 @@ def _run_forward(
     and of all layers but the first up ``(M, L - 1, blocks * H + L, H)`` and bias; shift ``(M, L, H)``.
     """
     members = (a, factors, feedback, gate, own, up, bias, shift, h0, c0)
-    run = choose(engine, feedback, members, gated_feedback_torch, gated_feedback_torch, gated_feedback_torch)
+    run = choose(engine, feedback, members, gated_feedback_torch, gated_feedback_cuda, gated_feedback_torch)
     return run.forward(*(None if v is None else v.contiguous() for v in members), batch_sizes)
 
 
@@ -71,7 +72,7 @@ def _run_backward(
     ``e^{ij} = g (1 - g) h^i_{t-1} U^{ij} Q^j``, and h^i_{t-1} gets ``Σ_j g^{ij} U^{ij} Q^j + Σ u e``.
     """
     members = (grad_h, grad_c, h, c, units, gates, factors, feedback, gate, own, up, h0, c0)
-    run = choose(engine, feedback, members, gated_feedback_torch, gated_feedback_torch, gated_feedback_torch)
+    run = choose(engine, feedback, members, gated_feedback_torch, gated_feedback_cuda, gated_feedback_torch)
     ready = (None if v is None else v.contiguous() for v in members)
     return run.backward(*ready, batch_sizes, want_state_gradient)
 
