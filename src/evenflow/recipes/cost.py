@@ -36,7 +36,7 @@ class Machine:
 CPU = Machine("two CPU cores", 6e10, 1.2e-5, 1.5e-3)
 GPU = Machine("an H200", 5e13, 5e-7, 3e-4)
 # On a GPU their loop is a dozen kernels a step.
-STEP_BY_STEP, LOOP_STEP = ("arjovsky-urnn", "full-urnn", "gated-feedback"), 6e-5
+STEP_BY_STEP, LOOP_STEP = ("arjovsky-urnn", "full-urnn"), 6e-5
 
 
 def estimate(recipe: Recipe, scale: str) -> tuple[float, str]:

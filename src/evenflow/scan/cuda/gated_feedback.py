@@ -1,4 +1,4 @@
-"""The recurrence of gated feedback as CUDA kernels; see `scan.gated_feedback` for the arguments and `gated_feedback.cuh`."""
+"""Gated feedback as CUDA kernels; see `scan.gated_feedback` for the arguments and `gated_feedback.cuh`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from evenflow.scan.gated_feedback_weights import Gradients, gradients
 Job = native.structure(
     "GatedFeedback",
     int64="models steps batch begin end",
-    pointer="lengths a factors feedback gate own up bias shift h0 c0 h c units gates grad_h grad_c fed d d_h d_h0 d_c0 far",
+    pointer="lengths a factors feedback gate own up bias shift h0 c0 h c units gates "
+    "grad_h grad_c fed d d_h d_h0 d_c0 far",
 )
 
 
@@ -28,8 +29,9 @@ def missing(feedback: Tensor, *tensors: Tensor | None) -> str | None:
         return "gated feedback needs a GPU with clusters of blocks, compute capability 9.0"
     if layers > MOST_LAYERS:
         return f"the kernels of gated feedback go up to {MOST_LAYERS} layers, not {layers}"
-    # Its LSTM units need the most; which units these are, the weights alone do not tell.
-    if any(chosen(way, hidden, layers, 4, True, 1, feedback.device) is None for way in ("forward", "backward")):
+    up = [t for t in tensors if t is not None and t.dim() == 4][-1]  # of both ways the last with four dimensions
+    shares = (up.shape[2] - layers) // hidden
+    if any(chosen(way, hidden, layers, shares, True, 1, feedback.device) is None for way in ("forward", "backward")):
         return f"on this GPU no cluster has room for {layers} layers of {hidden} units"
     return None
 

@@ -1,14 +1,13 @@
 """How a stack of layers is shared out on a GPU: what each choice costs, in cycles of a multiprocessor; see `stack.cuh`.
 
-Weights stay with the threads that multiply by them: in registers as far as there are any, then in shared memory, and what
-is left in device memory. The cheapest choice is taken.
+Weights stay with the threads that multiply by them: in registers as far as there are any, then in shared memory, and
+what is left in device memory. The cheapest choice is taken.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from evenflow.scan.cuda import build, plan
@@ -17,11 +16,15 @@ IN_REGISTERS, IN_SHARED, FAR_AWAY = range(3)
 BLOCK_BYTES = 227 * 1024
 PHASES = 3  # as in stack.cuh
 REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, and of a thread
-SPARE_REGISTERS = 56  # of a thread, for addresses and the like, by the compiler's account
+SPARE_REGISTERS = 22  # of a thread, for addresses and the like; with fewer the compiler spills more than a few numbers
 MOST_LAYERS = 4  # whose loops are unrolled
-# Cycles of a phase besides its arithmetic: mail to all blocks, a barrier of the block, curves.
-PHASE_CYCLES = 900
+LANES, UNITS, ROWS = (8, 16, 32), (1, 2, 4), (1, 2, 4, 8)  # that are tried
+# Cycles of a phase besides its arithmetic (mail, a barrier of the block, curves), those that each block of the cluster
+# adds, and those of a warp for one gate: to see a state, and to add up what its lanes have seen.
+PHASE_CYCLES, MAIL_CYCLES, SEE_CYCLES, ADD_CYCLES = 600, 20, 12, 40
 FAR_BYTES = 22  # a cycle, for each multiprocessor, from the L2 cache
+MOST_CYCLES = 200_000  # of a step; torch operations then take no longer
+FEW_WARPS, WAITING = 8, 1.5  # fewer cannot hide what they wait for
 
 
 @dataclass(frozen=True)
@@ -119,16 +122,20 @@ class Stack:
         most = min(MOST_REGISTERS, REGISTERS // self.threads)
         return self.memory <= block_bytes and self.threads <= 1024 and self.registers <= most
 
+    @functools.cached_property
     def cycles(self) -> float:
         """What a step costs."""
-        warps, total = self.threads // 32, sum(self.weights(place) for place in range(3))
-        multiplied = total * self.rows * warps / 4
-        passes = 2 * self.layers - 1 + (self.layers if self.shares > 1 else 0)
-        read = passes * self.columns * self.rows * warps * max(1, self.lanes // 8)
-        read += self.weights(IN_SHARED) * warps + self.far * 4 / self.cluster / FAR_BYTES
-        outs = sum(self.families) if self.way == "forward" else 2 * self.layers - 1
+        L, warps = self.layers, self.threads // 32
+        multiplied = sum(map(self.weights, range(3))) * self.rows * _up(warps, 4)
+        passes = 2 * L - 1 + (L if self.shares > 1 else 0)
+        inputs = passes * self.columns * self.rows * warps * max(1, self.lanes // 8)
+        read = inputs + self.weights(IN_SHARED) * warps + self.far * 4 / self.cluster / FAR_BYTES
+        outs = sum(self.families) if self.way == "forward" else 2 * L - 1
         shuffled = outs * warps * (self.values + (self.lanes // self.values).bit_length() - 2)
-        return self.layers * PHASE_CYCLES + multiplied + read + shuffled
+        seen = L * (L + 1) * _up(self.hidden, 128) if self.way == "forward" else L
+        gates = _up(L * self.rows, warps) * (seen * SEE_CYCLES + L * ADD_CYCLES)
+        arithmetic = (multiplied + read + shuffled) * (WAITING if warps < FEW_WARPS else 1)
+        return L * (PHASE_CYCLES + MAIL_CYCLES * self.cluster) + arithmetic + gates
 
     def blocks(self, batch: int) -> int:
         """Of its grid, for each model."""
@@ -152,7 +159,7 @@ def _up(a: int, b: int) -> int:
     return -(-a // b)
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(1024)  # rows may differ with every batch
 def choose(
     hidden: int,
     layers: int,
@@ -168,32 +175,27 @@ def choose(
     Args:
         clusters: their sizes, and how many of each a GPU runs at once.
     """
-    if layers > MOST_LAYERS:
-        return None
     at_once = dict(clusters)
-    made = (Stack(hidden, layers, shares, way, dropped, *shape) for shape in _shapes(hidden, tuple(at_once)))
-    found = [stack for each in made if (stack := _placed(each, block_bytes)) is not None]
-    turns = ((_up(_up(rows, s.rows), at_once[s.cluster]) * s.cycles(), s) for s in found)
+    found = _fitting(hidden, layers, shares, way, dropped, tuple(at_once), block_bytes)
+    turns = ((_up(_up(rows, s.rows), at_once[s.cluster]) * s.cycles, s) for s in found)
+    turns = (each for each in turns if each[1].cycles <= MOST_CYCLES)
     return min(turns, key=lambda each: each[0], default=(0, None))[1]
 
 
-def _shapes(hidden: int, clusters: tuple[int, ...]) -> Iterator[tuple[int, int, int, int]]:
-    for cluster, lanes, units, rows in itertools.product(clusters, (8, 16, 32), (1, 2, 4), (1, 2, 4, 8)):
-        if rows * units <= lanes and units <= _up(hidden, cluster) and 4 * lanes <= max(32, hidden):
-            yield cluster, lanes, units, rows
-
-
-def _placed(stack: Stack, block_bytes: int) -> Stack | None:
-    """The same stack with its weights as near as there is room."""
-    for places in sorted(itertools.product(range(3), repeat=3), key=lambda p: (p.count(FAR_AWAY), sum(p))):
-        found = Stack(**{**_fields(stack), "places": places})
-        if found.fits(block_bytes):
-            return found
-    return None
-
-
-def _fields(stack: Stack) -> dict[str, object]:
-    return {name: getattr(stack, name) for name in Stack.__dataclass_fields__}
+@functools.cache
+def _fitting(
+    hidden: int, layers: int, shares: int, way: str, dropped: bool, clusters: tuple[int, ...], block_bytes: int
+) -> list[Stack]:
+    """One stack of each shape that fits, its weights placed as is the cheapest."""
+    found = []
+    for cluster, lanes, units, rows in itertools.product(clusters, LANES, UNITS, ROWS):
+        if layers > MOST_LAYERS or rows * units > lanes or units > _up(hidden, cluster) or 4 * lanes > max(32, hidden):
+            continue
+        shape = (hidden, layers, shares, way, dropped, cluster, lanes, units, rows)
+        placed = (Stack(*shape, places) for places in itertools.product(range(3), range(3), range(3)))
+        fitting = [stack for stack in placed if stack.fits(block_bytes)]
+        found += [min(fitting, key=lambda stack: stack.cycles)] if fitting else []
+    return found
 
 
 def clusters(machine: plan.Machine) -> tuple[tuple[int, int], ...]:
