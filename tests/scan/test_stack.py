@@ -69,7 +69,7 @@ def test_the_line_that_makes_a_kernel() -> None:
     [
         (2, 64, plan.H200, None),
         (5, 64, plan.H200, "go up to 4 layers, not 5"),
-        (3, 4096, plan.H200, "no cluster has room for 3 layers of 4096 units"),
+        (3, 4096, plan.H200, "3 layers of 4096 units are too much for a cluster"),
         (2, 64, plan.Machine(80, {}), "needs a GPU with clusters"),
     ],
 )

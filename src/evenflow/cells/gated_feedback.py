@@ -41,7 +41,7 @@ class GatedFeedback(Cell):
     lower layer j", where his figure and Chung et al. have all pairs, i = j too. He prints no equation of the units;
     they are those of Chung et al. There is no bias in a global gate, in either.
 
-    It has no fused scan: the reference loop runs it. References: Chung et al. 2015; Galvan, 2.1.4.
+    References: Chung et al. 2015; Galvan, 2.1.4.
     """
 
     equation = "h_j = f(W h_{j-1} + b + Σ_i g_ij U h_i), g_ij = σ(w h_{j-1} + u h*)"

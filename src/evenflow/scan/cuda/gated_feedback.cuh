@@ -11,16 +11,37 @@ struct GatedFeedback {
     float *far; /* room for the weights of stacks that keep some there */
 };
 
+/* The gates of a layer that a warp works out, one in each round: gate n is from layer n / ROWS, of row n % ROWS. */
+template <class S> struct Gates {
+    int warp, lane, reach[S::ROUNDS]; /* reach: steps of their rows */
+    size_t start, batch;              /* where the first of a block's rows begins, in rows of the batch */
+
+    DEVICE Gates(const GatedFeedback &job, const Seat<S> &seat) : warp(seat.thread / 32), lane(seat.thread % 32) {
+        start = seat.model * job.steps * job.batch + seat.first_row, batch = job.batch;
+        UNROLL for (int round = 0; round < S::ROUNDS; round++) {
+            const int row = seat.first_row + number(round) % S::ROWS;
+            reach[round] = row >= seat.last_row ? 0 : job.lengths ? job.lengths[row] : (int)job.steps;
+        }
+    }
+
+    DEVICE int number(int round) const { return warp + round * S::WARPS; }
+    DEVICE bool exists(int round) const { return number(round) < S::GATES; } /* the same for the whole warp */
+    DEVICE bool first() const { return lane == 0; }                          /* of the lanes, which all know the sum */
+    DEVICE size_t row(int t, int round) const { return start + t * batch + number(round) % S::ROWS; }
+};
+
 template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) {
     constexpr int L = S::L, H = S::H, SHARES = S::SHARES, OWN = S::OWN, ROWS = S::ROWS, WIDE = SHARES * H + L;
     const Seat<S> seat(job);
-    const int warp = seat.thread / 32, lane = seat.thread % 32, local = seat.position - seat.rank * S::OWNED;
+    const Gates<S> gates(job, seat);
     const Ring<S> ring(block_memory());
+    const int local = seat.position - seat.rank * S::OWNED;
     float *shared = block_memory() + 8 + PHASES * S::PHASE, *opened = shared + S::SHARED_WEIGHTS;
     float *seen = opened + 2 * S::OPENED + 2 * S::SLOT, *rise = seen + S::SEEN, *biases = rise + S::RISE;
-    float *far = job.far + ((size_t)seat.model * (size_t)S::BLOCKS + seat.rank) * S::FAR_WEIGHTS; /* same for all clusters */
+    float *far = job.far + (seat.model * S::BLOCKS + seat.rank) * S::FAR_WEIGHTS; /* all clusters write the same there */
     const Ahead<S> ahead(seat, opened + 2 * S::OPENED);
-    const size_t model = seat.model, first = model * job.steps * job.batch + seat.row, start = model * job.batch + seat.row;
+    const size_t model = seat.model, first = model * job.steps * job.batch + seat.row;
+    const size_t start = model * job.batch + seat.row;
     const float *up_weights = job.up + model * (L - 1) * WIDE * H, *gate = job.gate + model * L * L * L * H;
 
     Weights<S, L, 1, S::FEEDBACK_PLACE> feedback[L];
@@ -48,7 +69,8 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
         rise[n] = k < H && L > 1 ? up_weights[((size_t)j * WIDE + SHARES * H + i) * H + k] : 0.0f;
     }
     for (int n = seat.thread; n < S::BIASES; n += S::THREADS) {
-        const int row = n / S::OWNED, unit = seat.rank * S::OWNED + n % S::OWNED, last = n - (S::ABOVE * SHARES + L) * S::OWNED;
+        const int row = n / S::OWNED, unit = seat.rank * S::OWNED + n % S::OWNED;
+        const int last = n - (S::ABOVE * SHARES + L) * S::OWNED; /* the gates' come last */
         const float *bias = job.bias ? job.bias + model * (L - 1) * WIDE : (const float *)0;
         biases[n] = 0;
         if (last >= 0)
@@ -62,11 +84,6 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
 
     float h[L], c[L], now[L][L], next[L][L], inside[L][OWN + !OWN];
     float part[L][S::ROUNDS] = {}, coming[L][S::ROUNDS] = {}; /* a lane's of what the gates of this warp see */
-    int reach[S::ROUNDS];                                     /* steps of the rows they belong to */
-    UNROLL for (int round = 0; round < S::ROUNDS; round++) {
-        const int row = seat.first_row + (warp + round * S::WARPS) % ROWS;
-        reach[round] = row < seat.last_row ? job.lengths ? job.lengths[row] : (int)job.steps : 0;
-    }
 
     /* What the next step will want of layer i, from its state. */
     auto feed = [&](int i, const float *rows) {
@@ -74,21 +91,25 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
         feedback[i].multiply(seat.lane, rows, sum);
         UNROLL for (int j = 0; j < L; j++) next[i][j] = reduced<S>(seat.lane, sum[j]);
         if constexpr (OWN > 0) {
-            float gates[OWN][S::VALUES] = {};
-            own[i].multiply(seat.lane, rows, gates);
-            UNROLL for (int n = 0; n < OWN; n++) inside[i][n] = reduced<S>(seat.lane, gates[n]);
+            float each[OWN][S::VALUES] = {};
+            own[i].multiply(seat.lane, rows, each);
+            UNROLL for (int n = 0; n < OWN; n++) inside[i][n] = reduced<S>(seat.lane, each[n]);
         }
         UNROLL for (int round = 0; round < S::ROUNDS; round++) {
-            const int n = warp + round * S::WARPS;
-            if (n < S::GATES)
+            const int n = gates.number(round);
+            const float *weights = seen + (i * L * L + n / ROWS) * S::PITCH, *row = rows + n % ROWS * S::WIDTH;
+            if (gates.exists(round))
                 UNROLL for (int j = 0; j < L; j++)
-                    coming[j][round] += dot<S>(lane, seen + ((i * L + j) * L + n / ROWS) * S::PITCH, rows + n % ROWS * S::WIDTH);
+                    coming[j][round] += dot<S>(gates.lane, weights + j * L * S::PITCH, row);
         }
     };
     auto step_on = [&] {
         UNROLL for (int j = 0; j < L; j++) {
             UNROLL for (int i = 0; i < L; i++) now[i][j] = next[i][j];
-            UNROLL for (int round = 0; round < S::ROUNDS; round++) part[j][round] = coming[j][round], coming[j][round] = 0;
+            UNROLL for (int round = 0; round < S::ROUNDS; round++) {
+                part[j][round] = coming[j][round];
+                coming[j][round] = 0;
+            }
         }
     };
     auto ask = [&](int step) {
@@ -99,12 +120,10 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
                 UNROLL for (int j = 0; j + 1 < L; j++)
                     ahead.start(seat, step, SHARES + j, job.factors + (at * (L - 1) + j) * H + seat.position);
         }
-        UNROLL for (int round = 0; round < S::ROUNDS; round++) {
-            const int n = warp + round * S::WARPS;
-            if (lane == 0 && n < S::GATES && step < reach[round])
-                copy_start(ahead.gate(step, n), job.a + (model * job.steps * job.batch + step * job.batch + seat.first_row + n % ROWS) * WIDE +
-                                                    SHARES * H + n / ROWS);
-        }
+        UNROLL for (int round = 0; round < S::ROUNDS; round++)
+            if (gates.first() && gates.exists(round) && step < gates.reach[round])
+                copy_start(ahead.gate(step, gates.number(round)),
+                           job.a + gates.row(step, round) * WIDE + SHARES * H + gates.number(round) / ROWS);
         copy_close();
     };
 
@@ -117,7 +136,8 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
         c[i] = here && SHARES == 4 ? job.c0[(start * L + i) * H + seat.position] : 0.0f;
         for (int n = seat.thread; n < ROWS * S::WIDTH; n += S::THREADS) {
             const int row = seat.first_row + n / S::WIDTH, unit = n % S::WIDTH;
-            ring.at(0)[n] = unit < H && row < seat.last_row ? job.h0[((model * job.batch + row) * L + i) * H + unit] : 0.0f;
+            const bool there = unit < H && row < seat.last_row;
+            ring.at(0)[n] = there ? job.h0[((model * job.batch + row) * L + i) * H + unit] : 0.0f;
         }
         barrier_wait<1>();
         feed(i, ring.at(0));
@@ -131,12 +151,12 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
         ask(step + 1);
         UNROLL for (int j = 0; j < L; j++) {
             const int phase = step * L + j;
-            const float *below = ring.at(phase + PHASES - 1);
+            const float *below = ring.at(phase + PHASES - 1), *rising = below + (S::DROPPED ? ROWS * S::WIDTH : 0);
             float x[SHARES];
             if (j > 0) {
                 ring.wait(seat, phase - 1);
                 float sum[SHARES][S::VALUES] = {};
-                above[(j + S::ABOVE - 1) % S::ABOVE].multiply(seat.lane, below + (S::DROPPED ? ROWS * S::WIDTH : 0), sum);
+                above[(j + S::ABOVE - 1) % S::ABOVE].multiply(seat.lane, rising, sum);
                 UNROLL for (int n = 0; n < SHARES; n++)
                     x[n] = reduced<S>(seat.lane, sum[n]) + biases[((j - 1) * SHARES + n) * S::OWNED + local];
             } else {
@@ -144,19 +164,18 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
             }
             float *open = opened + (step & 1) * S::OPENED / 2 + j * S::GATES;
             UNROLL for (int round = 0; round < S::ROUNDS; round++) {
-                const int n = warp + round * S::WARPS;
-                if (n < S::GATES) { /* the same for a whole warp */
-                    float into = part[j][round];
-                    if (j > 0)
-                        into += dot<S>(lane, rise + ((j - 1) * L + n / ROWS) * S::PITCH,
-                                       below + (S::DROPPED ? ROWS * S::WIDTH : 0) + n % ROWS * S::WIDTH);
-                    if (lane == 0 && step < reach[round])
-                        into += j > 0 ? gate_biases[(j - 1) * L + n / ROWS] : *ahead.gate(step, n);
-                    const float g = sigmoid(warp_sum(into));
-                    if (lane == 0) open[n] = g;
-                    if (lane == 0 && seat.rank == 0 && step < reach[round])
-                        job.gates[(model * job.steps * job.batch + step * job.batch + seat.first_row + n % ROWS) * L * L + j * L + n / ROWS] = g;
-                }
+                if (!gates.exists(round)) continue;
+                const int n = gates.number(round);
+                const bool runs = step < gates.reach[round];
+                float into = part[j][round];
+                if (j > 0)
+                    into += dot<S>(gates.lane, rise + ((j - 1) * L + n / ROWS) * S::PITCH, rising + n % ROWS * S::WIDTH);
+                if (gates.first() && runs)
+                    into += j > 0 ? gate_biases[(j - 1) * L + n / ROWS] : *ahead.gate(step, n);
+                const float g = sigmoid(warp_sum(into));
+                if (gates.first()) open[n] = g;
+                if (gates.first() && runs && seat.rank == 0)
+                    job.gates[gates.row(step, round) * L * L + j * L + n / ROWS] = g;
             }
             barrier_wait<1>();
             float q = 0, keep[4];
@@ -193,203 +212,5 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
         feed(L - 1, ring.at(step * L + L - 1));
         step_on();
     }
-    ring.meet(); /* no block may end while another still writes to it */
-}
-
-/* With G^j = ∂L/∂h^j_t, x what comes from below and e^{ij} what the gates see:  G^j = grad + (what t + 1 sends) + W^{j+1}
-   ∂x^{j+1} + w^{j+1} ∂e^{j+1},  ∂g^{ij} = ∂q^j U^{ij} h^i,  and h^i one step before gets Σ_j g^{ij} U^{ij} ∂q^j + Σ u ∂e.
-   A phase mails ∂x and ∂q of a layer, and of each ∂g what the units of each warp add to it. */
-template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job) {
-    constexpr int L = S::L, H = S::H, SHARES = S::SHARES, OWN = S::OWN, ROWS = S::ROWS, WIDE = SHARES * H + L;
-    constexpr int NUMBERS = S::NUMBERS, Q = NUMBERS - 1; /* mailed: dx | r z n, dq | i f o g */
-    const Seat<S> seat(job);
-    const int warp = seat.thread / 32, lane = seat.thread % 32, local = seat.position - seat.rank * S::OWNED;
-    const Ring<S> ring(block_memory());
-    float *shared = block_memory() + 8 + PHASES * S::PHASE, *opened = shared + S::SHARED_WEIGHTS;
-    float *by_gates = opened + S::OPENED, *seen = opened + 2 * S::OPENED + 2 * S::SLOT, *rise = seen + S::SEEN;
-    float *far = job.far + (seat.model * S::BLOCKS + seat.rank) * S::FAR_WEIGHTS;
-    const Ahead<S> ahead(seat, opened + 2 * S::OPENED);
-    const size_t model = seat.model, first = model * job.steps * job.batch + seat.row, start = model * job.batch + seat.row;
-    const float *up_weights = job.up + model * (L - 1) * WIDE * H;
-
-    Weights<S, L, 1, S::FEEDBACK_PLACE> feedback[L];
-    Weights<S, 1, OWN + !OWN, S::OWN_PLACE> own[L];
-    Weights<S, 1, SHARES, S::UP_PLACE> above[S::ABOVE];
-    UNROLL for (int j = 0; j < L; j++) {
-        feedback[j].load(seat, shared, far, [&](int i, int unit, int, int k) {
-            return job.feedback[((model * L + i) * H + unit) * L * H + j * H + k];
-        });
-        if constexpr (OWN > 0)
-            own[j].load(seat, shared, far, [&](int, int unit, int n, int k) {
-                return job.own[((model * L + j) * OWN * H + n * H + k) * H + unit];
-            });
-        if (j + 1 < L)
-            above[j % S::ABOVE].load(seat, shared, far, [&](int, int unit, int n, int k) {
-                const int share = SHARES == 4 && n >= 2 ? 5 - n : n;
-                return up_weights[((size_t)j * WIDE + share * H + k) * H + unit];
-            });
-    }
-    for (int n = seat.thread; n < S::SEEN; n += S::THREADS) { /* [layer that is seen][gate][unit] */
-        const int unit = seat.rank * S::OWNED + n % S::OWNED, i = n / S::OWNED / (L * L);
-        seen[n] = unit < H ? job.gate[(model * L * L + n / S::OWNED % (L * L)) * L * H + i * H + unit] : 0.0f;
-    }
-    for (int n = seat.thread; n < S::RISE; n += S::THREADS) {
-        const int unit = seat.rank * S::OWNED + n % S::OWNED, i = n / S::OWNED % L, j = n / S::OWNED / L;
-        rise[n] = unit < H && L > 1 ? up_weights[((size_t)j * WIDE + SHARES * H + i) * H + unit] : 0.0f;
-    }
-
-    float carried[L] = {}, memory[L] = {}, passed[L] = {}, partial[L][1][S::VALUES] = {};
-    int reach[S::ROUNDS]; /* steps of the rows that the gates of this warp belong to */
-    UNROLL for (int round = 0; round < S::ROUNDS; round++) {
-        const int row = seat.first_row + (warp + round * S::WARPS) % ROWS;
-        reach[round] = row < seat.last_row ? job.lengths ? job.lengths[row] : (int)job.steps : 0;
-    }
-    const auto gate_row = [&](int t, int n) { return (model * job.steps + t) * job.batch + seat.first_row + n % ROWS; };
-
-    auto ask = [&](int back) {
-        const int t = seat.steps - 1 - back;
-        if (t >= 0 && t < seat.length && seat.exists(0)) {
-            const size_t at = first + t * job.batch;
-            UNROLL for (int j = 0; j < L; j++) {
-                const size_t place = (at * L + j) * H + seat.position;
-                const size_t before = t ? place - job.batch * L * H : (start * L + j) * H + seat.position;
-                const auto fetch = [&](int n, const float *from) { ahead.start(seat, back, j * S::EACH + n, from); };
-                if (job.grad_h) fetch(0, job.grad_h + place);
-                UNROLL for (int i = 0; i < L; i++)
-                    fetch(1 + i, job.fed + model * job.steps * job.batch * (L - 1) * L * H + i * job.steps * job.batch * L * H + place);
-                if (SHARES == 1) fetch(1 + L, job.h + place);
-                if (SHARES > 1)
-                    UNROLL for (int n = 0; n < 4; n++)
-                        fetch(1 + L + n, job.units + ((at * L + j) * 4 + n) * H + seat.position);
-                if (SHARES == 3) fetch(5 + L, (t ? (const float *)job.h : job.h0) + before);
-                if (SHARES == 4) {
-                    fetch(5 + L, (t ? (const float *)job.c : job.c0) + before);
-                    fetch(6 + L, job.c + place);
-                    if (job.grad_c) fetch(7 + L, job.grad_c + place);
-                }
-                if (S::DROPPED && j + 1 < L)
-                    ahead.start(seat, back, L * S::EACH + j, job.factors + (at * (L - 1) + j) * H + seat.position);
-            }
-        }
-        UNROLL for (int round = 0; round < S::ROUNDS; round++) {
-            const int n = warp + round * S::WARPS;
-            if (lane == 0 && n < S::GATES && t >= 0 && t < reach[round])
-                UNROLL for (int j = 0; j < L; j++)
-                    copy_start(ahead.gate(back, j * S::GATES + n), job.gates + gate_row(t, n) * L * L + j * L + n / ROWS);
-        }
-        copy_close();
-    };
-    /* What the gates of layer j see, from the parts that all warps have sent; then the whole block knows. */
-    auto finish = [&](int back, int j, const float *rows) {
-        const int t = seat.steps - 1 - back;
-        UNROLL for (int round = 0; round < S::ROUNDS; round++) {
-            const int n = warp + round * S::WARPS;
-            if (n < S::GATES) {
-                const float *parts = rows + NUMBERS * ROWS * S::WIDTH + n * S::PARTS;
-                float sum = 0;
-                for (int part = lane; part < S::PARTS; part += 32) sum += parts[part];
-                sum = warp_sum(sum);
-                if (lane == 0) {
-                    const int at = (back & 1) * S::OPENED / 2 + j * S::GATES + n;
-                    const bool runs = t < reach[round];
-                    const float g = runs ? *ahead.gate(back, j * S::GATES + n) : 0.0f;
-                    opened[at] = g;
-                    by_gates[at] = runs ? sum * g * (1 - g) : 0.0f;
-                    if (runs && seat.rank == 0) job.d[(gate_row(t, n) * L + j) * WIDE + SHARES * H + n / ROWS] = by_gates[at];
-                }
-            }
-        }
-        barrier_wait<1>();
-    };
-    /* What layer j sends to the states before it. */
-    auto feed = [&](int back, int j, const float *rows) {
-        float sum[L][S::VALUES] = {};
-        feedback[j].multiply(seat.lane, rows + Q * ROWS * S::WIDTH, sum);
-        const float *open = opened + (back & 1) * S::OPENED / 2 + j * S::GATES;
-        UNROLL for (int i = 0; i < L; i++) UNROLL for (int v = 0; v < S::VALUES; v++)
-            partial[i][0][v] = fmaf(open[i * ROWS + v / S::UNITS], sum[i][v], partial[i][0][v]);
-        if constexpr (OWN > 0) own[j].multiply(seat.lane, rows, partial[j]);
-    };
-
-    ask(0);
-    ring.open(seat);
-    ring.meet();
-    for (int back = 0; back < seat.steps; back++) {
-        const int t = seat.steps - 1 - back;
-        const bool live = t < seat.length && seat.exists(0);
-        ahead.wait();
-        ask(back + 1);
-        UNROLL for (int j = L - 1; j >= 0; j--) {
-            const int phase = back * L + L - 1 - j;
-            const float *higher = ring.at(phase + PHASES - 1);
-            const auto fetched = [&](int n) { return ahead.at(back, j * S::EACH + n); };
-            float g = carried[j] + (job.grad_h ? fetched(0) : 0.0f), d[4] = {}, into[L];
-            if (j + 1 < L) {
-                ring.wait(seat, phase - 1);
-                float sum[1][S::VALUES] = {};
-                above[j % S::ABOVE].multiply(seat.lane, higher, sum);
-                finish(back, j + 1, higher);
-                float below = reduced<S>(seat.lane, sum[0]);
-                const float *e = by_gates + (back & 1) * S::OPENED / 2 + (j + 1) * S::GATES + seat.local_row;
-                UNROLL for (int i = 0; i < L; i++) below += rise[(j * L + i) * S::OWNED + local] * e[i * ROWS];
-                g += S::DROPPED ? below * ahead.at(back, L * S::EACH + j) : below;
-            }
-            if constexpr (SHARES == 1) {
-                d[0] = (1 - fetched(1 + L) * fetched(1 + L)) * g;
-            } else if constexpr (SHARES == 3) {
-                const float r = fetched(1 + L), z = fetched(2 + L), n = fetched(3 + L), u = fetched(4 + L);
-                d[2] = (1 - z) * (1 - n * n) * g;
-                d[3] = d[2] * r;
-                d[0] = d[3] * u * (1 - r);
-                d[1] = (fetched(5 + L) - n) * z * (1 - z) * g;
-                passed[j] = live ? z * g : 0.0f;
-            } else {
-                const float i = fetched(1 + L), f = fetched(2 + L), candidate = fetched(3 + L), o = fetched(4 + L);
-                const float tanh_c = tanhf(fetched(6 + L));
-                const float by_c = memory[j] + (job.grad_c ? fetched(7 + L) : 0.0f) + o * (1 - tanh_c * tanh_c) * g;
-                d[0] = candidate * i * (1 - i) * by_c;
-                d[1] = fetched(5 + L) * f * (1 - f) * by_c;
-                d[2] = tanh_c * o * (1 - o) * g;
-                d[3] = i * (1 - candidate * candidate) * by_c;
-                memory[j] = live ? f * by_c : 0.0f;
-            }
-            UNROLL for (int n = 0; n < NUMBERS; n++) {
-                d[n] = live ? d[n] : 0.0f;
-                ring.publish(seat, phase, n, d[n]);
-            }
-            UNROLL for (int i = 0; i < L; i++) { /* over the units of the warp, row by row */
-                into[i] = live ? d[Q] * fetched(1 + i) : 0.0f;
-                UNROLL for (int mask = 1; mask < S::UNITS; mask *= 2) into[i] += shuffle_xor(into[i], mask * S::COPIES);
-                UNROLL for (int mask = S::LANES; mask < 32; mask *= 2) into[i] += shuffle_xor(into[i], mask);
-                const int which = lane / S::LANES * (S::LANES / ROWS) + seat.lane % (S::LANES / ROWS);
-                ring.template send<32 / ROWS>(phase, ring.at(phase) + NUMBERS * ROWS * S::WIDTH +
-                                                         (i * ROWS + seat.local_row) * S::PARTS + seat.rank * S::WARPS + warp,
-                                              which, into[i]);
-            }
-            if (live && seat.copy == 0) {
-                const size_t at = (first + t * job.batch) * L + j;
-                UNROLL for (int n = 0; n < SHARES; n++)
-                    job.d[at * WIDE + (SHARES == 4 && n >= 2 ? 5 - n : n) * H + seat.position] = d[n];
-                if (job.d_h) job.d_h[at * H + seat.position] = g;
-            }
-            if (j + 1 < L) feed(back, j + 1, higher);
-        }
-        const float *lowest = ring.at(back * L + L - 1);
-        ring.wait(seat, back * L + L - 1);
-        finish(back, 0, lowest);
-        feed(back, 0, lowest);
-        const float *e = by_gates + (back & 1) * S::OPENED / 2 + seat.local_row;
-        UNROLL for (int i = 0; i < L; i++) {
-            float more = 0; /* lanes with the same item share the gates */
-            for (int n = seat.copy; n < L * L; n += S::COPIES) more += seen[(i * L * L + n) * S::OWNED + local] * e[n * ROWS];
-            carried[i] = reduced<S>(seat.lane, partial[i][0], more) + passed[i];
-            UNROLL for (int v = 0; v < S::VALUES; v++) partial[i][0][v] = 0;
-        }
-    }
-    if (seat.copy == 0 && seat.runs() && seat.exists(0))
-        UNROLL for (int i = 0; i < L; i++) {
-            job.d_h0[(start * L + i) * H + seat.position] = carried[i];
-            if (SHARES == 4) job.d_c0[(start * L + i) * H + seat.position] = memory[i];
-        }
     ring.meet(); /* no block may end while another still writes to it */
 }

@@ -32,7 +32,7 @@ def missing(feedback: Tensor, *tensors: Tensor | None) -> str | None:
     up = [t for t in tensors if t is not None and t.dim() == 4][-1]  # of both ways the last with four dimensions
     shares = (up.shape[2] - layers) // hidden
     if any(chosen(way, hidden, layers, shares, True, 1, feedback.device) is None for way in ("forward", "backward")):
-        return f"on this GPU no cluster has room for {layers} layers of {hidden} units"
+        return f"{layers} layers of {hidden} units are too much for a cluster of this GPU"
     return None
 
 

@@ -172,7 +172,8 @@ template <class S> struct Ring {
 
     /* Number `number` of this lane's item, to all blocks: lanes with the same item share them. */
     DEVICE void publish(const Seat<S> &seat, int phase, int number, float value) const {
-        send<S::COPIES>(phase, at(phase) + (number * S::ROWS + seat.local_row) * S::WIDTH + seat.position, seat.copy, value);
+        float *row = at(phase) + (number * S::ROWS + seat.local_row) * S::WIDTH;
+        send<S::COPIES>(phase, row + seat.position, seat.copy, value);
     }
 
     template <int SHARING> DEVICE void send(int phase, float *to, int which, float value) const {

@@ -151,7 +151,7 @@ class Stack:
 
     def text(self, machine: str = "machine.cuh") -> str:
         """The whole source, the same for every GPU."""
-        files = (machine, "tile.cuh", "activation.cuh", "stack.cuh", "gated_feedback.cuh")
+        files = (machine, "tile.cuh", "activation.cuh", "stack.cuh", "gated_feedback.cuh", "gated_feedback_back.cuh")
         return "".join(build.read(file) for file in files) + self.entry("run")
 
 
