@@ -54,19 +54,19 @@ def forward(
                     continue
                 keep = units[m, t, :n].view(n, L, 4, H)[:, j]
                 if memory is None:
-                    keep[:, :2] = (into[:, : 2 * H] + inside[j]).sigmoid_().view(n, 2, H)
-                    r, z = keep[:, 0], keep[:, 1]
-                    keep[:, 3] = q if shift is None else q.add_(shift[m, j])
-                    keep[:, 2] = torch.addcmul(into[:, 2 * H : 3 * H], r, keep[:, 3]).tanh_()
-                    out[:, j] = torch.lerp(keep[:, 2], before[j], z)
+                    r, z, candidate, u = keep.unbind(1)
+                    torch.add(into[:, : 2 * H], inside[j], out=keep.view(n, 4 * H)[:, : 2 * H]).sigmoid_()
+                    u.copy_(q if shift is None else q.add_(shift[m, j]))
+                    torch.addcmul(into[:, 2 * H : 3 * H], r, u, out=candidate).tanh_()
+                    torch.lerp(candidate, before[j], z, out=out[:, j])
                 else:
-                    blocks = into[:, : 4 * H].unflatten(-1, (4, H))
-                    keep[:, [0, 1, 3]] = (blocks[:, [0, 1, 3]] + inside[j].view(n, 3, H)).sigmoid_()
-                    keep[:, 2] = q.add_(blocks[:, 2]).tanh_()
                     i, f, candidate, o = keep.unbind(1)
+                    torch.add(into[:, : 2 * H], inside[j, :, : 2 * H], out=keep.view(n, 4 * H)[:, : 2 * H]).sigmoid_()
+                    torch.add(into[:, 2 * H : 3 * H], q, out=candidate).tanh_()
+                    torch.add(into[:, 3 * H : 4 * H], inside[j, :, 2 * H :], out=o).sigmoid_()
                     now = c[m, t, :n].view(n, L, H)[:, j]
-                    now.copy_(f * memory[:n].view(n, L, H)[:, j]).addcmul_(i, candidate)
-                    out[:, j] = o * now.tanh()
+                    torch.mul(f, memory[:n].view(n, L, H)[:, j], out=now).addcmul_(i, candidate)
+                    torch.mul(o, now.tanh(), out=out[:, j])
             gates[m, t, :n] = g.flatten(1)
             last, memory = h[m, t, :n], None if memory is None else c[m, t, :n]
     return h, c, units, gates
