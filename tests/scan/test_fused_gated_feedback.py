@@ -107,9 +107,10 @@ def test_one_member_of_the_state_alone(unit: str, engine: str) -> None:
 
 @engines
 @units
-def test_models_side_by_side(unit: str, engine: str) -> None:
+@pytest.mark.parametrize("layers", [1, 2])
+def test_models_side_by_side(layers: int, unit: str, engine: str) -> None:
     """`torch.vmap` over layers with weights of their own is each of them by itself."""
-    members = [make(unit, 5, 2, engine=engine) for _ in range(3)]
+    members = [make(unit, 5, layers, engine=engine) for _ in range(3)]
     for index, member in enumerate(members):
         with torch.no_grad():
             for parameter in member.parameters():
@@ -163,3 +164,21 @@ def test_who_takes_the_loop(unit: str) -> None:
         scan(cell, a, state, weights, None, tap, engine)[0].sin().sum().backward()
         grads.append(tap.grad)
     assert torch.equal(*grads)
+
+
+@units
+def test_little_is_kept(unit: str) -> None:
+    """Of each step the states, the units' own gates and the global ones: less than a graph of every step holds."""
+    layer, kept = make(unit, 32, 3), {}
+    for layer.engine in ("auto", "reference"):
+        held: dict[int, int] = {}
+
+        def pack(t: Tensor, held: dict[int, int] = held) -> Tensor:
+            held[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            output, _ = layer(normal(100, 8, 3))
+        kept[layer.engine] = sum(held.values())
+        del output
+    assert kept["auto"] < 0.7 * kept["reference"]
