@@ -13,8 +13,8 @@ from torch import Tensor
 
 from evenflow import create
 from evenflow.activations import ACTIVATIONS
-from evenflow.scan import choice, elman_torch, gru_torch, lstm_torch
-from evenflow.scan.cuda import build, elman, gradient, gru, lstm, patches, plan, problem
+from evenflow.scan import choice, elman_torch, gated_feedback_torch, gru_torch, lstm_torch
+from evenflow.scan.cuda import build, elman, gated_feedback, gradient, gru, lstm, patches, plan, problem
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -34,6 +34,8 @@ SUMS = ("d_alpha", "d_beta", "d_parameter")
 ELMAN = ["d_a", "d_weight", "d_h0", "d_alpha", "d_beta", "d_parameter", "d_states"]
 GRU = ["d_a", "d_weight", "d_bias", "d_h0", "d_states"]
 LSTM = ["d_a", "d_weight", "d_h0", "d_c0", "d_peephole", "d_h"]
+STACK = ["d_a", "d_feedback", "d_gate", "d_own", "d_up", "d_bias", "d_shift", "d_h0", "d_c0", "d_states"]
+SHARES = {"tanh": 1, "gru": 3, "lstm": 4}  # numbers of a unit that come from below
 
 
 # By H.
@@ -233,6 +235,80 @@ def check_lstm(
     same(LSTM, lstm.backward(*given, tile=back), lstm_torch.backward(*double(given)))
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("size", [8, 37, 64, 128, 256])
+@pytest.mark.parametrize("unit", SHARES)
+def test_gated_feedback(unit: str, size: int, layers: int) -> None:
+    check_gated_feedback(unit, size, layers, 50, [50] * 10 + [33] * 5 + [2, 1, 1, 1, 1], dropped=True)
+    check_gated_feedback(unit, size, layers, 50, None, dropped=False, steps=5)
+
+
+@pytest.mark.parametrize("unit", SHARES)
+def test_gated_feedback_long(unit: str) -> None:
+    check_gated_feedback(unit, 128, 3, 50, None, dropped=False, steps=784)
+
+
+@pytest.mark.parametrize("batch", [1, 256])
+@pytest.mark.parametrize("unit", SHARES)
+def test_gated_feedback_with_other_batches_and_several_models(unit: str, batch: int) -> None:
+    check_gated_feedback(unit, 100, 2, batch, None, dropped=False, steps=5, models=3)
+
+
+def stack_inputs(
+    unit: str, size: int, layers: int, batch: int, steps: int, models: int, dropped: bool
+) -> tuple[Tensor | None, ...]:
+    shares, L, H = SHARES[unit], layers, size
+    wide = shares * H + L
+    feedback = orthogonal(models, H, L * L).view(models, L, L, H, H).permute(0, 1, 4, 2, 3).reshape(models, L, H, L * H)
+    return (
+        normal(models, steps, batch, wide),
+        normal(models, steps, batch, (L - 1) * H, seed=1).sign() + 1 if dropped else None,
+        feedback.contiguous(),
+        normal(models, L * L, L * H, seed=2) / (L * H) ** 0.5,
+        orthogonal(models, H, L * (shares - 1)).view(models, L, -1, H) if shares > 1 else None,
+        normal(models, L - 1, wide, H, seed=4) / H**0.5,
+        0.3 * normal(models, L - 1, wide, seed=5),
+        0.3 * normal(models, L, H, seed=6) if unit == "gru" else None,
+        normal(models, batch, L * H, seed=7),
+        normal(models, batch, L * H, seed=8) if unit == "lstm" else None,
+    )
+
+
+def check_gated_feedback(
+    unit: str,
+    size: int,
+    layers: int,
+    batch: int,
+    sizes: list[int] | None,
+    dropped: bool,
+    steps: int | None = None,
+    models: int = 1,
+) -> None:
+    dropped = dropped and layers > 1
+    inputs = stack_inputs(unit, size, layers, batch, steps or len(sizes or ()), models, dropped)
+    assert gated_feedback.missing(inputs[2], *inputs) is None
+    expected = gated_feedback_torch.forward(*double(inputs), sizes)
+    same(["h", "c", "units", "gates"], gated_feedback.forward(*inputs, sizes), expected)
+    kept = [v.float() for v in expected]
+    grads = normal(*kept[0].shape, seed=9), normal(*kept[0].shape, seed=10) if unit == "lstm" else None
+    _, factors, feedback, gate, own, up, _, _, h0, c0 = inputs
+    given = (*grads, *kept, factors, feedback, gate, own, up, h0, c0, sizes, True)
+    same(STACK, gated_feedback.backward(*given), gated_feedback_torch.backward(*double(given)))
+
+
+@pytest.mark.parametrize("unit", SHARES)
+def test_gated_feedback_gives_the_same_bits_every_time(unit: str) -> None:
+    inputs = stack_inputs(unit, 128, 3, 50, 100, 1, False)
+    _, factors, feedback, gate, own, up, _, _, h0, c0 = inputs
+    seen = []
+    for _ in range(3):
+        kept = gated_feedback.forward(*inputs, None)
+        given = (kept[0], None, *kept, factors, feedback, gate, own, up, h0, c0, None, True)
+        seen.append((*kept, *gated_feedback.backward(*given)))
+    for other in seen[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(seen[0], other, strict=True))
+
+
 @pytest.mark.parametrize("tensor", [False, True], ids=["plan", "tensor cores"])
 @pytest.mark.parametrize("size", [128, 256, 1024])
 def test_the_same_bits_every_time(size: int, tensor: bool) -> None:
@@ -382,6 +458,27 @@ def test_layers_take_the_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         (output.data.sin().sum() + h.square().sum()).backward()
         results.append([output.data.detach(), h.detach(), *(p.grad for p in layer.parameters())])
     assert len(launched) == 8  # two layers, two directions, there and back
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("unit", SHARES)
+def test_a_layer_with_gated_feedback_takes_its_kernels(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    launched = []
+    launch = build.launch
+    monkeypatch.setattr(build, "launch", lambda kernel, *rest: (launched.append(kernel), launch(kernel, *rest)))
+    x = torch.nn.utils.rnn.pack_sequence([normal(n, 3, seed=n) for n in (9, 7, 7, 1)])
+    layer = create("gated-feedback", 3, 16, unit=unit).cuda()
+    results = []
+    for engine in ("auto", "reference"):
+        layer.engine = engine
+        layer.zero_grad()
+        output, state = layer(x)
+        h = state[0] if isinstance(state, tuple) else state
+        (output.data.sin().sum() + h.square().sum()).backward()
+        results.append([output.data.detach(), h.detach(), *(p.grad for p in layer.parameters())])
+    assert len(launched) == 2  # all layers at once, there and back
     for got, expected in zip(*results, strict=True):
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from evenflow import GRU, LSTM, RNN, ScalarGatedRNN
+from evenflow import GRU, LSTM, RNN, GatedFeedbackRNN, ScalarGatedRNN
 from evenflow.activations import ACTIVATIONS, make
+from evenflow.cells.gated_feedback import UNITS
 from evenflow.scan.elman import elman
+from evenflow.scan.gated_feedback import gated_feedback
 from evenflow.scan.gru import gru
 from evenflow.scan.linear import linear
 from evenflow.scan.lstm import lstm
@@ -22,6 +24,9 @@ LAYERS = [
     LSTM(2, 5),
     LSTM(2, 5, form="peephole"),
     LSTM(2, 5, form="1997"),
+    GatedFeedbackRNN(2, 5, 2),
+    GatedFeedbackRNN(2, 5, 2, unit="gru"),
+    GatedFeedbackRNN(2, 5, 2, unit="lstm"),
 ]
 # gradcheck moves each input by 1e-6: pre-activations and their differences must lie further than that from a kink.
 KINK = 1e-3
@@ -77,6 +82,26 @@ def of_gru(bias: bool = True, models: int = 1) -> tuple[Tensor | None, ...]:
     return normal(models, 3, 2, 9), normal(models, 9, 3), normal(models, 3) if bias else None, normal(models, 2, 3)
 
 
+def of_gated_feedback(unit: str, bias: bool = True, layers: int = 2, models: int = 1) -> tuple[Tensor | None, ...]:
+    (blocks, own), H, L = UNITS[unit], 3, layers
+
+    def drawn(*shape: int) -> Tensor:
+        return normal(models, *shape, seed=sum(shape)) / 2
+
+    return (
+        drawn(3, 2, blocks * H + L),
+        drawn(3, 2, (L - 1) * H).detach() if bias and L > 1 else None,
+        drawn(L, H, L * H),
+        drawn(L * L, L * H),
+        drawn(L, own * H, H) if own else None,
+        drawn(L - 1, blocks * H + L, H),
+        drawn(L - 1, blocks * H + L) if bias else None,
+        drawn(L, H) if bias and unit == "gru" else None,
+        drawn(2, L * H),
+        drawn(2, L * H) if unit == "lstm" else None,
+    )
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -106,6 +131,18 @@ def test_gradcheck_gru(bias: bool, engine: str) -> None:
     assert torch.autograd.gradcheck(lambda *v: gru(*v, None, [2, 2, 1], engine)[0], inputs)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("unit", UNITS)
+def test_gradcheck_gated_feedback(unit: str, layers: int, bias: bool, engine: str) -> None:
+    a, factors, *rest = of_gated_feedback(unit, bias, layers)
+    inputs = tuple(None if v is None else v.requires_grad_() for v in (a, *rest))
+    states = 2 if unit == "lstm" else 1
+    run = lambda a, *v: gated_feedback(a, factors, *v, None, [2, 2, 1], engine)[:states]  # noqa: E731
+    assert torch.autograd.gradcheck(run, inputs)
+
+
 @pytest.mark.parametrize("width", [1, 2, 5, 70])
 def test_gradcheck_linear(width: int) -> None:
     inputs = [v.requires_grad_() for v in (normal(2, 3, width), normal(5, width, seed=1), normal(5, seed=2))]
@@ -132,6 +169,9 @@ OPERATORS = {
     "lstm": (lstm, lambda e: (*of_lstm(models=2), None, False, None, e)),
     "lstm, peephole": (lstm, lambda e: (*of_lstm(peephole=True), normal(1, 3, 2, 3), False, [2, 2, 1], e)),
     "lstm, 1997": (lstm, lambda e: (*of_lstm(3, models=2), None, True, None, e)),
+    "gated feedback": (gated_feedback, lambda e: (*of_gated_feedback("tanh", models=2), None, None, e)),
+    "gated feedback, gru": (gated_feedback, lambda e: (*of_gated_feedback("gru"), normal(1, 3, 2, 6), [2, 2, 1], e)),
+    "gated feedback, lstm": (gated_feedback, lambda e: (*of_gated_feedback("lstm", False), None, [2, 2, 1], e)),
     "linear": (linear, lambda e: (normal(3, 2, 4), normal(5, 4), normal(5))),
 }
 

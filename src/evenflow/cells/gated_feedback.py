@@ -41,7 +41,7 @@ class GatedFeedback(Cell):
     lower layer j", where his figure and Chung et al. have all pairs, i = j too. He prints no equation of the units;
     they are those of Chung et al. There is no bias in a global gate, in either.
 
-    It has no fused scan: the reference loop runs it. References: Chung et al. 2015; Galvan, 2.1.4.
+    References: Chung et al. 2015; Galvan, 2.1.4.
     """
 
     equation = "h_j = f(W h_{j-1} + b + Σ_i g_ij U h_i), g_ij = σ(w h_{j-1} + u h*)"
@@ -104,7 +104,8 @@ class GatedFeedback(Cell):
         seen = linear(state[0], weights["weight_hh_gate"]).view(B, L, L)
         own = before @ weights["weight_hh_own"].mT if self.own else None
         memory = state[1].chunk(L, -1) if self.unit == "lstm" else None
-        into, taps, kept = self._columns(a, H)
+        into, *columns = self.columns(a, H)
+        taps, kept = (None if v is None else v.split(H, -1) for v in columns)
         new_h: list[Tensor] = []
         new_c: list[Tensor] = []
         for j in range(L):
@@ -129,9 +130,9 @@ class GatedFeedback(Cell):
         members = (new_h, new_c) if new_c else (new_h,)
         return tuple(torch.cat(member, -1) for member in members)
 
-    def _columns(self, a: Tensor, H: int) -> tuple[Tensor, tuple[Tensor, ...] | None, tuple[Tensor, ...] | None]:
-        """The first layer's share, the taps and the dropout factors by layer; None where there are none."""
+    def columns(self, a: Tensor, H: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """The first layer's share, the taps and the dropout factors of all layers; None where there are none."""
         L, width = self.layers, self.blocks * H + self.layers
         tapped = a.shape[-1] - width >= L * H
         into, taps, kept = a.tensor_split([width, width + L * H * tapped], -1)
-        return into, taps.split(H, -1) if tapped else None, kept.split(H, -1) if kept.shape[-1] else None
+        return into, taps if tapped else None, kept if kept.shape[-1] else None

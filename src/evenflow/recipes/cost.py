@@ -35,8 +35,6 @@ class Machine:
 
 CPU = Machine("two CPU cores", 6e10, 1.2e-5, 1.5e-3)
 GPU = Machine("an H200", 5e13, 5e-7, 3e-4)
-# On a GPU their loop is a dozen kernels a step.
-STEP_BY_STEP, LOOP_STEP = ("arjovsky-urnn", "full-urnn", "gated-feedback"), 6e-5
 
 
 def estimate(recipe: Recipe, scale: str) -> tuple[float, str]:
@@ -65,8 +63,7 @@ def seconds(job: Job, recipe: Recipe, machine: Machine = CPU) -> float:
     readout = TREEBANK_TYPES if task["name"] == "ptb-words" else 60
     each = GATES.get(str(system["name"]), 1) * hidden * 2 * hidden * layers + hidden * readout
     arithmetic = 6 * batch * steps * each + 40 * hidden**3 * (layers if "depth" in system else 1)
-    step = LOOP_STEP if machine is GPU and system["name"] in STEP_BY_STEP else machine.step
-    once = machine.update + arithmetic / machine.speed + step * steps * layers
+    once = machine.update + arithmetic / machine.speed + machine.step * steps * layers
     looks = 1 + 0.4 * _validated(training)
     return updates(task, training) * once * looks * METHODS.get(str(training.get("optimizer")), 1.0) + 1.5
 

@@ -17,6 +17,7 @@ from evenflow.cells import (
     Cell,
     ComplexElman,
     Elman,
+    GatedFeedback,
     PeepholeLSTM,
     ScalarGated,
     State,
@@ -24,7 +25,7 @@ from evenflow.cells import (
 )
 from evenflow.maps.onlookers import transformed
 from evenflow.maps.small_kernels import compiled
-from evenflow.scan import elman, gru, linear, lstm, projection, reference
+from evenflow.scan import elman, gated_feedback, gru, linear, lstm, projection, reference
 from evenflow.scan.choice import LINEARIZED
 from evenflow.scan.cuda import elman as elman_cuda
 
@@ -71,7 +72,8 @@ def scan(
     with nullcontext() if a.is_meta else torch.autocast(a.device.type, enabled=False):
         a, state = a.to(storage or dtype), tuple(s.to(dtype) for s in state)
         # What reaches a context unit directly, and what by way of h, is told apart in the loop alone.
-        apart = isinstance(cell, SCRN) and tap is not None
+        # Gated feedback has taps of its own among what comes in: they reach the layers above within a step.
+        apart = isinstance(cell, SCRN | GatedFeedback) and tap is not None
         if engine == LINEARIZED and not (linearizes(cell, weights) and tap is None and storage is None):
             engine = "reference"
         if transformed() or a.is_meta:  # a fused scan has a gradient for a backward pass alone
@@ -173,9 +175,38 @@ def _lstm(
     return h.squeeze(0), c.squeeze(0)
 
 
+def _gated_feedback(
+    cell: GatedFeedback,
+    a: Tensor,
+    state: State,
+    weights: Weights,
+    batch_sizes: Sequence[int] | None,
+    tap: Tensor | None,
+    engine: str,
+) -> tuple[Tensor, ...]:
+    size, above = weights["weight_hh"].shape[-2], range(1, cell.layers)
+    into, taps, factors = cell.columns(a, size)
+    up = [weights[f"weight_ih_l{j}"] for j in above]
+    members = (
+        into,
+        None if factors is None else factors.detach(),
+        weights["weight_hh"],
+        weights["weight_hh_gate"],
+        weights.get("weight_hh_own"),
+        torch.stack(up) if up else into.new_empty(0, into.shape[-1], size),
+        torch.stack([weights[f"bias_l{j}"] for j in above]) if "bias_l1" in weights else None,
+        torch.stack([weights[f"bias_hh_n_l{j}"] for j in (0, *above)]) if "bias_hh_n_l0" in weights else None,
+        state[0],
+        state[1] if len(state) > 1 else None,
+        taps,
+    )
+    h, c, *_ = gated_feedback.scan(*map(_one_model, members), batch_sizes, engine)
+    return (h.squeeze(0), c.squeeze(0)) if len(state) > 1 else (h.squeeze(0),)
+
+
 def _one_model(value: Tensor | None) -> Tensor | None:
     # Taken off again by `squeeze`, whose gradient is a view; that of an index would be as many zeros, and a copy.
     return None if value is None else value.unsqueeze(0)
 
 
-FUSED = {GRU: _gru, LSTM: _lstm, PeepholeLSTM: _lstm, LSTM1997: _lstm}
+FUSED = {GRU: _gru, LSTM: _lstm, PeepholeLSTM: _lstm, LSTM1997: _lstm, GatedFeedback: _gated_feedback}

@@ -19,6 +19,16 @@ OLDEST, CLUSTERS = (7, 0), (9, 0)  # compute capabilities: the oldest tried for,
 
 def missing(table: plan.Table, weight: Tensor, *tensors: Tensor | None) -> str | None:
     """Why the kernels of `table` cannot take these tensors, or None where they can."""
+    if why := unable(weight, *tensors):
+        return why
+    if not plan.covers(table, weight.shape[-1], machine(weight.device)):
+        most = plan.largest(table, machine(weight.device))
+        return f"on this GPU the kernels of this cell go up to {most} units, not {weight.shape[-1]}"
+    return None
+
+
+def unable(weight: Tensor, *tensors: Tensor | None) -> str | None:
+    """Why no kernel can take these tensors, or None where their sizes decide."""
     given = [t for t in (weight, *tensors) if t is not None]
     if torch.version.cuda is None or not all(t.is_cuda and t.device == weight.device for t in given):
         return "not all of its numbers are on one NVIDIA GPU"
@@ -29,12 +39,7 @@ def missing(table: plan.Table, weight: Tensor, *tensors: Tensor | None) -> str |
         return "there is nothing to do"
     if torch.cuda.get_device_capability(weight.device) < OLDEST:
         return "the GPU is older than compute capability {}.{}".format(*OLDEST)
-    if why := build.missing(weight.device.index):
-        return why
-    if not plan.covers(table, weight.shape[-1], machine(weight.device)):
-        most = plan.largest(table, machine(weight.device))
-        return f"on this GPU the kernels of this cell go up to {most} units, not {weight.shape[-1]}"
-    return None
+    return build.missing(weight.device.index)
 
 
 def turns(

@@ -1,0 +1,195 @@
+/* The way back of gated_feedback.cuh.
+
+   With G^j = ∂L/∂h^j_t, x what comes from below and e^{ij} what the gates see:  G^j = grad + (what t + 1 sends) + W^{j+1}
+   ∂x^{j+1} + w^{j+1} ∂e^{j+1},  ∂g^{ij} = ∂q^j U^{ij} h^i,  and h^i one step before gets Σ_j g^{ij} U^{ij} ∂q^j + Σ u ∂e.
+   A phase mails ∂x and ∂q of a layer, and of each ∂g what the units of each warp add to it. */
+template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job) {
+    constexpr int L = S::L, H = S::H, SHARES = S::SHARES, OWN = S::OWN, ROWS = S::ROWS, WIDE = SHARES * H + L;
+    constexpr int NUMBERS = S::NUMBERS, Q = NUMBERS - 1; /* mailed: dx | r z n, dq | i f o g */
+    const Seat<S> seat(job);
+    const Gates<S> gates(job, seat);
+    const Ring<S> ring(block_memory());
+    const int local = seat.position - seat.rank * S::OWNED;
+    float *shared = block_memory() + 8 + PHASES * S::PHASE, *opened = shared + S::SHARED_WEIGHTS;
+    float *by_gates = opened + S::OPENED, *seen = opened + 2 * S::OPENED + 2 * S::SLOT, *rise = seen + S::SEEN;
+    float *far = job.far + (seat.model * S::BLOCKS + seat.rank) * S::FAR_WEIGHTS;
+    const Ahead<S> ahead(seat, opened + 2 * S::OPENED);
+    const size_t model = seat.model, all = job.steps * job.batch, first = model * all + seat.row;
+    const size_t start = model * job.batch + seat.row;
+    const float *up_weights = job.up + model * (L - 1) * WIDE * H;
+
+    Weights<S, L, 1, S::FEEDBACK_PLACE> feedback[L];
+    Weights<S, 1, OWN + !OWN, S::OWN_PLACE> own[L];
+    Weights<S, 1, SHARES, S::UP_PLACE> above[S::ABOVE];
+    UNROLL for (int j = 0; j < L; j++) {
+        feedback[j].load(seat, shared, far, [&](int i, int unit, int, int k) {
+            return job.feedback[((model * L + i) * H + unit) * L * H + j * H + k];
+        });
+        if constexpr (OWN > 0)
+            own[j].load(seat, shared, far, [&](int, int unit, int n, int k) {
+                return job.own[((model * L + j) * OWN * H + n * H + k) * H + unit];
+            });
+        if (j + 1 < L)
+            above[j % S::ABOVE].load(seat, shared, far, [&](int, int unit, int n, int k) {
+                const int share = SHARES == 4 && n >= 2 ? 5 - n : n;
+                return up_weights[((size_t)j * WIDE + share * H + k) * H + unit];
+            });
+    }
+    for (int n = seat.thread; n < S::SEEN; n += S::THREADS) { /* [layer that is seen][gate][unit] */
+        const int unit = seat.rank * S::OWNED + n % S::OWNED, i = n / S::OWNED / (L * L);
+        seen[n] = unit < H ? job.gate[(model * L * L + n / S::OWNED % (L * L)) * L * H + i * H + unit] : 0.0f;
+    }
+    for (int n = seat.thread; n < S::RISE; n += S::THREADS) {
+        const int unit = seat.rank * S::OWNED + n % S::OWNED, i = n / S::OWNED % L, j = n / S::OWNED / L;
+        rise[n] = unit < H && L > 1 ? up_weights[((size_t)j * WIDE + SHARES * H + i) * H + unit] : 0.0f;
+    }
+
+    float carried[L] = {}, memory[L] = {}, passed[L] = {}, partial[L][1][S::VALUES] = {};
+
+    auto ask = [&](int back) {
+        const int t = seat.steps - 1 - back;
+        if (t >= 0 && t < seat.length && seat.exists(0)) {
+            const size_t at = first + t * job.batch;
+            UNROLL for (int j = 0; j < L; j++) {
+                const size_t place = (at * L + j) * H + seat.position;
+                const size_t before = t ? place - job.batch * L * H : (start * L + j) * H + seat.position;
+                const auto fetch = [&](int n, const float *from) { ahead.start(seat, back, j * S::EACH + n, from); };
+                if (job.grad_h) fetch(0, job.grad_h + place);
+                UNROLL for (int i = 0; i < L; i++)
+                    fetch(1 + i, job.fed + (model * (L - 1) + i) * all * L * H + place);
+                if (SHARES == 1) fetch(1 + L, job.h + place);
+                if (SHARES > 1)
+                    UNROLL for (int n = 0; n < 4; n++)
+                        fetch(1 + L + n, job.units + ((at * L + j) * 4 + n) * H + seat.position);
+                if (SHARES == 3) fetch(5 + L, (t ? (const float *)job.h : job.h0) + before);
+                if (SHARES == 4) {
+                    fetch(5 + L, (t ? (const float *)job.c : job.c0) + before);
+                    fetch(6 + L, job.c + place);
+                    if (job.grad_c) fetch(7 + L, job.grad_c + place);
+                }
+                if (S::DROPPED && j + 1 < L)
+                    ahead.start(seat, back, L * S::EACH + j, job.factors + (at * (L - 1) + j) * H + seat.position);
+            }
+        }
+        UNROLL for (int round = 0; round < S::ROUNDS; round++) {
+            const int n = gates.number(round);
+            if (gates.first() && gates.exists(round) && t >= 0 && t < gates.reach[round])
+                UNROLL for (int j = 0; j < L; j++)
+                    copy_start(ahead.gate(back, j * S::GATES + n),
+                               job.gates + gates.row(t, round) * L * L + j * L + n / ROWS);
+        }
+        copy_close();
+    };
+    /* What the gates of layer j see, from the parts that all warps have sent; then the whole block knows. */
+    auto finish = [&](int back, int j, const float *rows) {
+        const int t = seat.steps - 1 - back;
+        UNROLL for (int round = 0; round < S::ROUNDS; round++) {
+            if (!gates.exists(round)) continue;
+            const int n = gates.number(round), at = (back & 1) * S::OPENED / 2 + j * S::GATES + n;
+            const float *parts = rows + NUMBERS * ROWS * S::WIDTH + n * S::PARTS;
+            float sum = 0;
+            for (int part = gates.lane; part < S::PARTS; part += 32) sum += parts[part];
+            sum = warp_sum(sum);
+            if (gates.first()) {
+                const bool runs = t < gates.reach[round];
+                const float g = runs ? *ahead.gate(back, j * S::GATES + n) : 0.0f;
+                opened[at] = g;
+                by_gates[at] = runs ? sum * g * (1 - g) : 0.0f;
+                if (runs && seat.rank == 0)
+                    job.d[(gates.row(t, round) * L + j) * WIDE + SHARES * H + n / ROWS] = by_gates[at];
+            }
+        }
+        barrier_wait<1>();
+    };
+    /* What layer j sends to the states before it. */
+    auto feed = [&](int back, int j, const float *rows) {
+        float sum[L][S::VALUES] = {};
+        feedback[j].multiply(seat.lane, rows + Q * ROWS * S::WIDTH, sum);
+        const float *open = opened + (back & 1) * S::OPENED / 2 + j * S::GATES;
+        UNROLL for (int i = 0; i < L; i++) UNROLL for (int v = 0; v < S::VALUES; v++)
+            partial[i][0][v] = fmaf(open[i * ROWS + v / S::UNITS], sum[i][v], partial[i][0][v]);
+        if constexpr (OWN > 0) own[j].multiply(seat.lane, rows, partial[j]);
+    };
+
+    ask(0);
+    ring.open(seat);
+    ring.meet();
+    for (int back = 0; back < seat.steps; back++) {
+        const int t = seat.steps - 1 - back;
+        const bool live = t < seat.length && seat.exists(0);
+        ahead.wait();
+        ask(back + 1);
+        UNROLL for (int j = L - 1; j >= 0; j--) {
+            const int phase = back * L + L - 1 - j;
+            const float *higher = ring.at(phase + PHASES - 1);
+            const auto fetched = [&](int n) { return ahead.at(back, j * S::EACH + n); };
+            float g = carried[j] + (job.grad_h ? fetched(0) : 0.0f), d[4] = {}, into[L];
+            if (j + 1 < L) {
+                ring.wait(seat, phase - 1);
+                float sum[1][S::VALUES] = {};
+                above[j % S::ABOVE].multiply(seat.lane, higher, sum);
+                finish(back, j + 1, higher);
+                float below = reduced<S>(seat.lane, sum[0]);
+                const float *e = by_gates + (back & 1) * S::OPENED / 2 + (j + 1) * S::GATES + seat.local_row;
+                UNROLL for (int i = 0; i < L; i++) below += rise[(j * L + i) * S::OWNED + local] * e[i * ROWS];
+                g += S::DROPPED ? below * ahead.at(back, L * S::EACH + j) : below;
+            }
+            if constexpr (SHARES == 1) {
+                d[0] = (1 - fetched(1 + L) * fetched(1 + L)) * g;
+            } else if constexpr (SHARES == 3) {
+                const float r = fetched(1 + L), z = fetched(2 + L), n = fetched(3 + L), u = fetched(4 + L);
+                d[2] = (1 - z) * (1 - n * n) * g;
+                d[3] = d[2] * r;
+                d[0] = d[3] * u * (1 - r);
+                d[1] = (fetched(5 + L) - n) * z * (1 - z) * g;
+                passed[j] = live ? z * g : 0.0f;
+            } else {
+                const float i = fetched(1 + L), f = fetched(2 + L), candidate = fetched(3 + L), o = fetched(4 + L);
+                const float tanh_c = tanhf(fetched(6 + L));
+                const float by_c = memory[j] + (job.grad_c ? fetched(7 + L) : 0.0f) + o * (1 - tanh_c * tanh_c) * g;
+                d[0] = candidate * i * (1 - i) * by_c;
+                d[1] = fetched(5 + L) * f * (1 - f) * by_c;
+                d[2] = tanh_c * o * (1 - o) * g;
+                d[3] = i * (1 - candidate * candidate) * by_c;
+                memory[j] = live ? f * by_c : 0.0f;
+            }
+            UNROLL for (int n = 0; n < NUMBERS; n++) {
+                d[n] = live ? d[n] : 0.0f;
+                ring.publish(seat, phase, n, d[n]);
+            }
+            UNROLL for (int i = 0; i < L; i++) { /* over the units of the warp, row by row */
+                into[i] = live ? d[Q] * fetched(1 + i) : 0.0f;
+                UNROLL for (int mask = 1; mask < S::UNITS; mask *= 2) into[i] += shuffle_xor(into[i], mask * S::COPIES);
+                UNROLL for (int mask = S::LANES; mask < 32; mask *= 2) into[i] += shuffle_xor(into[i], mask);
+                const int which = gates.lane / S::LANES * (S::LANES / ROWS) + seat.lane % (S::LANES / ROWS);
+                float *parts = ring.at(phase) + NUMBERS * ROWS * S::WIDTH + (i * ROWS + seat.local_row) * S::PARTS;
+                ring.template send<32 / ROWS>(phase, parts + seat.rank * S::WARPS + gates.warp, which, into[i]);
+            }
+            if (live && seat.copy == 0) {
+                const size_t at = (first + t * job.batch) * L + j;
+                UNROLL for (int n = 0; n < SHARES; n++)
+                    job.d[at * WIDE + (SHARES == 4 && n >= 2 ? 5 - n : n) * H + seat.position] = d[n];
+                if (job.d_h) job.d_h[at * H + seat.position] = g;
+            }
+            if (j + 1 < L) feed(back, j + 1, higher);
+        }
+        const float *lowest = ring.at(back * L + L - 1);
+        ring.wait(seat, back * L + L - 1);
+        finish(back, 0, lowest);
+        feed(back, 0, lowest);
+        const float *e = by_gates + (back & 1) * S::OPENED / 2 + seat.local_row;
+        UNROLL for (int i = 0; i < L; i++) {
+            float more = 0; /* lanes with the same item share the gates */
+            for (int n = seat.copy; n < L * L; n += S::COPIES)
+                more += seen[(i * L * L + n) * S::OWNED + local] * e[n * ROWS];
+            carried[i] = reduced<S>(seat.lane, partial[i][0], more) + passed[i];
+            UNROLL for (int v = 0; v < S::VALUES; v++) partial[i][0][v] = 0;
+        }
+    }
+    if (seat.copy == 0 && seat.runs() && seat.exists(0))
+        UNROLL for (int i = 0; i < L; i++) {
+            job.d_h0[(start * L + i) * H + seat.position] = carried[i];
+            if (SHARES == 4) job.d_c0[(start * L + i) * H + seat.position] = memory[i];
+        }
+    ring.meet(); /* no block may end while another still writes to it */
+}
