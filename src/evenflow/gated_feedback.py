@@ -45,6 +45,7 @@ class GatedFeedbackRNN(Recurrent):
     """
 
     cell: GatedFeedback
+    one_after_another = False
 
     def __init__(
         self,
@@ -69,8 +70,8 @@ class GatedFeedbackRNN(Recurrent):
         cell = GatedFeedback(unit, num_layers, bias)
         super().__init__(cell, input_size, hidden_size, num_layers, **options)
 
-    def forward(
-        self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None = None
+    def _passed(
+        self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         sequences = Sequences.read(input, self.input_size, self.batch_first)
         given = self._read_states(sequences, hx)

@@ -47,6 +47,8 @@ class Recurrent(LayerWeights):
     A matrix with a map is computed once per call; assign to ``weight_hh_l0`` to set it. A layer pickles whole.
     """
 
+    one_after_another = True  # the layers of a stack; else a step runs through all of them
+
     def __init__(
         self,
         cell: Cell,
@@ -85,14 +87,14 @@ class Recurrent(LayerWeights):
         one_of("engine", engine, ENGINES)
         if checkpoint_every is not None:
             whole_number("checkpoint_every", checkpoint_every, 1)
-            if type(self).forward is not Recurrent.forward:
+            if not self.one_after_another:
                 kind = type(self).__name__
                 raise ValueError(
                     f"checkpoint_every must be None for {kind}, which runs its own way, got {checkpoint_every}"
                 )
         if storage is not None:
             one_of("storage", storage, STORAGES)
-            if checkpoint_every is not None or type(self).forward is not Recurrent.forward:
+            if checkpoint_every is not None or not self.one_after_another:
                 where = (
                     "with checkpoint_every, which keeps no steps" if checkpoint_every else f"for {type(self).__name__}"
                 )

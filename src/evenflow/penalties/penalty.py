@@ -95,7 +95,7 @@ class Penalty:
             if self.listens:
                 for part in model.modules():
                     # Torch's layers, and gated feedback, whose layers do not run one after the other.
-                    own = isinstance(part, Recurrent) and type(part).forward is not Recurrent.forward
+                    own = isinstance(part, Recurrent) and not part.one_after_another
                     if isinstance(part, nn.RNNBase) or own:
                         stack.callback(part.register_forward_hook(watched.note).remove)
             yield watched
