@@ -55,11 +55,12 @@ def median(update: Callable[[], object], updates: int) -> float:
     return statistics.median(times)
 
 
-def plain(task: Task, updates: int) -> float:
+def plain(task: Task, layers: int, updates: int) -> float:
     """What a user would write with torch alone."""
-    layer = nn.RNN(task.input_size, HIDDEN, nonlinearity="relu")
+    layer = nn.RNN(task.input_size, HIDDEN, layers, nonlinearity="relu")
     with torch.no_grad():
-        layer.weight_hh_l0.copy_(torch.eye(HIDDEN))
+        for n in range(layers):
+            getattr(layer, f"weight_hh_l{n}").copy_(torch.eye(HIDDEN))
     model = SequenceModel(layer, task.output_size).cuda()
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
     generator = torch.Generator("cuda")
@@ -110,7 +111,8 @@ def main() -> None:
     for task in (make("mnist", **folder), make("adding", length=1000)):
         found: dict[str, Any] = {}
         print(task.name, flush=True)
-        measured("torch.nn.RNN", lambda task=task: plain(task, options.updates), found)
+        measured("torch.nn.RNN", lambda task=task: plain(task, 1, options.updates), found)
+        measured("torch.nn.RNN, 3 layers", lambda task=task: plain(task, 3, options.updates), found)
         for count, system in [(0, system) for system in SYSTEMS] + list(POPULATIONS):
             with ExitStack() as stack:
                 made = loops(stack, task, system, max(count, 1))
