@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from evenflow.maps import Map
+from evenflow.recurrent import Recurrent
 
 RECURRENT = "weight_hh"
 
@@ -26,18 +27,27 @@ def matrices(model: nn.Module, user: str) -> list[Tensor]:
     """The recurrent matrices of `model`; where gates are stacked, one for each gate.
 
     A matrix is the composite one, as its map makes it. Torch's own recurrent layers count as ours do; in a model
-    without recurrence it is the weights of its linear layers.
+    without recurrence it is the weights of its linear layers, each of them whole.
     """
-    weights = [getattr(part, name) for part, name in recurrent_weights(model)]
-    if not weights:
-        weights = [part.weight for part in model.modules() if isinstance(part, nn.Linear)]
-    if not weights:
-        raise ValueError(f"{user} needs a model with recurrent matrices or linear layers, got {type(model).__name__}")
     found: list[Tensor] = []
-    for weight in weights:
-        rows, columns = weight.shape[-2:]
-        found += weight.split(columns, -2) if rows % columns == 0 else [weight]
+    for part, name in recurrent_weights(model):
+        found += getattr(part, name).chunk(gates(part, name), -2)
+    if not found:
+        found = [part.weight for part in model.modules() if isinstance(part, nn.Linear)]
+    if not found:
+        raise ValueError(f"{user} needs a model with recurrent matrices or linear layers, got {type(model).__name__}")
     return found
+
+
+def gates(part: nn.Module, name: str) -> int:
+    """How many gates' matrices stand below each other in the recurrent weight ``part.name``."""
+    if isinstance(part, Recurrent):
+        stacked = {m.name + suffix: m.blocks for m in part.cell.matrices(part.hidden_size) for suffix in part._suffixes}
+        return stacked.get(name, 1)
+    rows, columns = getattr(part, name).shape[-2:]
+    # With a projection of the state (proj_size) torch's gates are taller than they are wide.
+    height = part.hidden_size if isinstance(part, nn.RNNBase | nn.RNNCellBase) else columns
+    return rows // height if rows % height == 0 else 1
 
 
 def map_of(part: nn.Module, name: str) -> tuple[Map, list[Tensor]] | None:
