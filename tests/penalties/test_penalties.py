@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from evenflow import GRU, LSTM, RNN, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel, penalties
+from evenflow import GRU, LSTM, RNN, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel, create, penalties
 from evenflow.maps import SVD, Exponential, attach
 from evenflow.penalties import PENALTIES, SoftOrthogonality, Sum, make
 
@@ -418,3 +418,27 @@ def test_needs_something_to_penalise():
         with make(name).watch(model) as extra, pytest.raises(ValueError) as error:
             extra(model(torch.ones(1)).sum())
         assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("name", ["soft_orthogonality", "singular_value_prior", "weight_decay"])
+def test_a_recurrence_that_is_not_trained_is_refused(name):
+    """It must not fall on the readout instead, nor on nothing."""
+    frozen = SequenceModel(RNN(INPUT, HIDDEN, map="svd"), 1)
+    for p in frozen.layer.parameters():
+        p.requires_grad_(False)
+    cell = nn.GRUCell(INPUT, HIDDEN).requires_grad_(False)
+    for model, kind in (
+        (SequenceModel(create("esn", INPUT, 16), 1), "EchoState"),
+        (frozen, "RNN"),
+        (nn.Sequential(cell, nn.Linear(HIDDEN, 1)), "GRUCell"),
+    ):
+        with make(name).watch(model) as extra, pytest.raises(ValueError) as error:
+            extra(torch.zeros(()))
+        sentence = f"{name} needs a layer whose recurrent matrices are trained, got {kind}, whose are not"
+        assert str(error.value) == sentence
+
+
+def test_a_trained_layer_over_a_reservoir_counts_alone():
+    upper = RNN(16, HIDDEN)
+    model = nn.ModuleList([create("esn", INPUT, 16), upper, nn.Linear(HIDDEN, 1)])
+    torch.testing.assert_close(value_of(model, "weight_decay(2)"), upper.weight_hh_l0.square().sum())

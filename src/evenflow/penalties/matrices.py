@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,15 +11,32 @@ from evenflow.maps import Map
 from evenflow.recurrent import Recurrent
 
 RECURRENT = "weight_hh"
+LAYERS = (Recurrent, nn.RNNBase, nn.RNNCellBase)
 
 
-def recurrent_weights(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Every module and name of a weight that begins with ``weight_hh``, with a map or without."""
+def recurrent_weights(model: nn.Module, user: str) -> list[tuple[nn.Module, str]]:
+    """Every module and name of a weight that begins with ``weight_hh``, with a map or without.
+
+    A recurrent layer without any that is trained is refused: there a penalty would do nothing.
+    """
+    found = []
     for part in model.modules():
         mapped: Any = getattr(part, "parametrizations", {}) if parametrize.is_parametrized(part) else {}
         for name in [*(name for name, _ in part.named_parameters(recurse=False)), *mapped]:
             if name.startswith(RECURRENT):
-                yield part, name
+                found.append((part, name))
+    layers = [part for part in model.modules() if isinstance(part, LAYERS)]
+    if layers and not any(_trained(part, name) for part, name in found):
+        kind = parametrize.type_before_parametrizations(layers[0]).__name__
+        raise ValueError(f"{user} needs a layer whose recurrent matrices are trained, got {kind}, whose are not")
+    return found
+
+
+def _trained(part: nn.Module, name: str) -> bool:
+    if not parametrize.is_parametrized(part, name):
+        return bool(getattr(part, name).requires_grad)
+    chain: Any = part.parametrizations[name]  # type: ignore[index]
+    return any(p.requires_grad for p in chain.parameters())
 
 
 def matrices(model: nn.Module, user: str) -> list[Tensor]:
@@ -30,7 +46,7 @@ def matrices(model: nn.Module, user: str) -> list[Tensor]:
     without recurrence it is the weights of its linear layers, each of them whole.
     """
     found: list[Tensor] = []
-    for part, name in recurrent_weights(model):
+    for part, name in recurrent_weights(model, user):
         found += getattr(part, name).chunk(gates(part, name), -2)
     if not found:
         found = [part.weight for part in model.modules() if isinstance(part, nn.Linear)]
@@ -46,7 +62,7 @@ def gates(part: nn.Module, name: str) -> int:
         return stacked.get(name, 1)
     rows, columns = getattr(part, name).shape[-2:]
     # With a projection of the state (proj_size) torch's gates are taller than they are wide.
-    height = part.hidden_size if isinstance(part, nn.RNNBase | nn.RNNCellBase) else columns
+    height = part.hidden_size if isinstance(part, LAYERS) else columns
     return rows // height if rows % height == 0 else 1
 
 

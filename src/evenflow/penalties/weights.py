@@ -58,7 +58,7 @@ class SingularValuePrior(Penalty):
         return torch.stack(total).sum()
 
     def _values(self, watched: Watched) -> list[Tensor]:
-        weights = list(recurrent_weights(watched.model))
+        weights = recurrent_weights(watched.model, self.name)
         made = [map_of(part, name) if gates(part, name) == 1 else None for part, name in weights]
         if weights and all(found is not None and hasattr(found[0], "singular_values") for found in made):
             return [found[0].singular_values(*found[1]) for found in made if found is not None]  # type: ignore[operator]
