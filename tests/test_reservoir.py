@@ -233,7 +233,7 @@ def test_streaming_equals_whole(cuts, monkeypatch):
         state = by_hand.partial_fit(piece, targets, state)
     by_hand.solve()
     # A long tensor is read in pieces too; here of two steps each.
-    monkeypatch.setattr("evenflow.reservoir.echo_state.PIECE", 2 * BATCH * (HIDDEN + INPUT))
+    monkeypatch.setattr("evenflow.reservoir.readout.PIECE", 2 * BATCH * (HIDDEN + INPUT))
     cut = small().fit(x, y)
     for other in (streamed, by_hand, cut):
         torch.testing.assert_close(other.readout_weight, whole.readout_weight, atol=SAME_READOUT, rtol=SAME_READOUT)
