@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -14,6 +14,18 @@ from evenflow.recurrent import Recurrent
 from evenflow.reservoir.ridge import Ridge
 
 PIECE = 2**22  # numbers of state held at once while a long series is read
+
+
+class Reached(NamedTuple):
+    """Where a series stands after a piece of it.
+
+    Attributes:
+        state: of the layer.
+        left: how many steps to come are still washout.
+    """
+
+    state: Tensor
+    left: int
 
 
 class SolvedReadout(Recurrent):
@@ -33,7 +45,7 @@ class SolvedReadout(Recurrent):
         self.washout, self.ridge = washout, ridge
         self.register_buffer("readout_weight", None)
         self.register_buffer("readout_bias", None)
-        self._sums, self._skip = Ridge(), washout
+        self._sums = Ridge()
 
     def fit(self, x: Tensor | Iterable[tuple[Tensor, Tensor]], y: Tensor | None = None) -> Self:
         """Solve for the readout that gives y from x, and keep it.
@@ -52,35 +64,37 @@ class SolvedReadout(Recurrent):
             raise ValueError("y must be left out where x is an iterable of pairs (x, y)")
         else:
             pairs = x
-        self._sums, state = Ridge(), None
+        self._sums, reached = Ridge(), None
         for piece, targets in pairs:
-            state = self.partial_fit(piece, targets, state)
+            reached = self.partial_fit(piece, targets, reached)
         self.solve()
         return self
 
     @torch.no_grad()
-    def partial_fit(self, x: Tensor, y: Tensor, state: Tensor | None = None) -> Tensor:
-        """Add a piece to the sums that `solve` reads, and give the state after it.
+    def partial_fit(self, x: Tensor, y: Tensor, state: Reached | Tensor | None = None) -> Reached:
+        """Add a piece to the sums that `solve` reads, and say where its series stands after it.
+
+        The washout is counted by series, not here, so pieces of several may come in any order.
 
         Args:
-            state: what the piece before gave; None begins a new series, whose first steps are washed out again.
+            state: what the piece before gave. None begins a new series, whose first `washout` steps are left out. A
+                state from `predict`, `run` or the layer has its beginning behind it: nothing is left out.
         """
         time = self._time(x, "x")
         self._time(y, "y")
         if x.shape[:-1] != y.shape[:-1]:
             raise ValueError(f"y must have as many steps and rows as x, got {tuple(y.shape)} and {tuple(x.shape)}")
-        if state is None:
-            self._skip = self.washout
+        left = self.washout if state is None else state.left if isinstance(state, Reached) else 0
         done = 0
         for features, after in self._pieces(x, state):
             steps = features.shape[time]
-            skip = min(self._skip, steps)
+            skip = min(left, steps)
             kept = features.narrow(time, skip, steps - skip)
             wanted = y.narrow(time, done + skip, steps - skip)
             self._sums.add(kept.flatten(0, -2), wanted.flatten(0, -2).to(kept.device))
-            self._skip, done, state = self._skip - skip, done + steps, after
-        assert state is not None
-        return state
+            left, done, state = left - skip, done + steps, after
+        assert isinstance(state, Tensor)
+        return Reached(state, left)
 
     def solve(self) -> None:
         """Put the readout that the pieces given to `partial_fit` ask for."""
@@ -88,22 +102,22 @@ class SolvedReadout(Recurrent):
         self.readout_weight, self.readout_bias = weight.to(self.weight_hh_l0), bias.to(self.weight_hh_l0)
 
     @torch.no_grad()
-    def predict(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def predict(self, x: Tensor, state: Reached | Tensor | None = None) -> tuple[Tensor, Tensor]:
         """y for every step of x, and the state after it."""
         self._need_readout()
         time, outputs = self._time(x, "x"), []
         for features, after in self._pieces(x, state):
             outputs.append(self._read(features))
             state = after
-        assert state is not None
+        assert isinstance(state, Tensor)
         return torch.cat(outputs, time), state
 
     @torch.no_grad()
-    def run(self, steps: int, state: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self, steps: int, state: Reached | Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Go on alone for `steps`: each output is the next input.
 
         Args:
-            state: from `predict`, the layer or `run`.
+            state: from `predict`, the layer, `run` or `partial_fit`.
             start: the first input, ``(B, I)`` or ``(I)``; usually the last output of `predict`.
 
         Returns outputs in the form of x, and the state.
@@ -122,6 +136,7 @@ class SolvedReadout(Recurrent):
             ((features, state),) = self._pieces(x, state)
             x = self._read(features)
             outputs.append(x)
+        assert isinstance(state, Tensor)
         return torch.cat(outputs, time), state
 
     def _time(self, x: Tensor, name: str) -> int:
@@ -131,13 +146,14 @@ class SolvedReadout(Recurrent):
             raise ValueError(f"{name} must be a tensor of two or three dimensions, got {found}")
         return 1 if self.batch_first and x.dim() == 3 else 0
 
-    def _pieces(self, x: Tensor, state: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    def _pieces(self, x: Tensor, state: Reached | Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Features (h, x), H + I wide, and the state after them, a bounded number of steps at a time."""
         time = self._time(x, "x")
         rows = max(1, x.shape[1 - time]) if x.dim() == 3 else 1
+        h_n = state.state if isinstance(state, Reached) else state
         for piece in x.split(max(1, PIECE // (rows * (self.hidden_size + self.input_size))), time):
-            h, state = self(piece, state)
-            yield torch.cat((h, piece.to(h.dtype)), -1), state
+            h, h_n = self(piece, h_n)
+            yield torch.cat((h, piece.to(h.dtype)), -1), h_n
 
     def _read(self, features: Tensor) -> Tensor:
         return torch.nn.functional.linear(features, self._need_readout(), self.readout_bias)
