@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from evenflow.reservoir import EchoState, Ridge
+from evenflow.reservoir import EchoState, Reached, Ridge
 from evenflow.reservoir.sparse import cyclic
 
 ROUNDING = 1e-5  # float32: eigenvalues, and sums over some hundred steps
@@ -233,7 +233,7 @@ def test_streaming_equals_whole(cuts, monkeypatch):
         state = by_hand.partial_fit(piece, targets, state)
     by_hand.solve()
     # A long tensor is read in pieces too; here of two steps each.
-    monkeypatch.setattr("evenflow.reservoir.echo_state.PIECE", 2 * BATCH * (HIDDEN + INPUT))
+    monkeypatch.setattr("evenflow.reservoir.readout.PIECE", 2 * BATCH * (HIDDEN + INPUT))
     cut = small().fit(x, y)
     for other in (streamed, by_hand, cut):
         torch.testing.assert_close(other.readout_weight, whole.readout_weight, atol=SAME_READOUT, rtol=SAME_READOUT)
@@ -254,6 +254,44 @@ def test_each_series_is_washed_out_once():
     first = small(batch_first=True).fit(x.transpose(0, 1), y.transpose(0, 1))
     torch.testing.assert_close(first.readout_weight, whole.readout_weight, atol=SAME_READOUT, rtol=SAME_READOUT)
     torch.testing.assert_close(first.predict(x.transpose(0, 1))[0], whole.predict(x)[0].transpose(0, 1))
+
+
+@pytest.mark.parametrize("piece", [50, 7, 150], ids=["within the washout", "uneven", "beyond the washout"])
+def test_interleaved_series_are_washed_out_once_each(piece):
+    """The washout belongs to a series: it makes no difference what came between two pieces of it."""
+    x, y = noise(200, 2, INPUT), noise(200, 2, 1, seed=2)
+    mixed, reached = small(washout=100), [None, None]
+    for begin in range(0, 200, piece):
+        for b in range(2):
+            part = slice(begin, begin + piece)
+            reached[b] = mixed.partial_fit(x[part, b], y[part, b], reached[b])
+            assert reached[b].left == max(0, 100 - begin - piece)
+    assert mixed._sums.count == 2 * (200 - 100)
+    mixed.solve()
+    whole = small(washout=100).fit(x, y)
+    torch.testing.assert_close(mixed.readout_weight, whole.readout_weight, atol=SAME_READOUT, rtol=SAME_READOUT)
+    torch.testing.assert_close(reached[1].state, mixed(x[:, 1])[1], atol=EXACT, rtol=0)
+
+
+def test_a_state_from_elsewhere_is_not_washed_out_again():
+    esn, x, y = small(washout=100), noise(200, INPUT), noise(200, 1, seed=2)
+    _, warm = esn(x[:100])
+    fresh = small(washout=100)
+    fresh.partial_fit(x[100:], y[100:], warm)
+    assert fresh._sums.count == 100
+    fresh.solve()
+    torch.testing.assert_close(fresh.readout_weight, esn.fit(x, y).readout_weight, atol=SAME_READOUT, rtol=SAME_READOUT)
+
+
+def test_predicting_goes_on_where_fitting_stopped():
+    esn, x = small(), noise(STEPS, BATCH, INPUT)
+    reached = esn.partial_fit(x[:39], x[1:40])
+    esn.solve()
+    assert isinstance(pickle.loads(pickle.dumps(reached)), Reached)
+    torch.testing.assert_close(esn.predict(x[39:], reached)[0], esn.predict(x)[0][39:], atol=EXACT, rtol=EXACT)
+    free = esn.run(4, reached.state, x[39])
+    for one, other in zip(esn.run(4, reached, x[39]), free, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_fitting_again_forgets():

@@ -321,6 +321,21 @@ def test_refused(build, sentence):
     assert str(error.value) == sentence
 
 
+@pytest.mark.parametrize("make", [GeodesicSGD, GeodesicAdam])
+def test_a_refused_group_is_not_kept(make):
+    optimizer = make([nn.Parameter(orthonormal(4, 4))], lr=0.1)
+    for refused in (2 * torch.eye(3), torch.eye(2, 3), torch.eye(3).bfloat16()):
+        p = nn.Parameter(refused.clone())
+        with pytest.raises(ValueError, match=make.__name__):
+            optimizer.add_param_group({"params": [nn.Parameter(torch.eye(3)), p]})
+        assert len(optimizer.param_groups) == 1
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+        assert torch.equal(p, refused)
+    optimizer.add_param_group({"params": nn.Parameter(torch.eye(3)), "lr": 0.2})
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2]
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("shape", [(8, 8), (8, 5), (12, 3)], ids=str)
 def test_a_recording_takes_the_same_steps(shape, momentum, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -179,6 +180,27 @@ def test_resumed_to_the_last_bit():
     for batch in batches[3:]:
         assert optimizer.step(batch) == resumed.step(batch)
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+def test_copied_to_the_last_bit(again):
+    task = a_task()
+    model = a_model()
+    optimizer = HessianFree(model, task.loss, structural=0.1, iterations=15, padded=True)
+    batches = [task.batch(30, torch.Generator().manual_seed(seed)) for seed in range(3)]
+    optimizer.step(batches[0])
+    other, copied = again((model, optimizer))
+    assert copied.model is other
+    assert copied.padded
+    assert all(p is q for p, q in zip(copied.param_groups[0]["params"], other.parameters(), strict=True))
+    for batch in batches[1:]:
+        assert optimizer.step(batch) == copied.step(batch)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+    alone = copy.deepcopy(optimizer)
+    alone.step(batches[0])
+    assert alone.model is not model
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+    assert not all(torch.equal(p, q) for p, q in zip(model.parameters(), alone.model.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -80,6 +81,25 @@ def test_resumed_to_the_last_bit():
     train(model, optimizer, 40, begin=5)
     train(other, resumed, 40, begin=5)
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+def test_copied_to_the_last_bit(again):
+    model = a_model()
+    optimizer = joined(model)
+    train(model, optimizer, 5)
+    kept = [p.detach().clone() for p in model.parameters()]
+    other, copied = again((model, optimizer))
+    assert {id(p) for group in copied.param_groups for p in group["params"]} == {id(p) for p in other.parameters()}
+    assert set(copied.state) == set(other.parameters())
+    assert repr(copied) == repr(optimizer)
+    train(other, copied, 5, begin=5)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), kept, strict=True)), "the first is left alone"
+    train(model, optimizer, 5, begin=5)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+    alone = copy.deepcopy(optimizer)
+    assert not {id(p) for group in alone.param_groups for p in group["params"]} & {id(p) for p in model.parameters()}
+    alone.load_state_dict(optimizer.state_dict())
 
 
 def test_looks_like_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -151,6 +152,30 @@ def test_every_update_draws_anew_and_resumes_to_the_last_bit():
     for seed in range(3):
         update(model, optimizer, seed)
         update(other, resumed, seed)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
+def test_copied_to_the_last_bit(again):
+    model = a_model()
+    optimizer = TemporalSimplex(model, lr=1e-2, seed=3)
+    update(model, optimizer)
+    with optimizer.listen():  # a pass that waits for its backward stays with the first
+        model(a_batch()[0])
+    other, copied = again((model, optimizer))
+    assert copied.model is other
+    assert all(p is q for p, q in zip(copied.param_groups[0]["params"], other.parameters(), strict=True))
+    assert copied.alignment.cosine == optimizer.alignment.cosine
+    with pytest.raises(ValueError, match="backward needs a loss"):
+        copied.backward(torch.zeros(()))
+    for seed in range(3):
+        update(model, optimizer, seed)
+        update(other, copied, seed)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
+    alone = copy.deepcopy(optimizer)
+    update(alone.model, alone)
+    assert alone.model is not model
+    assert all(p is q for p, q in zip(alone.param_groups[0]["params"], alone.model.parameters(), strict=True))
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), other.parameters(), strict=True))
 
 

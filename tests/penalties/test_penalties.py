@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from evenflow import GRU, LSTM, RNN, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel, penalties
-from evenflow.maps import Exponential, attach
+from evenflow import GRU, LSTM, RNN, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel, create, penalties
+from evenflow.maps import SVD, Exponential, attach
 from evenflow.penalties import PENALTIES, SoftOrthogonality, Sum, make
 
 # float64, the same sums in another order.
@@ -48,6 +48,12 @@ def penalty_of(model, penalty, lengths=None):
     x, y = a_batch()
     with make(penalty).watch(model) as extra:
         return extra(squared(model(x, lengths=lengths)[0], y))
+
+
+def value_of(model, penalty):
+    """A penalty of the weights alone."""
+    with make(penalty).watch(model) as extra:
+        return extra(torch.zeros(()))
 
 
 def differences(model, value):
@@ -311,10 +317,65 @@ def test_the_map_is_computed_once(monkeypatch):
 
 def test_models_without_recurrence():
     model = nn.Sequential(attach(nn.Linear(3, 3), "weight", Exponential(3)), nn.Linear(3, 2)).double()
-    W = [part.weight for part in model]
-    expected = sum(((w.mT @ w - torch.eye(3)) ** 2).sum() for w in W)
+    square, wide = (part.weight for part in model)
+    # Of the wide one only the rows can be orthonormal.
+    expected = ((square.mT @ square - torch.eye(3)) ** 2).sum() + ((wide @ wide.mT - torch.eye(2)) ** 2).sum()
     with SoftOrthogonality(1.0).watch(model) as extra:
         torch.testing.assert_close(extra(model(torch.ones(1, 3).double()).sum()), expected, **SAME)
+
+
+@pytest.mark.parametrize("name", ["soft_orthogonality", "singular_value_prior"])
+@pytest.mark.parametrize(("rows", "columns"), [(128, 2), (2, 128), (6, 6), (5, 3)], ids=str)
+def test_a_linear_layer_is_one_matrix(name, rows, columns):
+    """Its rows are no gates, although they may be a multiple of its columns."""
+    layer = nn.Linear(columns, rows, bias=False, dtype=torch.float64)
+    nn.init.orthogonal_(layer.weight)
+    assert value_of(layer, f"{name}(1)").item() == pytest.approx(0, abs=1e-20)
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    per_value = {"soft_orthogonality": 9, "singular_value_prior": 1}[name]
+    assert value_of(layer, f"{name}(1)").item() == pytest.approx(per_value * min(rows, columns))
+
+
+def hidden_weights(layer):
+    names = [name.removeprefix("parametrizations.").split(".")[0] for name, _ in layer.named_parameters()]
+    return [name for name in names if name.startswith("weight_hh")]
+
+
+@pytest.mark.parametrize(
+    ("layer", "count"),
+    [
+        (nn.LSTM(2, 8, proj_size=4), 4),
+        (nn.LSTM(2, 8, proj_size=3), 4),
+        (nn.GRU(2, 8), 3),
+        (nn.RNN(2, 8, 2, bidirectional=True), 4),
+        (nn.LSTMCell(2, 8), 4),
+        (nn.GRUCell(2, 8), 3),
+        (GRU(2, 8), 3),
+        (LSTM(2, 8, 2), 8),
+        (attach(nn.LSTM(2, 8), "weight_hh_l0", SVD(32, 8, margin=None)), 4),
+    ],
+    ids=["projected", "projected-3", "gru", "both-ways", "lstm-cell", "gru-cell", "own-gru", "own-lstm", "one-map"],
+)
+def test_gate_by_gate(layer, count):
+    layer = layer.double()
+    weights = [getattr(layer, name) for name in dict.fromkeys(hidden_weights(layer))]
+    pieces = [W for weight in weights for W in weight.detach().split(8)]
+    assert len(pieces) == count
+    expected = sum(((W.mT @ W - torch.eye(W.shape[1])) ** 2).sum() for W in pieces)
+    torch.testing.assert_close(value_of(layer, "soft_orthogonality(1)").detach(), expected, **SAME)
+    expected = sum(((torch.linalg.svdvals(W) - 1) ** 2).sum() for W in pieces)
+    torch.testing.assert_close(value_of(layer, "singular_value_prior(1)").detach(), expected, **SAME)
+
+
+def test_gated_feedback_is_cut_by_the_layer_that_feeds():
+    layer = GatedFeedbackRNN(INPUT, HIDDEN, num_layers=3, unit="gru", dtype=torch.float64)
+    own = dict(layer.named_parameters())
+    pieces = [W for j in range(3) for name in ("weight_hh", "weight_hh_own") for W in own[f"{name}_l{j}"].split(HIDDEN)]
+    assert len(pieces) == 3 * (3 + 2)
+    pieces += [own[f"weight_hh_gate_l{j}"].mT for j in range(3)]  # rows, whole
+    expected = sum(((W.mT @ W - torch.eye(W.shape[1])) ** 2).sum() for W in pieces)
+    torch.testing.assert_close(value_of(layer, "soft_orthogonality(1)"), expected, **SAME)
 
 
 @pytest.mark.parametrize("name", PENALTIES)
@@ -357,3 +418,27 @@ def test_needs_something_to_penalise():
         with make(name).watch(model) as extra, pytest.raises(ValueError) as error:
             extra(model(torch.ones(1)).sum())
         assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("name", ["soft_orthogonality", "singular_value_prior", "weight_decay"])
+def test_a_recurrence_that_is_not_trained_is_refused(name):
+    """It must not fall on the readout instead, nor on nothing."""
+    frozen = SequenceModel(RNN(INPUT, HIDDEN, map="svd"), 1)
+    for p in frozen.layer.parameters():
+        p.requires_grad_(False)
+    cell = nn.GRUCell(INPUT, HIDDEN).requires_grad_(False)
+    for model, kind in (
+        (SequenceModel(create("esn", INPUT, 16), 1), "EchoState"),
+        (frozen, "RNN"),
+        (nn.Sequential(cell, nn.Linear(HIDDEN, 1)), "GRUCell"),
+    ):
+        with make(name).watch(model) as extra, pytest.raises(ValueError) as error:
+            extra(torch.zeros(()))
+        sentence = f"{name} needs a layer whose recurrent matrices are trained, got {kind}, whose are not"
+        assert str(error.value) == sentence
+
+
+def test_a_trained_layer_over_a_reservoir_counts_alone():
+    upper = RNN(16, HIDDEN)
+    model = nn.ModuleList([create("esn", INPUT, 16), upper, nn.Linear(HIDDEN, 1)])
+    torch.testing.assert_close(value_of(model, "weight_decay(2)"), upper.weight_hh_l0.square().sum())

@@ -147,6 +147,7 @@ def test_the_schedule_reaches_every_group():
         ({"optimizer": "hessian-free", "precision": "bf16-mixed"}, "rnn", "optimizer hessian-free needs precision"),
         ({"optimizer": "hessian-free", "precision": "tf32"}, "rnn", "optimizer hessian-free needs precision"),
         ({"penalty": "norm_preserving"}, "lstm", r".*"),
+        ({"penalty": "soft_orthogonality"}, "esn", "soft_orthogonality needs a layer whose recurrent"),
         ({"bases_rate": 0.1}, "rnn", "bases_rate goes with a factorized map"),
     ],
     ids=lambda value: value.get("optimizer", value.get("penalty")) if isinstance(value, dict) else None,

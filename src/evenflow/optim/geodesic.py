@@ -57,7 +57,8 @@ class Geodesic(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
+        group = self.param_groups.pop()  # put back once it is known to be one of ours
+        for p in group["params"]:
             shape = tuple(p.shape)
             if p.dim() < 2 or shape[-2] < shape[-1]:
                 raise ValueError(
@@ -72,6 +73,7 @@ class Geodesic(torch.optim.Optimizer):
                     f"{type(self).__name__} moves matrices with orthonormal columns, got a parameter of shape {shape} "
                     f"with |MᵀM - I| up to {off:.2g}"
                 )
+        self.param_groups.append(group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -123,6 +123,11 @@ class HessianFree(torch.optim.Optimizer):
         }
         super().__init__(trained, defaults)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The model goes along with a copy, whose parameters are its own.
+        own = ("model", "loss", "answer", "padded", "_asked", "_names")
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
+
     def step(self, batch: Batch, curvature: Batch | None = None) -> Progress:  # type: ignore[override]
         """One step.
 

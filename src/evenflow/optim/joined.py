@@ -69,6 +69,9 @@ class Joined(Optimizer):
             return  # the base class's constructor, handing over what is there already
         raise ValueError("a group of parameters must be added to one of the joined optimizers, not to all of them")
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"defaults": self.defaults, "optimizers": self.optimizers}  # groups and states are the members'
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
         if closure is not None:

@@ -93,6 +93,10 @@ class TemporalSimplex(torch.optim.Optimizer):
 
     alignment: Alignment | None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The model goes along with a copy, whose parameters are its own; a pass that was heard does not.
+        return {**super().__getstate__(), "model": self.model, "alignment": self.alignment, "_heard": None}
+
     @contextmanager
     def listen(self) -> Iterator[None]:
         """Note what the model does inside the block, which must call it once."""

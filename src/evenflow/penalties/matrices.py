@@ -2,42 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from evenflow.maps import Map
+from evenflow.recurrent import Recurrent
 
 RECURRENT = "weight_hh"
+LAYERS = (Recurrent, nn.RNNBase, nn.RNNCellBase)
 
 
-def recurrent_weights(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Every module and name of a weight that begins with ``weight_hh``, with a map or without."""
+def recurrent_weights(model: nn.Module, user: str) -> list[tuple[nn.Module, str]]:
+    """Every module and name of a weight that begins with ``weight_hh``, with a map or without.
+
+    A recurrent layer without any that is trained is refused: there a penalty would do nothing.
+    """
+    found = []
     for part in model.modules():
         mapped: Any = getattr(part, "parametrizations", {}) if parametrize.is_parametrized(part) else {}
         for name in [*(name for name, _ in part.named_parameters(recurse=False)), *mapped]:
             if name.startswith(RECURRENT):
-                yield part, name
+                found.append((part, name))
+    layers = [part for part in model.modules() if isinstance(part, LAYERS)]
+    if layers and not any(_trained(part, name) for part, name in found):
+        kind = parametrize.type_before_parametrizations(layers[0]).__name__
+        raise ValueError(f"{user} needs a layer whose recurrent matrices are trained, got {kind}, whose are not")
+    return found
+
+
+def _trained(part: nn.Module, name: str) -> bool:
+    if not parametrize.is_parametrized(part, name):
+        return bool(getattr(part, name).requires_grad)
+    chain: Any = part.parametrizations[name]  # type: ignore[index]
+    return any(p.requires_grad for p in chain.parameters())
 
 
 def matrices(model: nn.Module, user: str) -> list[Tensor]:
     """The recurrent matrices of `model`; where gates are stacked, one for each gate.
 
     A matrix is the composite one, as its map makes it. Torch's own recurrent layers count as ours do; in a model
-    without recurrence it is the weights of its linear layers.
+    without recurrence it is the weights of its linear layers, each of them whole.
     """
-    weights = [getattr(part, name) for part, name in recurrent_weights(model)]
-    if not weights:
-        weights = [part.weight for part in model.modules() if isinstance(part, nn.Linear)]
-    if not weights:
-        raise ValueError(f"{user} needs a model with recurrent matrices or linear layers, got {type(model).__name__}")
     found: list[Tensor] = []
-    for weight in weights:
-        rows, columns = weight.shape[-2:]
-        found += weight.split(columns, -2) if rows % columns == 0 else [weight]
+    for part, name in recurrent_weights(model, user):
+        found += getattr(part, name).chunk(gates(part, name), -2)
+    if not found:
+        found = [part.weight for part in model.modules() if isinstance(part, nn.Linear)]
+    if not found:
+        raise ValueError(f"{user} needs a model with recurrent matrices or linear layers, got {type(model).__name__}")
     return found
+
+
+def gates(part: nn.Module, name: str) -> int:
+    """How many gates' matrices stand below each other in the recurrent weight ``part.name``."""
+    if isinstance(part, Recurrent):
+        stacked = {m.name + suffix: m.blocks for m in part.cell.matrices(part.hidden_size) for suffix in part._suffixes}
+        return stacked.get(name, 1)
+    rows, columns = getattr(part, name).shape[-2:]
+    # With a projection of the state (proj_size) torch's gates are taller than they are wide.
+    height = part.hidden_size if isinstance(part, LAYERS) else columns
+    return rows // height if rows % height == 0 else 1
 
 
 def map_of(part: nn.Module, name: str) -> tuple[Map, list[Tensor]] | None:

@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from evenflow.maps.differentiated import ieee_products
-from evenflow.penalties.matrices import map_of, matrices, recurrent_weights
+from evenflow.penalties.matrices import gates, map_of, matrices, recurrent_weights
 from evenflow.penalties.penalty import Penalty, Watched
 
 
 class SoftOrthogonality(Penalty):
     """``λ Σ_W |WᵀW - I|²``: recurrent matrices are drawn towards orthogonal ones, and may leave them.
+
+    Of a W that is wider than tall it is the rows that can be orthonormal, and ``|WWᵀ - I|²`` is taken.
 
     Args:
         strength: λ.
@@ -28,7 +30,8 @@ class SoftOrthogonality(Penalty):
         total = []
         for W in matrices(watched.model, self.name):
             with ieee_products(W):  # what is left of an orthogonal matrix is far below TF32's last bit
-                off = W.mH @ W - torch.eye(W.shape[-1], dtype=W.dtype, device=W.device)
+                gram = W.mH @ W if W.shape[-2] >= W.shape[-1] else W @ W.mH
+                off = gram - torch.eye(gram.shape[-1], dtype=W.dtype, device=W.device)
             total.append((off * off.conj()).real.sum())
         return torch.stack(total).sum()
 
@@ -55,8 +58,8 @@ class SingularValuePrior(Penalty):
         return torch.stack(total).sum()
 
     def _values(self, watched: Watched) -> list[Tensor]:
-        weights = list(recurrent_weights(watched.model))
-        made = [map_of(part, name) for part, name in weights]
+        weights = recurrent_weights(watched.model, self.name)
+        made = [map_of(part, name) if gates(part, name) == 1 else None for part, name in weights]
         if weights and all(found is not None and hasattr(found[0], "singular_values") for found in made):
             return [found[0].singular_values(*found[1]) for found in made if found is not None]  # type: ignore[operator]
         return [torch.linalg.svdvals(W) for W in matrices(watched.model, self.name)]
