@@ -72,6 +72,14 @@ def test_the_profile_is_the_jacobians(make):
     np.testing.assert_allclose(found.profile, np.sqrt((exact**2).mean(1) / size), rtol=ESTIMATED)
 
 
+def test_checkpoints_change_nothing():
+    model = SequenceModel(create("lstm", 2, 8, checkpoint_every=7), 1)
+    plain = SequenceModel(create("lstm", 2, 8), 1)
+    plain.load_state_dict(model.state_dict())
+    batch = (inputs(steps=30), torch.zeros(5, 1))
+    assert str(doctor(model, batch, nn.functional.mse_loss)) == str(doctor(plain, batch, nn.functional.mse_loss))
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_system_fits_on_one_screen(name):
     text = str(doctor(create(name, 2, 8), inputs(steps=30)))

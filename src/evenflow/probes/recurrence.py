@@ -151,7 +151,7 @@ def record(layer: Layer, x: Tensor) -> list[Recurrence]:
         raise ValueError("x must be a tensor of sequences of one length, got packed ones")
     twin = open_twin(layer)
     calls: list[tuple[Tensor, State, Mapping[str, Tensor]]] = []
-    cell, engine = twin.cell, twin.engine
+    cell, engine, every = twin.cell, twin.engine, twin.checkpoint_every
 
     def step(self: Cell, a: Tensor, state: State, weights: Mapping[str, Tensor]) -> State:
         calls.append((a, state, weights))
@@ -160,12 +160,13 @@ def record(layer: Layer, x: Tensor) -> list[Recurrence]:
     recording = copy.copy(cell)
     # A subclass, so that no fused scan takes it: the loop calls step once for each time step.
     recording.__class__ = type("Recording", (type(cell),), {"step": step})
-    twin.cell, twin.engine = recording, "reference"
+    # And in one piece: each piece between two checkpoints would have a table of weights of its own.
+    twin.cell, twin.engine, twin.checkpoint_every = recording, "reference", None
     try:
         with at_rest(twin), torch.no_grad():
             twin(x)
     finally:
-        twin.cell, twin.engine = cell, engine
+        twin.cell, twin.engine, twin.checkpoint_every = cell, engine, every
     groups: dict[int, list[tuple[Tensor, State, Mapping[str, Tensor]]]] = {}
     for call in calls:
         groups.setdefault(id(call[2]), []).append(call)  # each recurrence has a table of weights of its own
