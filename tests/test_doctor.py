@@ -292,6 +292,44 @@ def test_weights_of_torchs_modules_in_a_file(kind, tmp_path):
     np.testing.assert_allclose(found.profile, expected.profile)
 
 
+OURS = {
+    "lstm": {"forget_bias": 5.0},
+    "lstm-peephole": {"num_layers": 2},
+    "lstm-1997": {"bidirectional": True},
+    "gru": {"bias": False, "initial_state": "learned"},
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_weights_that_tell_their_layer_of_evenflow(name, tmp_path):
+    model = SequenceModel(create(name, 3, 6, **OURS[name]), 1)
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    before = torch.get_rng_state()
+    found = checkup(str(tmp_path / "weights.pt"), length=20)
+    assert torch.equal(torch.get_rng_state(), before)
+    expected = doctor(model.layer, torch.randn(20, 4, 3, generator=torch.Generator().manual_seed(1)), steps=20)
+    assert str(found) == str(expected)
+    np.testing.assert_allclose(found.profile, expected.profile)
+
+
+@pytest.mark.parametrize("name", ["rnn", "irnn", "fastrnn", "esn", "scrn", "ugru", "gated-feedback"])
+def test_weights_that_do_not_tell_their_layer_are_refused(name, tmp_path):
+    layer = create(name, 3, 6)
+    torch.save(SequenceModel(layer, 1).state_dict(), tmp_path / "weights.pt")
+    names = list(layer.state_dict())
+    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    with pytest.raises(ValueError) as refused:
+        checkup(str(tmp_path / "weights.pt"), length=20)
+    assert f"got {shown}, which do not tell what layer they are of" in str(refused.value)
+    assert str(refused.value).endswith("through its run folder, or evenflow.doctor(model, batch)")
+
+
+def test_weights_of_torch_with_more_than_torch_has_are_refused(tmp_path):
+    torch.save(nn.GRU(2, 4).state_dict() | {"gate_l0": torch.ones(1)}, tmp_path / "more.pt")
+    with pytest.raises(ValueError, match="bias_hh_l0, gate_l0, which do not tell"):
+        checkup(str(tmp_path / "more.pt"))
+
+
 def test_a_pickled_module_is_refused_unless_trusted(tmp_path, capsys):
     path = tmp_path / "module.pt"
     torch.save(nn.GRU(3, 6), path)
