@@ -18,6 +18,7 @@ from evenflow.probes.recurrence import Layer, at_rest, find_layer, outputs_of
 FRACTION = 1e-3
 SUMS = 16  # numbers in an answer up to which each is followed back; above, as many random sums of them
 
+Leaf = tuple[Tensor, PackedSequence | None]  # what entered the layer in one call, and the packing it came in
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -57,7 +58,8 @@ def memory_length(
 
     Args:
         model: a layer, or any module that holds one recurrent layer (evenflow's or torch's) and gives its outputs, or a
-            tuple that begins with them: ``(B, O)``, or with a time dimension where the layer has it.
+            tuple that begins with them: ``(B, O)``, or with a time dimension where the layer has it; ``(O)`` or
+            ``(T, O)`` for one sequence without a batch dimension.
         inputs, lengths: as the model takes them.
         fraction: a thousandth by default.
         sums: how many backward passes to make at most. An answer of more numbers is followed back as so many random
@@ -75,9 +77,9 @@ def memory_length(
     layer = find_layer(model)
     with at_rest(model), entering(layer) as leaves:
         answer = model(inputs) if lengths is None else model(inputs, lengths=lengths)
-        y = _last(outputs_of(answer), layer, lengths)
         if not leaves:
             raise ValueError(f"model must call its recurrent layer, got {type(model).__name__} that did not")
+        y = _last(outputs_of(answer), layer, lengths, leaves)
         if not torch.isfinite(y).all():
             raise ValueError("the model's answer must be finite to have a memory length, got one that is not")
         squares = [torch.zeros(leaf.shape[:-1], dtype=torch.float64, device=leaf.device) for leaf, _ in leaves]
@@ -98,9 +100,9 @@ def memory_length(
 
 
 @contextmanager
-def entering(layer: Layer) -> Iterator[list[tuple[Tensor, PackedSequence | None]]]:
+def entering(layer: Layer) -> Iterator[list[Leaf]]:
     """What enters the layer, call by call, as tensors that gradients end in."""
-    found: list[tuple[Tensor, PackedSequence | None]] = []
+    found: list[Leaf] = []
 
     def enter(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         name = "input"
@@ -117,13 +119,21 @@ def entering(layer: Layer) -> Iterator[list[tuple[Tensor, PackedSequence | None]
         handle.remove()
 
 
-def _last(answer: Any, layer: Layer, lengths: Tensor | None) -> Tensor:
-    """The answer after the last step, ``(B, ...)``."""
+def _last(answer: Any, layer: Layer, lengths: Tensor | None, leaves: list[Leaf]) -> Tensor:
+    """The answer after the last step, ``(B, ...)``; of one sequence without a batch dimension ``(1, ...)``."""
     if isinstance(answer, PackedSequence):
         padded, ends = pad_packed_sequence(answer, batch_first=True)
         return padded[torch.arange(len(padded), device=padded.device), ends.to(padded.device) - 1]
     if not isinstance(answer, Tensor) or answer.dim() not in (1, 2, 3):
         raise ValueError(f"the model must give a tensor (B, O) or with a time dimension, got {type(answer).__name__}")
+    alone = leaves[0][1] is None and leaves[0][0].dim() == 2  # one sequence without a batch dimension
+    if alone and answer.dim() == 1:
+        return answer.unsqueeze(0)
+    if alone and answer.dim() == 2:
+        steps = sum(len(leaf) for leaf, _ in leaves)
+        if len(answer) not in (1, steps):
+            raise ValueError(f"the model must give (O) or ({steps}, O) for one sequence, got {tuple(answer.shape)}")
+        return answer[-1:]
     if answer.dim() < 3:
         return answer.unsqueeze(-1) if answer.dim() == 1 else answer
     batch_last = answer if layer.batch_first else answer.transpose(0, 1)
