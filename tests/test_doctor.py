@@ -167,6 +167,13 @@ def test_a_users_own_model():
     assert all(p.grad is None for p in model.parameters())
 
 
+def test_gradients_may_be_off():
+    model, batch = SequenceModel(nn.GRU(2, 8), 1), (inputs(steps=20), torch.zeros(5, 1))
+    expected = str(doctor(model, batch, nn.functional.mse_loss))
+    with torch.no_grad():
+        assert str(doctor(model, batch, nn.functional.mse_loss)) == expected
+
+
 def test_ragged_batches_and_a_loss():
     model = SequenceModel(nn.LSTM(2, 8), 1)
     lengths = torch.tensor([40, 5, 33, 38, 35])

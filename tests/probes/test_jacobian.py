@@ -95,6 +95,17 @@ def test_large_states_are_estimated():
     np.testing.assert_allclose(found.spectral, 1, rtol=ROUNDED)
 
 
+@pytest.mark.parametrize("method", ["exact", "estimate"])
+def test_gradients_may_be_off(method):
+    layer, x = nn.LSTM(2, 6), torch.randn(STEPS, BATCH, 2)
+    expected = jacobian_norms(layer, x, of="state", method=method)
+    with torch.no_grad():
+        found = jacobian_norms(layer, x, of="state", method=method)
+        assert not torch.is_grad_enabled()
+    np.testing.assert_array_equal(found.frobenius, expected.frobenius)
+    np.testing.assert_array_equal(found.spectral, expected.spectral)
+
+
 def test_estimates_follow_their_generator():
     layer, x = RNN(2, 20), torch.randn(5, 1, 2)
     first, same, other = (

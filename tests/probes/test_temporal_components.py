@@ -156,6 +156,16 @@ def test_padded_sequences_have_the_shares_of_packed_ones(kind):
             torch.testing.assert_close(one, other, **SAME)
 
 
+def test_gradients_may_be_off():
+    model = model_of("plain")
+    batch = batch_for(model)
+    expected = temporal_components(model, *batch)
+    with torch.no_grad():
+        found = temporal_components(model, *batch)
+        torch.testing.assert_close(found.component(3), expected.component(3), **SAME)
+    torch.testing.assert_close(found.norms, expected.norms, **SAME)
+
+
 def test_many_steps_are_measured_in_pieces(monkeypatch):
     model = model_of("plain")
     batch = batch_for(model)

@@ -111,6 +111,7 @@ def jacobian_norms(
     return norms_of(path, t, k, of=of, method=method, generator=generator)
 
 
+@torch.enable_grad()
 def norms_of(
     path: Recurrence,
     t: int | None = None,
@@ -140,6 +141,7 @@ def norms_of(
     return JacobianNorms(last, np.array(ks), frobenius, spectral, exact)
 
 
+@torch.enable_grad()
 def hutchinson(
     path: Recurrence,
     t: int,

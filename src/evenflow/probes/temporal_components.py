@@ -115,7 +115,7 @@ def temporal_components(
 
     Reference: Galvan, 3.1 and figure 3.1.
     """
-    with hearing(model) as heard:
+    with torch.enable_grad(), hearing(model) as heard:
         value = loss(model(inputs, lengths=lengths)[0], targets)
     return heard.components(value)
 
