@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from evenflow.checks import one_of
+from evenflow.probes.entering import entered, joined
 from evenflow.probes.jacobian_products import largest_singular_value, part, pulled
-from evenflow.probes.recurrence import Layer, Recurrence, record
+from evenflow.probes.recurrence import Layer, Recurrence, find_layer, record
 
 METHODS = ("auto", "exact", "estimate")
 PARTS = ("output", "state")
@@ -42,7 +43,7 @@ class JacobianNorms:
 
 
 def jacobian(
-    layer: Layer,
+    layer: nn.Module,
     x: Tensor,
     t: int,
     k: int,
@@ -62,7 +63,7 @@ def jacobian(
 
 
 def jacobian_norms(
-    layer: Layer,
+    layer: nn.Module,
     x: Tensor,
     t: int | None = None,
     k: Iterable[int] | None = None,
@@ -75,10 +76,11 @@ def jacobian_norms(
     """``‖∂h_t/∂h_k‖``, Frobenius and spectral, for many k at once.
 
     Shapes:
-        x as the layer takes it, all sequences of one length T.
+        x as the layer takes it, or the module around it, all sequences of one length T.
 
     Args:
-        layer: of evenflow, or torch's RNN, GRU or LSTM.
+        layer: of evenflow, or torch's RNN, GRU or LSTM; or any module that holds one, which is run on x, and its layer
+            looked at on what enters it, from where the layer itself starts.
         t: the later step, counted from 0; the last one by default. Negative steps count from the end.
         k: the earlier steps, none after t. By default 0..t, and where norms are estimated t, t-1, t-2, t-4, t-8, ... 0.
         of: ``"output"``, h alone: an LSTM's c_k is held fixed; or ``"state"``, all that is carried on, (h, c).
@@ -99,8 +101,9 @@ def jacobian_norms(
     """
     one_of("of", of, PARTS)
     one_of("method", method, METHODS)
-    recurrences = record(layer, x)
-    top = len(recurrences) - (2 if layer.bidirectional else 1)
+    found = find_layer(layer)
+    recurrences = record(found, x if found is layer else _entering(layer, found, x))
+    top = len(recurrences) - (2 if found.bidirectional else 1)
     index = top if member is None else member
     if not -len(recurrences) <= index < len(recurrences):
         raise ValueError(f"member must be below {len(recurrences)} for this layer, got {member}")
@@ -165,6 +168,15 @@ def _exact(path: Recurrence, t: int, ks: list[int], of: str, size: int) -> tuple
     infinite = torch.full_like(largest, torch.inf)
     spectral = torch.where(finite, torch.minimum(largest, frobenius), infinite)
     return torch.where(finite, frobenius, infinite).cpu().numpy(), spectral.cpu().numpy()
+
+
+def _entering(model: nn.Module, layer: Layer, x: Any) -> Tensor:
+    """What enters a layer inside a model, in the layer's own form."""
+    leaves = entered(model, layer, x)
+    if any(packed is not None for _, packed in leaves):
+        raise ValueError("sequences of one length must reach the layer, got packed ones")
+    whole = joined(layer, leaves)
+    return whole.transpose(0, 1) if layer.batch_first else whole
 
 
 def _step(name: str, value: int, steps: int, last: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from evenflow.checks import whole_number
+from evenflow.probes.entering import Leaf, entering, need_calls
 from evenflow.probes.recurrence import Layer, at_rest, find_layer, outputs_of
 
 FRACTION = 1e-3
 SUMS = 16  # numbers in an answer up to which each is followed back; above, as many random sums of them
 
-Leaf = tuple[Tensor, PackedSequence | None]  # what entered the layer in one call, and the packing it came in
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -77,8 +75,7 @@ def memory_length(
     layer = find_layer(model)
     with at_rest(model), entering(layer) as leaves:
         answer = model(inputs) if lengths is None else model(inputs, lengths=lengths)
-        if not leaves:
-            raise ValueError(f"model must call its recurrent layer, got {type(model).__name__} that did not")
+        need_calls(model, leaves)
         y = _last(outputs_of(answer), layer, lengths, leaves)
         if not torch.isfinite(y).all():
             raise ValueError("the model's answer must be finite to have a memory length, got one that is not")
@@ -97,26 +94,6 @@ def memory_length(
         large = np.nan_to_num(sensitivity, nan=np.inf) >= fraction * np.nanmax(sensitivity)
     steps = int(np.flatnonzero(large)[-1]) if sensitivity.any() else 0
     return MemoryLength(steps, sensitivity, fraction)
-
-
-@contextmanager
-def entering(layer: Layer) -> Iterator[list[Leaf]]:
-    """What enters the layer, call by call, as tensors that gradients end in."""
-    found: list[Leaf] = []
-
-    def enter(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        name = "input"
-        given = arguments[0] if arguments else options[name]
-        leaf = (given.data if isinstance(given, PackedSequence) else given).detach().requires_grad_()
-        replaced = given._replace(data=leaf) if isinstance(given, PackedSequence) else leaf
-        found.append((leaf, given if isinstance(given, PackedSequence) else None))
-        return ((replaced, *arguments[1:]), options) if arguments else (arguments, options | {name: replaced})
-
-    handle = layer.register_forward_pre_hook(enter, with_kwargs=True)
-    try:
-        yield found
-    finally:
-        handle.remove()
 
 
 def _last(answer: Any, layer: Layer, lengths: Tensor | None, leaves: list[Leaf]) -> Tensor:

@@ -44,6 +44,9 @@ def open_twin(layer: Layer) -> Recurrent:
     """
     if isinstance(layer, Recurrent):
         return layer
+    if not isinstance(layer, KINDS):
+        kind = type(layer).__name__
+        raise ValueError(f"layer must be a recurrent one, of evenflow or torch's RNN, GRU or LSTM, got {kind}")
     if getattr(layer, "proj_size", 0):
         raise ValueError(f"an LSTM with proj_size {layer.proj_size} has no twin in evenflow; probe one without")
     make: Callable[..., Recurrent] = {nn.RNN: RNN, nn.GRU: GRU, nn.LSTM: LSTM}[_kind(layer)]
