@@ -235,8 +235,16 @@ def test_long_and_wide_layers_are_cut_to_what_seconds_allow():
             lambda: doctor(nn.GRU(2, 2), torch.full((3, 1, 2), math.nan)),
             "the layer's states must be finite to be looked at, got some that are not at the first step",
         ),
+        (
+            lambda: doctor(nn.GRU(3, 2), torch.ones(10, 0, 3)),
+            "inputs must hold at least one sequence, got (10, 0, 3)",
+        ),
+        (
+            lambda: doctor(SequenceModel(RNN(3, 2), 1), torch.ones(10, 0, 3)),
+            "inputs must hold at least one sequence, got (10, 0, 3)",
+        ),
     ],
-    ids=["model", "batch", "targets", "steps", "nan"],
+    ids=["model", "batch", "targets", "steps", "nan", "empty", "empty model"],
 )
 def test_refuses(call, message):
     with pytest.raises(ValueError) as refused:

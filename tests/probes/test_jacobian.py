@@ -176,3 +176,9 @@ def test_refuses(arguments, message):
     with pytest.raises(ValueError) as refused:
         jacobian(RNN(2, 4), torch.ones(STEPS, 1, 2), **arguments)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("make", [RNN, nn.LSTM])
+def test_refuses_a_batch_of_none(make):
+    with pytest.raises(ValueError, match=r"^x must hold at least one sequence, got \(10, 0, 3\)$"):
+        jacobian_norms(make(3, 4), torch.ones(10, 0, 3))

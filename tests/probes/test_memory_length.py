@@ -141,3 +141,11 @@ def test_refuses():
         memory_length(halved, torch.ones(STEPS, 1).double())
     with pytest.raises(ValueError, match="answer must be finite"):
         memory_length(layer, torch.ones(STEPS, 1, 1).double())
+
+
+@pytest.mark.parametrize(
+    "model", [RNN(3, 4), nn.LSTM(3, 4), SequenceModel(nn.GRU(3, 4), 1)], ids=["ours", "torch", "model"]
+)
+def test_refuses_a_batch_of_none(model):
+    with pytest.raises(ValueError, match=r"^inputs must hold at least one sequence, got \(10, 0, 3\)$"):
+        memory_length(model, torch.ones(10, 0, 3))

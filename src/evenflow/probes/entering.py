@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from evenflow.probes.recurrence import Layer, at_rest
+from evenflow.probes.recurrence import Layer, at_rest, need_sequences
 
 Leaf = tuple[Tensor, PackedSequence | None]  # what entered the layer in one call, and the packing it came in
 
@@ -36,9 +36,10 @@ def entering(layer: Layer) -> Iterator[list[Leaf]]:
 
 
 def need_calls(model: nn.Module, leaves: list[Leaf]) -> None:
-    """Refuse a model that left its recurrent layer alone."""
+    """Refuse a model that left its recurrent layer alone, or gave it no sequence."""
     if not leaves:
         raise ValueError(f"model must call its recurrent layer, got {type(model).__name__} that did not")
+    need_sequences("inputs", leaves[0][0])
 
 
 def entered(model: nn.Module, layer: Layer, inputs: Any, lengths: Tensor | None = None) -> list[Leaf]:

@@ -125,6 +125,12 @@ def outputs_of(answer: Any) -> Any:
     return answer[0] if isinstance(answer, tuple) and not isinstance(answer, PackedSequence) else answer
 
 
+def need_sequences(name: str, x: Tensor) -> None:
+    """Refuse a batch of none: there is no mean over it."""
+    if x.dim() == 3 and 0 in x.shape:
+        raise ValueError(f"{name} must hold at least one sequence, got {tuple(x.shape)}")
+
+
 @dataclass(frozen=True)
 class Recurrence:
     """One cell's way through time: ``s_t = step(a_t, s_{t-1})``, everything detached and in float64.
@@ -152,6 +158,7 @@ def record(layer: Layer, x: Tensor) -> list[Recurrence]:
     """
     if isinstance(x, PackedSequence):
         raise ValueError("x must be a tensor of sequences of one length, got packed ones")
+    need_sequences("x", x)
     twin = open_twin(layer)
     calls: list[tuple[Tensor, State, Mapping[str, Tensor]]] = []
     cell, engine, every = twin.cell, twin.engine, twin.checkpoint_every
