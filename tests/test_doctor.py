@@ -167,6 +167,38 @@ def test_a_users_own_model():
     assert all(p.grad is None for p in model.parameters())
 
 
+PLACES = {
+    "model[0]": lambda rnn: nn.Sequential(rnn),
+    "model.rnn": lambda rnn: nn.ModuleDict({"rnn": rnn}),
+    'model.get_submodule("0")': lambda rnn: nn.ModuleDict({"0": rnn}),
+    'model[1][0].get_submodule("lambda")': lambda rnn: nn.ModuleList(
+        [nn.Identity(), nn.ModuleList([nn.ModuleDict({"lambda": rnn})])]
+    ),
+}
+
+
+class Around(nn.Module):
+    """Calls the one layer of its parts."""
+
+    def __init__(self, parts):
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, x):
+        return next(part for part in self.parts.modules() if isinstance(part, nn.RNN))(x)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_advice_names_the_layer_as_python_has_it(place):
+    torch.manual_seed(0)
+    model = Around(PLACES[place](nn.RNN(2, 16)))
+    place = place.replace("model", "model.parts", 1)
+    code = next(a.code for a in doctor(model, inputs()).advice if "attach" in a.code)
+    assert code.startswith(f'evenflow.attach({place}, "weight_hh_l0"')
+    exec(code, {"evenflow": evenflow, "model": model})
+    assert doctor(model, inputs()).spectra[0].deviation < 1e-5
+
+
 def test_gradients_may_be_off():
     model, batch = SequenceModel(nn.GRU(2, 8), 1), (inputs(steps=20), torch.zeros(5, 1))
     expected = str(doctor(model, batch, nn.functional.mse_loss))

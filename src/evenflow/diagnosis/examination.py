@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from keyword import iskeyword
 from typing import Any
 
 import numpy as np
@@ -78,8 +79,20 @@ def doctor(
         spectra=tuple(spectrum(layer, eigenvalues_up_to=EIGENVALUES)),
         band=band,
         flow=None if loss is None else gradient_flow(model, inputs, targets, loss, lengths, layers="all"),  # type: ignore[arg-type]
-        advice=tuple(advise(layer, word, len(x), f"model.{place}" if place else "model")),
+        advice=tuple(advise(layer, word, len(x), _spelt(model, place))),
     )
+
+
+def _spelt(model: nn.Module, place: str) -> str:
+    """A module's place in a model as Python has it: ``model.layers[0]`` for ``layers.0``."""
+    spelt = "model"
+    for name in place.split(".") if place else ():
+        if name.isidentifier() and not iskeyword(name):
+            spelt += f".{name}"
+        else:
+            spelt += f"[{name}]" if isinstance(model, nn.ModuleList | nn.Sequential) else f'.get_submodule("{name}")'
+        model = model.get_submodule(name)
+    return spelt
 
 
 def _read(batch: Any) -> tuple[Any, Tensor | None, Tensor | None]:
