@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 from torch import nn
 
 from evenflow import GRU, LSTM, RNN, ComplexRNN, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel
+from evenflow.probes import temporal_parts
 from evenflow.probes.local_steps import listen
 from evenflow.probes.temporal_components import alignment, hearing, temporal_components
 
@@ -170,8 +169,7 @@ def test_many_steps_are_measured_in_pieces(monkeypatch):
     model = model_of("plain")
     batch = batch_for(model)
     whole = temporal_components(model, *batch).norms
-    # The function of the same name stands before its module.
-    monkeypatch.setattr(importlib.import_module("evenflow.probes.temporal_components"), "HELD", 1)
+    monkeypatch.setattr(temporal_parts, "HELD", 1)
     torch.testing.assert_close(temporal_components(model, *batch).norms, whole, **SAME)
 
 
