@@ -62,8 +62,8 @@ class TemporalComponents:
     plain layer that is ``∂L/∂a_t h_{t-1}ᵀ`` and the like. No T gradients are ever stored.
 
     Attributes:
-        norms: ``(T)``, the norm of each component over all parameters together; a recurrent matrix counts as itself,
-            whatever its map.
+        norms: ``(T)``, the norm of each component over all parameters that are trained, together; a recurrent matrix
+            counts as itself, whatever its map.
         parameters, gradient: the trained parameters, and the true gradient by each.
         loss: the loss.
     """
@@ -155,13 +155,15 @@ class Heard:
         need_plain_steps(self.runs, "temporal_components")
         inputs, outputs, lengths = self.calls[0]
         parameters = [p for p in self.model.parameters() if p.requires_grad]
+        if not parameters:
+            raise ValueError("temporal components need a model with something to train, got one without")
         taps = [cast(Tensor, run.tap) for run in self.runs]
         wanted = [outputs, *taps, *parameters]
         found = torch.autograd.grad(loss, wanted, retain_graph=True, allow_unused=True)
         d_outputs, d_states, gradient = found[0], found[1 : 1 + len(taps)], found[1 + len(taps) :]
         zero = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradient, strict=True)]
         parts: list[Part] = [Steps(run, _filled(g, run.states)) for run, g in zip(self.runs, d_states, strict=True)]
-        if self.model.embedding is not None:
+        if self.model.embedding is not None and self.model.embedding.weight.requires_grad:
             parts.append(Symbols(cast(Steps, parts[0]), inputs))
         parts.append(Readout(self.model, self.runs[-1], _filled(d_outputs, outputs), lengths))
         return TemporalComponents(parameters, zero, loss.detach(), parts)

@@ -19,7 +19,7 @@ class Part:
     """Some of the parameters, and what step t does with them."""
 
     def squares(self) -> Tensor:
-        """The squared norm ``(T)`` of each component."""
+        """The squared norm ``(T)`` of each component, over what is trained."""
         raise NotImplementedError
 
     def weighed(self, coefficients: Tensor) -> Tensor:
@@ -44,20 +44,25 @@ class Steps(Part):
 
     def squares(self) -> Tensor:
         run = self.run
-        weights = {name: w.detach() for name, w in run.weights().items()}
+        with torch.enable_grad():  # what a map makes is trained where it has a gradient
+            weights = run.weights()
+        trained = {name: w.detach() for name, w in weights.items() if w.requires_grad}
+        if not trained:
+            return torch.zeros_like(self.d_states[:, 0, 0])
+        fixed = {name: w.detach() for name, w in weights.items()}
         first = torch.zeros_like(self.d_states[:, 0, 0])
         first[:1] = 1  # and not first[0], which brings a number from the host to a GPU: no recording waits for it
 
-        def share(weights: Weights, x: Tensor, previous: Tensor, d: Tensor, first: Tensor) -> Tensor:
-            if run.starts_learned:  # the initial state is used at the first step alone
-                previous = previous + first * (weights["h0"] - weights["h0"].detach())
-            return (run.step(weights, x, previous) * d).sum()
+        def share(trained: Weights, x: Tensor, previous: Tensor, d: Tensor, first: Tensor) -> Tensor:
+            if run.starts_learned and "h0" in trained:  # the initial state is used at the first step alone
+                previous = previous + first * (trained["h0"] - trained["h0"].detach())
+            return (run.step({**fixed, **trained}, x, previous) * d).sum()
 
         gradients = torch.func.vmap(torch.func.grad(share), in_dims=(None, 0, 0, 0, 0))
-        size = max(1, HELD // sum(w.numel() for w in weights.values()))
+        size = max(1, HELD // sum(w.numel() for w in trained.values()))
         members = (run.x.detach(), self.previous, self.d_states, first)
         chunks = zip(*(member.split(size) for member in members), strict=True)
-        return torch.cat([_squares(gradients(weights, *chunk).values()) for chunk in chunks])
+        return torch.cat([_squares(gradients(trained, *chunk).values()) for chunk in chunks])
 
 
 class Symbols(Part):
@@ -104,7 +109,11 @@ class Readout(Part):
         return (coefficients.view(-1, 1, 1) * self.d_outputs * self.model.output(self.states)).sum()
 
     def squares(self) -> Tensor:
-        return _squares([self.d_outputs.mT @ self.states, self.d_outputs.sum(1)])
+        found = [
+            *([self.d_outputs.mT @ self.states] if self.model.output.weight.requires_grad else []),
+            *([self.d_outputs.sum(1)] if self.model.output.bias.requires_grad else []),
+        ]
+        return _squares(found) if found else torch.zeros_like(self.d_outputs[:, 0, 0])
 
 
 def _squares(gradients: Any) -> Tensor:
