@@ -72,6 +72,14 @@ def test_the_profile_is_the_jacobians(make):
     np.testing.assert_allclose(found.profile, np.sqrt((exact**2).mean(1) / size), rtol=ESTIMATED)
 
 
+def test_checkpoints_change_nothing():
+    model = SequenceModel(create("lstm", 2, 8, checkpoint_every=7), 1)
+    plain = SequenceModel(create("lstm", 2, 8), 1)
+    plain.load_state_dict(model.state_dict())
+    batch = (inputs(steps=30), torch.zeros(5, 1))
+    assert str(doctor(model, batch, nn.functional.mse_loss)) == str(doctor(plain, batch, nn.functional.mse_loss))
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_system_fits_on_one_screen(name):
     text = str(doctor(create(name, 2, 8), inputs(steps=30)))
@@ -159,6 +167,45 @@ def test_a_users_own_model():
     assert all(p.grad is None for p in model.parameters())
 
 
+PLACES = {
+    "model[0]": lambda rnn: nn.Sequential(rnn),
+    "model.rnn": lambda rnn: nn.ModuleDict({"rnn": rnn}),
+    'model.get_submodule("0")': lambda rnn: nn.ModuleDict({"0": rnn}),
+    'model[1][0].get_submodule("lambda")': lambda rnn: nn.ModuleList(
+        [nn.Identity(), nn.ModuleList([nn.ModuleDict({"lambda": rnn})])]
+    ),
+}
+
+
+class Around(nn.Module):
+    """Calls the one layer of its parts."""
+
+    def __init__(self, parts):
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, x):
+        return next(part for part in self.parts.modules() if isinstance(part, nn.RNN))(x)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_advice_names_the_layer_as_python_has_it(place):
+    torch.manual_seed(0)
+    model = Around(PLACES[place](nn.RNN(2, 16)))
+    place = place.replace("model", "model.parts", 1)
+    code = next(a.code for a in doctor(model, inputs()).advice if "attach" in a.code)
+    assert code.startswith(f'evenflow.attach({place}, "weight_hh_l0"')
+    exec(code, {"evenflow": evenflow, "model": model})
+    assert doctor(model, inputs()).spectra[0].deviation < 1e-5
+
+
+def test_gradients_may_be_off():
+    model, batch = SequenceModel(nn.GRU(2, 8), 1), (inputs(steps=20), torch.zeros(5, 1))
+    expected = str(doctor(model, batch, nn.functional.mse_loss))
+    with torch.no_grad():
+        assert str(doctor(model, batch, nn.functional.mse_loss)) == expected
+
+
 def test_ragged_batches_and_a_loss():
     model = SequenceModel(nn.LSTM(2, 8), 1)
     lengths = torch.tensor([40, 5, 33, 38, 35])
@@ -220,8 +267,16 @@ def test_long_and_wide_layers_are_cut_to_what_seconds_allow():
             lambda: doctor(nn.GRU(2, 2), torch.full((3, 1, 2), math.nan)),
             "the layer's states must be finite to be looked at, got some that are not at the first step",
         ),
+        (
+            lambda: doctor(nn.GRU(3, 2), torch.ones(10, 0, 3)),
+            "inputs must hold at least one sequence, got (10, 0, 3)",
+        ),
+        (
+            lambda: doctor(SequenceModel(RNN(3, 2), 1), torch.ones(10, 0, 3)),
+            "inputs must hold at least one sequence, got (10, 0, 3)",
+        ),
     ],
-    ids=["model", "batch", "targets", "steps", "nan"],
+    ids=["model", "batch", "targets", "steps", "nan", "empty", "empty model"],
 )
 def test_refuses(call, message):
     with pytest.raises(ValueError) as refused:
@@ -282,6 +337,44 @@ def test_weights_of_torchs_modules_in_a_file(kind, tmp_path):
     assert len(found.rates) == 4
     expected = doctor(model["rnn"], torch.randn(20, 4, 3, generator=torch.Generator().manual_seed(1)), steps=20)
     np.testing.assert_allclose(found.profile, expected.profile)
+
+
+OURS = {
+    "lstm": {"forget_bias": 5.0},
+    "lstm-peephole": {"num_layers": 2},
+    "lstm-1997": {"bidirectional": True},
+    "gru": {"bias": False, "initial_state": "learned"},
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_weights_that_tell_their_layer_of_evenflow(name, tmp_path):
+    model = SequenceModel(create(name, 3, 6, **OURS[name]), 1)
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    before = torch.get_rng_state()
+    found = checkup(str(tmp_path / "weights.pt"), length=20)
+    assert torch.equal(torch.get_rng_state(), before)
+    expected = doctor(model.layer, torch.randn(20, 4, 3, generator=torch.Generator().manual_seed(1)), steps=20)
+    assert str(found) == str(expected)
+    np.testing.assert_allclose(found.profile, expected.profile)
+
+
+@pytest.mark.parametrize("name", ["rnn", "irnn", "fastrnn", "esn", "scrn", "ugru", "gated-feedback"])
+def test_weights_that_do_not_tell_their_layer_are_refused(name, tmp_path):
+    layer = create(name, 3, 6)
+    torch.save(SequenceModel(layer, 1).state_dict(), tmp_path / "weights.pt")
+    names = list(layer.state_dict())
+    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    with pytest.raises(ValueError) as refused:
+        checkup(str(tmp_path / "weights.pt"), length=20)
+    assert f"got {shown}, which do not tell what layer they are of" in str(refused.value)
+    assert str(refused.value).endswith("through its run folder, or evenflow.doctor(model, batch)")
+
+
+def test_weights_of_torch_with_more_than_torch_has_are_refused(tmp_path):
+    torch.save(nn.GRU(2, 4).state_dict() | {"gate_l0": torch.ones(1)}, tmp_path / "more.pt")
+    with pytest.raises(ValueError, match="bias_hh_l0, gate_l0, which do not tell"):
+        checkup(str(tmp_path / "more.pt"))
 
 
 def test_a_pickled_module_is_refused_unless_trusted(tmp_path, capsys):

@@ -26,6 +26,15 @@ def test_the_left_side_is_the_distance_by_the_gradients_length(seed, scale, mu):
         assert found.holds == (not math.isnan(found.widest_angle) and angle <= found.widest_angle)
 
 
+def test_complex_numbers_count_as_their_two_parts():
+    d, g = (torch.randn(3, 2, dtype=torch.complex64) for _ in range(2))
+    found = direction_condition([d], [g], 0.5)
+    parts = direction_condition([torch.view_as_real(d)], [torch.view_as_real(g)], 0.5)
+    assert (found.cosine, found.ratio) == pytest.approx((parts.cosine, parts.ratio), rel=1e-12)
+    turned = direction_condition(torch.tensor([1j]), torch.tensor([1j]), 0.5)
+    assert (turned.cosine, turned.ratio) == pytest.approx((1, 1))
+
+
 def test_a_direction_of_the_gradients_length_has_to_keep_an_angle():
     found = direction_condition(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0]), mu=1)
     assert (found.cosine, found.ratio) == (0, 1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from evenflow import LSTM, RNN, SequenceModel
+from evenflow import LSTM, RNN, EchoState, SequenceModel
 from evenflow.optim import TemporalSimplex, simplex_weights
 from evenflow.optim.temporal_simplex import SHORTEST, _mixed
 from evenflow.probes.temporal_components import temporal_components
@@ -120,6 +120,21 @@ def test_short_components_are_left_as_they_are():
     torch.testing.assert_close(d, flat(components.gradient).norm() * g / g.norm(), **SAME)
 
 
+def test_frozen_weights_do_not_weigh():
+    model = a_model(map="free")
+    model.layer.weight_hh_l0.requires_grad_(False)
+    x, y = a_batch()
+    components = temporal_components(model, x, y, squared)
+    shares = [flat(components.component(t)) for t in range(STEPS)]
+    optimizer = TemporalSimplex(model)
+    with optimizer.listen():
+        loss = squared(model(x)[0], y)
+    optimizer.backward(loss, torch.full((STEPS,), 1 / STEPS, dtype=torch.float64))
+    g = sum(share / share.norm() for share in shares)
+    d = flat([p.grad for p in components.parameters])
+    torch.testing.assert_close(d, flat(components.gradient).norm() * g / g.norm(), **SAME)
+
+
 @pytest.mark.parametrize("draw", ["exponential", "uniform"])
 def test_weights_lie_in_the_simplex(draw):
     beta = simplex_weights(1000, draw, torch.Generator().manual_seed(0))
@@ -206,6 +221,10 @@ def test_ragged_batches_of_symbols_in_float32():
             "TemporalSimplex would move the bases of a factorized map off the orthogonal matrices",
         ),
         (
+            lambda: TemporalSimplex(SequenceModel(EchoState(2, 6), 1)),
+            "TemporalSimplex needs a layer or an embedding that is trained, got EchoState that is not",
+        ),
+        (
             lambda: TemporalSimplex(a_model()).backward(torch.zeros(())),
             "backward needs a loss computed inside `with optimizer.listen():`",
         ),
@@ -218,7 +237,7 @@ def test_ragged_batches_of_symbols_in_float32():
             "temporal_components needs a cell whose state is one vector, got LSTM with two",
         ),
     ],
-    ids=["model", "rate", "psi", "draw", "stiefel", "unheard", "closure", "lstm"],
+    ids=["model", "rate", "psi", "draw", "stiefel", "reservoir", "unheard", "closure", "lstm"],
 )
 def test_refused(call, sentence):
     with pytest.raises(ValueError) as error:

@@ -155,3 +155,9 @@ def test_refuses():
         gradient_flow(nn.Linear(2, 1), x, y, squared)
     with pytest.raises(ValueError, match="layers must be one of top, all, got 'first'"):
         gradient_flow(SequenceModel(RNN(2, 4), 1), x, y, squared, layers="first")
+
+
+def test_refuses_a_batch_of_none():
+    model = SequenceModel(RNN(3, 4), 1)
+    with pytest.raises(ValueError, match=r"^the states must hold at least one sequence, got \(10, 0, 4\)$"):
+        gradient_flow(model, torch.ones(10, 0, 3), torch.ones(0, 1), nn.functional.mse_loss)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from evenflow import LSTM, RNN, create
+from evenflow import LSTM, RNN, SequenceModel, create
 from evenflow.probes import jacobian, jacobian_norms
 from evenflow.probes.recurrence import record
 
@@ -95,6 +95,48 @@ def test_large_states_are_estimated():
     np.testing.assert_allclose(found.spectral, 1, rtol=ROUNDED)
 
 
+class Own(nn.Module):
+    """Symbols, batch first, and one call of the layer for each half."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.rnn = nn.Embedding(7, 2), nn.GRU(2, 6, batch_first=True)
+
+    def forward(self, symbols):
+        first, last = self.embedding(symbols).chunk(2, 1)
+        state = self.rnn(first)[1]
+        return self.rnn(last, state)[0]
+
+
+def test_the_layer_inside_a_model_is_looked_at_on_what_enters_it():
+    model, x = SequenceModel(create("lstm", 2, 6), 3), torch.randn(STEPS, BATCH, 2)
+    np.testing.assert_array_equal(jacobian_norms(model, x).spectral, jacobian_norms(model.layer, x).spectral)
+    own, symbols = Own(), torch.randint(7, (BATCH, STEPS))
+    expected = jacobian_norms(own.rnn, own.embedding(symbols))
+    found = jacobian_norms(own, symbols)
+    assert found.k.tolist() == list(range(STEPS))
+    np.testing.assert_allclose(found.spectral, expected.spectral, rtol=ROUNDED)
+    assert found.frobenius[3, 1] == jacobian(own, symbols, t=-1, k=3).frobenius[0, 1]
+
+
+def test_refuses_a_module_without_a_layer():
+    with pytest.raises(ValueError, match=r"model must hold one recurrent layer, .* got Linear with none"):
+        jacobian_norms(nn.Linear(2, 3), torch.ones(STEPS, 1, 2))
+    with pytest.raises(ValueError, match=r"layer must be a recurrent one, of evenflow or torch's .*, got Linear"):
+        record(nn.Linear(2, 3), torch.ones(STEPS, 1, 2))
+
+
+@pytest.mark.parametrize("method", ["exact", "estimate"])
+def test_gradients_may_be_off(method):
+    layer, x = nn.LSTM(2, 6), torch.randn(STEPS, BATCH, 2)
+    expected = jacobian_norms(layer, x, of="state", method=method)
+    with torch.no_grad():
+        found = jacobian_norms(layer, x, of="state", method=method)
+        assert not torch.is_grad_enabled()
+    np.testing.assert_array_equal(found.frobenius, expected.frobenius)
+    np.testing.assert_array_equal(found.spectral, expected.spectral)
+
+
 def test_estimates_follow_their_generator():
     layer, x = RNN(2, 20), torch.randn(5, 1, 2)
     first, same, other = (
@@ -134,3 +176,9 @@ def test_refuses(arguments, message):
     with pytest.raises(ValueError) as refused:
         jacobian(RNN(2, 4), torch.ones(STEPS, 1, 2), **arguments)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("make", [RNN, nn.LSTM])
+def test_refuses_a_batch_of_none(make):
+    with pytest.raises(ValueError, match=r"^x must hold at least one sequence, got \(10, 0, 3\)$"):
+        jacobian_norms(make(3, 4), torch.ones(10, 0, 3))

@@ -72,6 +72,39 @@ def test_lags_count_from_each_sequences_own_end():
     assert packed.steps == model.steps == 9
 
 
+class Stepwise(nn.Module):
+    """Calls its layer once for each step of one sequence."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        outputs, state = [], None
+        for row in x.split(1):
+            h, state = self.layer(row, state)
+            outputs.append(h)
+        return torch.cat(outputs)
+
+
+ALONE = {
+    "torch": lambda: nn.RNN(2, 20),
+    "batch first": lambda: RNN(2, 5, batch_first=True),
+    "last": lambda: SequenceModel(nn.GRU(2, 6), 3),
+    "every": lambda: SequenceModel(RNN(2, 6), 3, readout="every"),
+    "stepwise": lambda: Stepwise(RNN(2, 5)),
+}
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_one_sequence_has_the_memory_of_a_batch_of_one(kind):
+    model, x = ALONE[kind](), torch.randn(STEPS, 2)
+    found = memory_length(model, x)
+    whole = memory_length(model.layer if kind == "stepwise" else model, x.unsqueeze(0 if kind == "batch first" else 1))
+    assert found.steps == whole.steps < STEPS - 1
+    np.testing.assert_allclose(found.sensitivity, whole.sensitivity, rtol=1e-4, atol=1e-9)
+
+
 def test_symbols_are_looked_at_behind_their_embedding():
     model = SequenceModel(nn.GRU(3, 8), 5, vocabulary=7)
     found = memory_length(model, torch.randint(0, 7, (STEPS, 2)))
@@ -94,9 +127,25 @@ def test_leaves_no_trace():
     assert all(p.grad is None for p in model.parameters())
 
 
+class Halves(nn.Module):
+    def forward(self, answer):
+        return answer[0][::2]
+
+
 def test_refuses():
     with pytest.raises(ValueError, match="fraction must lie between 0 and 1, got 2"):
         memory_length(RNN(2, 4), torch.ones(3, 1, 2), fraction=2)
     layer = fading(1e200)
+    halved = nn.Sequential(fading(0.5), Halves())
+    with pytest.raises(ValueError, match=r"must give \(O\) or \(60, O\) for one sequence, got \(30, 1\)"):
+        memory_length(halved, torch.ones(STEPS, 1).double())
     with pytest.raises(ValueError, match="answer must be finite"):
         memory_length(layer, torch.ones(STEPS, 1, 1).double())
+
+
+@pytest.mark.parametrize(
+    "model", [RNN(3, 4), nn.LSTM(3, 4), SequenceModel(nn.GRU(3, 4), 1)], ids=["ours", "torch", "model"]
+)
+def test_refuses_a_batch_of_none(model):
+    with pytest.raises(ValueError, match=r"^inputs must hold at least one sequence, got \(10, 0, 3\)$"):
+        memory_length(model, torch.ones(10, 0, 3))

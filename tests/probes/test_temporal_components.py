@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
 import torch
 from torch import nn
 
-from evenflow import GRU, LSTM, RNN, ComplexRNN, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel
+from evenflow import GRU, LSTM, RNN, ComplexRNN, EchoState, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel
+from evenflow.probes import temporal_parts
 from evenflow.probes.local_steps import listen
-from evenflow.probes.temporal_components import alignment, hearing, temporal_components
+from evenflow.probes.temporal_components import alignment, hearing, norm, temporal_components
 
 # float64, the same sums in another order.
 SAME = {"atol": 1e-11, "rtol": 1e-9}
@@ -156,12 +155,71 @@ def test_padded_sequences_have_the_shares_of_packed_ones(kind):
             torch.testing.assert_close(one, other, **SAME)
 
 
+def first_state_alone(model):
+    for name, p in model.layer.named_parameters():
+        p.requires_grad_(name.startswith("h0"))
+
+
+FROZEN = {
+    "reservoir": (lambda **o: EchoState(INPUT, HIDDEN, **o), lambda model: None),
+    "leaky reservoir": (lambda **o: EchoState(INPUT, HIDDEN, leak=0.5, **o), lambda model: None),
+    "embedding": (LAYERS["stacked"], lambda model: model.embedding.requires_grad_(False)),
+    "layer": (LAYERS["gru"], lambda model: model.layer.requires_grad_(False)),
+    "inputs": (LAYERS["first-state"], lambda model: model.layer.weight_ih_l0.requires_grad_(False)),
+    "all but the first state": (LAYERS["first-state"], first_state_alone),
+    "first state": (LAYERS["first-state"], lambda model: model.layer.h0_l1.requires_grad_(False)),
+    "matrix": (LAYERS["plain"], lambda model: model.layer.weight_hh_l0.requires_grad_(False)),
+    "readout": (LAYERS["complex"], lambda model: model.output.requires_grad_(False)),
+    "bias": (LAYERS["plain"], lambda model: model.output.bias.requires_grad_(False)),
+}
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["", "no_grad"])
+@pytest.mark.parametrize("name", FROZEN)
+def test_what_is_not_trained_has_no_share(name, grad):
+    make, freeze = FROZEN[name]
+    model = SequenceModel(make(dtype=torch.float64), OUTPUT, readout="every", vocabulary=3)
+    inputs, targets, loss, _ = batch_for(model)
+    whole = temporal_components(model, inputs, targets, loss)
+    every = [whole.component(t) for t in range(STEPS)]
+    freeze(model)
+    with torch.set_grad_enabled(grad):
+        found = temporal_components(model, inputs, targets, loss)
+        assert all(p.requires_grad for p in found.parameters)
+        kept = [any(p is q for q in found.parameters) for p in whole.parameters]
+        for t in range(STEPS):
+            component = found.component(t)
+            expected = [g for g, keep in zip(every[t], kept, strict=True) if keep]
+            torch.testing.assert_close(component, expected, **SAME)
+            if name not in ("embedding", "readout"):  # those have a map, and components are measured by its matrix
+                torch.testing.assert_close(found.norms[t], norm(component), **SAME)
+    assert (found.norms <= whole.norms * (1 + 1e-12)).all()
+    assert name.endswith("reservoir") or (found.norms < whole.norms).any()
+
+
+def test_refuses_a_model_with_nothing_to_train():
+    model = model_of("plain").requires_grad_(False)
+    with pytest.raises(
+        ValueError, match=r"^temporal components need a model with something to train, got one without$"
+    ):
+        temporal_components(model, *batch_for(model))
+
+
+def test_gradients_may_be_off():
+    model = model_of("plain")
+    batch = batch_for(model)
+    expected = temporal_components(model, *batch)
+    with torch.no_grad():
+        found = temporal_components(model, *batch)
+        torch.testing.assert_close(found.component(3), expected.component(3), **SAME)
+    torch.testing.assert_close(found.norms, expected.norms, **SAME)
+
+
 def test_many_steps_are_measured_in_pieces(monkeypatch):
     model = model_of("plain")
     batch = batch_for(model)
     whole = temporal_components(model, *batch).norms
-    # The function of the same name stands before its module.
-    monkeypatch.setattr(importlib.import_module("evenflow.probes.temporal_components"), "HELD", 1)
+    monkeypatch.setattr(temporal_parts, "HELD", 1)
     torch.testing.assert_close(temporal_components(model, *batch).norms, whole, **SAME)
 
 

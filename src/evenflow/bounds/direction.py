@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from evenflow.probes.temporal_components import alignment
@@ -48,6 +49,8 @@ def direction_condition(
 ) -> DirectionCondition:
     """The condition for a direction and a gradient, each a tensor or a list of them taken as one vector.
 
+    A complex number counts as its two parts.
+
     Args:
         direction: what is stepped against, as the gradient is: ``x - γ direction``.
         mu: μ, above 0. With ``μ < c / L`` the steps γ = β/j converge on a c-strongly convex loss whose gradient is
@@ -67,7 +70,7 @@ def direction_condition(
         raise ValueError("direction must have the shapes of gradient, got others")
     if not any(bool(v.any()) for v in g):
         raise ValueError("gradient must not be zero, there is no angle to it")
-    found = alignment([v.double() for v in d], [v.double() for v in g])
+    found = alignment([_double(v) for v in d], [_double(v) for v in g])
     cosine = float(found.cosine) if float(found.ratio) else 0.0  # no step has no direction
     return DirectionCondition(max(-1.0, min(1.0, cosine)), float(found.ratio), mu)
 
@@ -94,3 +97,7 @@ def convergence_constant(strong: float, lipschitz: float, mu: float, moment: flo
 
 def _listed(vector: Sequence[Tensor] | Tensor) -> list[Tensor]:
     return [vector] if isinstance(vector, Tensor) else list(vector)
+
+
+def _double(v: Tensor) -> Tensor:
+    return v.to(torch.complex128 if v.is_complex() else torch.float64)

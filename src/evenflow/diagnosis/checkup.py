@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,25 @@ from torch import Tensor, nn
 from evenflow.checks import one_of, unknown, whole_number
 from evenflow.diagnosis.examination import doctor
 from evenflow.diagnosis.finding import Diagnosis
+from evenflow.layers import GRU, LSTM
 from evenflow.systems import SYSTEMS, create
 
 WEIGHTS = ("best", "last")
 SEQUENCES = 4
-KINDS: dict[int, Callable[..., nn.Module]] = {1: nn.RNN, 3: nn.GRU, 4: nn.LSTM}  # by rows of weight_hh for each unit
+SHOWN = 6  # names of weights in a message
+# Layers that their weights tell, with the rows of weight_hh for each unit. No two have the same names and shapes, but
+# that the form of 1997 without a bias looks like a GRU of torch. evenflow's plain and scalar-gated layers are not among
+# them: nothing in a file says what their activation is.
+KINDS: tuple[tuple[int, Callable[..., nn.Module]], ...] = (
+    (1, nn.RNN),
+    (3, nn.GRU),
+    (4, nn.LSTM),
+    (2, GRU),
+    (4, LSTM),
+    (4, partial(LSTM, form="peephole")),
+    (3, partial(LSTM, form="1997")),
+)
+ELSEWHERE = "its run folder, or evenflow.doctor(model, batch)"
 
 
 def checkup(
@@ -123,25 +138,44 @@ def _file(path: Path, trusted: bool) -> tuple[nn.Module, int]:
 
 
 def _from_weights(path: Path, table: Mapping[str, Any]) -> tuple[nn.Module, int]:
-    """torch's RNN, GRU or LSTM from the tensors of one, wherever in a model it stood; a plain one is taken as tanh."""
+    """The layer whose tensors these are, all of them, wherever in a model it stood; a plain one of torch has tanh."""
     places = [name.removesuffix("weight_hh_l0") for name in table if name.endswith("weight_hh_l0")]
     if len(places) != 1 or f"{places[0]}weight_ih_l0" not in table:
         raise ValueError(
             f"file {str(path)!r} must hold the weights of one recurrent module of torch (weight_ih_l0, weight_hh_l0); "
-            "a layer of evenflow with a map is looked at through its run folder, or evenflow.doctor(model, batch)"
+            f"a layer of evenflow with a map is looked at through {ELSEWHERE}"
         )
-    own = {name.removeprefix(places[0]): value for name, value in table.items() if name.startswith(places[0])}
-    rows, units = own["weight_hh_l0"].shape
-    kind = KINDS.get(rows // units) if rows % units == 0 else None
-    width = own["weight_ih_l0"].shape[-1]
-    module: nn.Module | None = None
-    if kind is not None:
-        layers = sum(f"weight_hh_l{index}" in own for index in range(len(own)))
-        both = "weight_hh_l0_reverse" in own
-        module = kind(width, units, layers, bias="bias_ih_l0" in own, bidirectional=both)
-    if module is None or {name: own[name].shape for name in module.state_dict() if name in own} != {
-        name: value.shape for name, value in module.state_dict().items()
-    }:
-        raise ValueError(f"file {str(path)!r} must hold a whole RNN, GRU or LSTM of torch, got other weights")
-    module.load_state_dict({name: own[name] for name in module.state_dict()})
-    return module.to(own["weight_hh_l0"].dtype), width
+    # What stands beside the layer in a model is none of its own; what a map makes a matrix from is.
+    names = {name: name.removeprefix(places[0]) for name in table if name.startswith(places[0])}
+    own = {n: table[name] for name, n in names.items() if "." not in n or n.startswith("parametrizations.")}
+    for rows, make in KINDS:
+        module = _made(rows, make, own)
+        if module is not None:
+            module.load_state_dict(own)
+            return module.to(own["weight_hh_l0"].dtype), own["weight_ih_l0"].shape[-1]
+    shown = ", ".join(list(own)[:SHOWN]) + (f" and {len(own) - SHOWN} more" if len(own) > SHOWN else "")
+    raise ValueError(
+        f"file {str(path)!r} must hold a whole RNN, GRU or LSTM of torch, or a GRU or LSTM of evenflow without a map, "
+        f"got {shown}, which do not tell what layer they are of: it is looked at through {ELSEWHERE}"
+    )
+
+
+def _made(rows: int, make: Callable[..., nn.Module], own: Mapping[str, Any]) -> nn.Module | None:
+    """A layer of this kind for these tensors; None where its own have other names or shapes."""
+    shapes = {name: tuple(getattr(value, "shape", ())) for name, value in own.items()}
+    width, units = shapes["weight_ih_l0"][-1:], shapes["weight_hh_l0"][-1:]
+    if 0 in width + units or shapes["weight_hh_l0"] != (rows * sum(units), *units):
+        return None
+    options: dict[str, Any] = {
+        "num_layers": sum(f"weight_hh_l{index}" in own for index in range(len(own))),
+        "bias": not {"bias_ih_l0", "bias_l0"}.isdisjoint(own),
+        "bidirectional": "weight_hh_l0_reverse" in own,
+    }
+    if make not in (nn.RNN, nn.GRU, nn.LSTM):
+        options["initial_state"] = "learned" if "h0_l0" in own else "zero"
+        options["generator"] = torch.Generator()  # torch's global one is left alone; every weight is written over
+    with torch.device("meta"):
+        module = make(*width, *units, **options)
+    if shapes != {name: tuple(value.shape) for name, value in module.state_dict().items()}:
+        return None
+    return module.to_empty(device="cpu")

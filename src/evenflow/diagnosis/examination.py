@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from keyword import iskeyword
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
@@ -16,9 +16,9 @@ from evenflow.checks import whole_number
 from evenflow.diagnosis.advice import advise
 from evenflow.diagnosis.finding import FRACTION, Array, Diagnosis
 from evenflow.probes import gradient_flow, memory_length, spectrum
+from evenflow.probes.entering import entered, joined
 from evenflow.probes.jacobian import hutchinson
-from evenflow.probes.memory_length import entering
-from evenflow.probes.recurrence import Layer, Recurrence, at_rest, find_layer, record
+from evenflow.probes.recurrence import Layer, Recurrence, find_layer, record
 from evenflow.recurrent import Recurrent
 
 SEQUENCES, PROBES = 4, 16
@@ -79,8 +79,20 @@ def doctor(
         spectra=tuple(spectrum(layer, eigenvalues_up_to=EIGENVALUES)),
         band=band,
         flow=None if loss is None else gradient_flow(model, inputs, targets, loss, lengths, layers="all"),  # type: ignore[arg-type]
-        advice=tuple(advise(layer, word, len(x), f"model.{place}" if place else "model")),
+        advice=tuple(advise(layer, word, len(x), _spelt(model, place))),
     )
+
+
+def _spelt(model: nn.Module, place: str) -> str:
+    """A module's place in a model as Python has it: ``model.layers[0]`` for ``layers.0``."""
+    spelt = "model"
+    for name in place.split(".") if place else ():
+        if name.isidentifier() and not iskeyword(name):
+            spelt += f".{name}"
+        else:
+            spelt += f"[{name}]" if isinstance(model, nn.ModuleList | nn.Sequential) else f'.get_submodule("{name}")'
+        model = model.get_submodule(name)
+    return spelt
 
 
 def _read(batch: Any) -> tuple[Any, Tensor | None, Tensor | None]:
@@ -96,19 +108,13 @@ def _read(batch: Any) -> tuple[Any, Tensor | None, Tensor | None]:
 
 def _entering(model: nn.Module, layer: Layer, inputs: Any, lengths: Tensor | None) -> Tensor:
     """What enters the recurrent layer, ``(T, B, I)``: the longest sequences, cut to the shortest of them."""
-    with at_rest(model), entering(layer) as calls, torch.no_grad():
-        model(inputs) if lengths is None else model(inputs, lengths=lengths)
-    if not calls:
-        raise ValueError(f"model must call its recurrent layer, got {type(model).__name__} that did not")
-    leaf, packed = calls[0]
+    calls = entered(model, layer, inputs, lengths)
+    data, packed = calls[0]
     if packed is not None:
-        padded, ends = pad_packed_sequence(packed._replace(data=leaf.detach()))
+        padded, ends = pad_packed_sequence(packed._replace(data=data))
         longest = ends.argsort(descending=True, stable=True)[:SEQUENCES]
         return padded[: int(ends[longest].min()), longest.to(padded.device)]
-    pieces = [leaf.detach().unsqueeze(1) if leaf.dim() == 2 else leaf.detach() for leaf, _ in calls]
-    unbatched = calls[0][0].dim() == 2
-    whole = torch.cat([p.transpose(0, 1) if layer.batch_first and not unbatched else p for p in pieces])
-    return whole[:, :SEQUENCES]
+    return joined(layer, calls)[:, :SEQUENCES]
 
 
 def _afford(layer: Layer, x: Tensor, steps: int) -> tuple[Tensor, int]:

@@ -45,7 +45,7 @@ class TemporalSimplex(torch.optim.Optimizer):
 
     Args:
         model: a `SequenceModel` over a layer of evenflow whose state is one vector and which runs one way; an LSTM, a
-            bidirectional layer and torch's own layers are refused.
+            bidirectional layer and torch's own layers are refused, and so is one in which nothing is trained.
         lr: μ.
         threshold: c of equation 3.6.
         psi: ψ, or None for none; the document has 0.5 for adding.
@@ -85,6 +85,10 @@ class TemporalSimplex(torch.optim.Optimizer):
                 raise ValueError(f"{name} must be a number above 0, got {value!r}")
         if any(group["stiefel"] for group in parameter_groups(model, 1.0)):
             raise ValueError("TemporalSimplex would move the bases of a factorized map off the orthogonal matrices")
+        through_time = [model.layer] if model.embedding is None else [model.embedding, model.layer]
+        if not any(p.requires_grad for part in through_time for p in part.parameters()):
+            kind = type(model.layer).__name__
+            raise ValueError(f"TemporalSimplex needs a layer or an embedding that is trained, got {kind} that is not")
         self.model, self.alignment = model, None
         self._heard: Heard | None = None
         trained = [p for p in model.parameters() if p.requires_grad]

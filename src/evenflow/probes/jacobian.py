@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.autograd import forward_ad
+from torch import Tensor, nn
 
-from evenflow.cells import State
 from evenflow.checks import one_of
-from evenflow.probes.recurrence import Layer, Recurrence, record
+from evenflow.probes.entering import entered, joined
+from evenflow.probes.jacobian_products import largest_singular_value, part, pulled
+from evenflow.probes.recurrence import Layer, Recurrence, find_layer, record
 
 METHODS = ("auto", "exact", "estimate")
 PARTS = ("output", "state")
@@ -21,8 +21,6 @@ EXACT_UP_TO = 256  # numbers in a state; above, "auto" estimates
 PROBES = (
     32  # random vectors: the estimated Frobenius norm is off by about 1 part in 8, less where many directions share it
 )
-LANCZOS = 16  # steps towards the largest singular value
-HELD = 2**24  # numbers of state held at once
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -45,7 +43,7 @@ class JacobianNorms:
 
 
 def jacobian(
-    layer: Layer,
+    layer: nn.Module,
     x: Tensor,
     t: int,
     k: int,
@@ -65,7 +63,7 @@ def jacobian(
 
 
 def jacobian_norms(
-    layer: Layer,
+    layer: nn.Module,
     x: Tensor,
     t: int | None = None,
     k: Iterable[int] | None = None,
@@ -78,10 +76,11 @@ def jacobian_norms(
     """``‖∂h_t/∂h_k‖``, Frobenius and spectral, for many k at once.
 
     Shapes:
-        x as the layer takes it, all sequences of one length T.
+        x as the layer takes it, or the module around it, all sequences of one length T.
 
     Args:
-        layer: of evenflow, or torch's RNN, GRU or LSTM.
+        layer: of evenflow, or torch's RNN, GRU or LSTM; or any module that holds one, which is run on x, and its layer
+            looked at on what enters it, from where the layer itself starts.
         t: the later step, counted from 0; the last one by default. Negative steps count from the end.
         k: the earlier steps, none after t. By default 0..t, and where norms are estimated t, t-1, t-2, t-4, t-8, ... 0.
         of: ``"output"``, h alone: an LSTM's c_k is held fixed; or ``"state"``, all that is carried on, (h, c).
@@ -102,8 +101,9 @@ def jacobian_norms(
     """
     one_of("of", of, PARTS)
     one_of("method", method, METHODS)
-    recurrences = record(layer, x)
-    top = len(recurrences) - (2 if layer.bidirectional else 1)
+    found = find_layer(layer)
+    recurrences = record(found, x if found is layer else _entering(layer, found, x))
+    top = len(recurrences) - (2 if found.bidirectional else 1)
     index = top if member is None else member
     if not -len(recurrences) <= index < len(recurrences):
         raise ValueError(f"member must be below {len(recurrences)} for this layer, got {member}")
@@ -111,6 +111,7 @@ def jacobian_norms(
     return norms_of(path, t, k, of=of, method=method, generator=generator)
 
 
+@torch.enable_grad()
 def norms_of(
     path: Recurrence,
     t: int | None = None,
@@ -123,7 +124,7 @@ def norms_of(
     """`jacobian_norms` of a recurrence that is laid open already."""
     steps = len(path.inputs)
     last = _step("t", steps - 1 if t is None else t, steps, steps - 1)
-    size = sum(s.shape[-1] for s in _part(path.states[0], of))
+    size = sum(s.shape[-1] for s in part(path.states[0], of))
     exact = method == "exact" or (method == "auto" and size <= EXACT_UP_TO)
     if k is not None:
         ks = sorted({_step("k", int(value), steps, last) for value in k})
@@ -136,10 +137,11 @@ def norms_of(
     else:
         generator = generator or torch.Generator().manual_seed(0)
         frobenius = hutchinson(path, last, ks, of, generator=generator)
-        spectral = np.stack([_largest(path, last, step, of, size, generator) for step in ks])
+        spectral = np.stack([largest_singular_value(path, last, step, of, size, generator) for step in ks])
     return JacobianNorms(last, np.array(ks), frobenius, spectral, exact)
 
 
+@torch.enable_grad()
 def hutchinson(
     path: Recurrence,
     t: int,
@@ -150,15 +152,15 @@ def hutchinson(
 ) -> Array:
     """The Frobenius norms alone, estimated for all k by one backward pass, ``(K, B)``."""
     generator = generator or torch.Generator().manual_seed(0)
-    width = sum(s.shape[-1] for s in _part(path.states[0], of))
+    width = sum(s.shape[-1] for s in part(path.states[0], of))
     # Orthonormal ones: fewer than signs would do, and as many as the state has numbers leave no error at all.
     vectors = torch.linalg.qr(torch.randn(width, min(probes, width), generator=generator, dtype=torch.float64)).Q.mT
-    squares = sum(rows.square().sum(-1).sum(1) for rows in _pulled(path, t, ks, of, vectors))
+    squares = sum(rows.square().sum(-1).sum(1) for rows in pulled(path, t, ks, of, vectors))
     return (squares * width / len(vectors)).sqrt().cpu().numpy()  # type: ignore[union-attr]
 
 
 def _exact(path: Recurrence, t: int, ks: list[int], of: str, size: int) -> tuple[Array, Array]:
-    rows = list(_pulled(path, t, ks, of, torch.eye(size, dtype=torch.float64)))
+    rows = list(pulled(path, t, ks, of, torch.eye(size, dtype=torch.float64)))
     J = torch.cat(rows, 1).movedim(2, 1)  # (K, B, rows, columns)
     finite = torch.isfinite(J).all(-1).all(-1)
     largest = torch.linalg.matrix_norm(J.nan_to_num(0, 0, 0), 2)
@@ -168,92 +170,13 @@ def _exact(path: Recurrence, t: int, ks: list[int], of: str, size: int) -> tuple
     return torch.where(finite, frobenius, infinite).cpu().numpy(), spectral.cpu().numpy()
 
 
-def _pulled(path: Recurrence, t: int, ks: list[int], of: str, vectors: Tensor) -> Iterable[Tensor]:
-    """``vᵀ ∂h_t/∂h_k`` for each row v of `vectors`, as ``(K, rows, B, columns)``, a few rows at a time."""
-    batch = len(path.inputs[0])
-    held = (t - ks[0] + 1) * batch * vectors.shape[-1]
-    few = max(1, HELD // held)
-    for some in vectors.split(few):
-        some = some.to(path.inputs[0].device)
-        states = _rerun(path, ks[0], t, len(some))
-        end = torch.cat([s.unflatten(0, (len(some), batch)) for s in _part(states[-1], of)], -1)
-        value = (end * some.unsqueeze(1)).sum()
-        wanted = [s for k in ks for s in _part(states[k - ks[0]], of)]
-        grads = torch.autograd.grad(value, wanted, allow_unused=True)
-        filled = [torch.zeros_like(s) if g is None else g for s, g in zip(wanted, grads, strict=True)]
-        parts = len(filled) // len(ks)
-        joined = [torch.cat(filled[i : i + parts], -1) for i in range(0, len(filled), parts)]
-        yield torch.stack(joined).unflatten(1, (len(some), batch))
-
-
-def _rerun(path: Recurrence, k: int, t: int, copies: int) -> list[State]:
-    """The states after steps k..t of `copies` of the batch, as a graph that begins at the one after step k."""
-    state = tuple(s.repeat(copies, 1).requires_grad_() for s in path.states[k + 1])
-    states = [state]
-    for step in range(k + 1, t + 1):
-        # Views, because h_t is made from c_t: the gradient by a view of c_t leaves that way out.
-        states.append(tuple(s.view_as(s) for s in path.step(step, states[-1], copies)))
-    return states
-
-
-def _largest(path: Recurrence, t: int, k: int, of: str, size: int, generator: torch.Generator) -> Array:
-    """The largest singular value of ∂h_t/∂h_k for each sequence, by Golub-Kahan bidiagonalisation, ``(B,)``."""
-    states = _rerun(path, k, t, 1)
-    start, end = (torch.cat(_part(s, of), -1) for s in (states[0], states[-1]))
-    wanted = _part(states[0], of)
-
-    def pull(u: Tensor) -> Tensor:
-        if not end.requires_grad:
-            return torch.zeros_like(u)
-        grads = torch.autograd.grad(end, wanted, u, retain_graph=True, allow_unused=True)
-        return torch.cat([torch.zeros_like(s) if g is None else g for s, g in zip(wanted, grads, strict=True)], -1)
-
-    def push(v: Tensor) -> Tensor:
-        given = v.split([s.shape[-1] for s in wanted], -1)
-        with torch.no_grad(), forward_ad.dual_level():
-            state: State = tuple(
-                forward_ad.make_dual(s, given[i]) if i < len(given) else s for i, s in enumerate(path.states[k + 1])
-            )
-            for step in range(k + 1, t + 1):
-                state = path.step(step, state)
-            tangents = [forward_ad.unpack_dual(s).tangent for s in _part(state, of)]
-            parts = zip(tangents, _part(state, of), strict=True)
-            return torch.cat([torch.zeros_like(s) if tangent is None else tangent for tangent, s in parts], -1)
-
-    v = _unit(torch.randn(start.shape, dtype=torch.float64, generator=generator).to(start.device))
-    left: list[Tensor] = []
-    right, above = [v], []
-    diagonal: list[Tensor] = []
-    for _ in range(min(LANCZOS, size)):
-        u = _orthogonal(push(right[-1]), left)
-        diagonal.append(u.norm(dim=-1))
-        left.append(_unit(u))
-        v = _orthogonal(pull(left[-1]), right)
-        above.append(v.norm(dim=-1))
-        right.append(_unit(v))
-    bidiagonal = torch.diag_embed(torch.stack(diagonal, -1))
-    if len(above) > 1:
-        bidiagonal = bidiagonal + torch.diag_embed(torch.stack(above[:-1], -1), offset=1)
-    infinite = ~torch.isfinite(bidiagonal).all(-1).all(-1)
-    found = torch.linalg.matrix_norm(bidiagonal.nan_to_num(0, 0, 0), 2)
-    return found.masked_fill(infinite, torch.inf).cpu().numpy()
-
-
-def _orthogonal(v: Tensor, basis: list[Tensor]) -> Tensor:
-    """v without its parts along the basis, taken off twice against rounding."""
-    for _ in range(2):
-        for b in basis:
-            v = v - (v * b).sum(-1, keepdim=True) * b
-    return v
-
-
-def _unit(v: Tensor) -> Tensor:
-    size = v.norm(dim=-1, keepdim=True)
-    return torch.where(size > 0, v / size, torch.zeros_like(v))
-
-
-def _part(state: State, of: str) -> State:
-    return state[:1] if of == "output" else state
+def _entering(model: nn.Module, layer: Layer, x: Any) -> Tensor:
+    """What enters a layer inside a model, in the layer's own form."""
+    leaves = entered(model, layer, x)
+    if any(packed is not None for _, packed in leaves):
+        raise ValueError("sequences of one length must reach the layer, got packed ones")
+    whole = joined(layer, leaves)
+    return whole.transpose(0, 1) if layer.batch_first else whole
 
 
 def _step(name: str, value: int, steps: int, last: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from evenflow.checks import whole_number
+from evenflow.probes.entering import Leaf, entering, need_calls
 from evenflow.probes.recurrence import Layer, at_rest, find_layer, outputs_of
 
 FRACTION = 1e-3
@@ -57,7 +56,8 @@ def memory_length(
 
     Args:
         model: a layer, or any module that holds one recurrent layer (evenflow's or torch's) and gives its outputs, or a
-            tuple that begins with them: ``(B, O)``, or with a time dimension where the layer has it.
+            tuple that begins with them: ``(B, O)``, or with a time dimension where the layer has it; ``(O)`` or
+            ``(T, O)`` for one sequence without a batch dimension.
         inputs, lengths: as the model takes them.
         fraction: a thousandth by default.
         sums: how many backward passes to make at most. An answer of more numbers is followed back as so many random
@@ -75,9 +75,8 @@ def memory_length(
     layer = find_layer(model)
     with at_rest(model), entering(layer) as leaves:
         answer = model(inputs) if lengths is None else model(inputs, lengths=lengths)
-        y = _last(outputs_of(answer), layer, lengths)
-        if not leaves:
-            raise ValueError(f"model must call its recurrent layer, got {type(model).__name__} that did not")
+        need_calls(model, leaves)
+        y = _last(outputs_of(answer), layer, lengths, leaves)
         if not torch.isfinite(y).all():
             raise ValueError("the model's answer must be finite to have a memory length, got one that is not")
         squares = [torch.zeros(leaf.shape[:-1], dtype=torch.float64, device=leaf.device) for leaf, _ in leaves]
@@ -97,33 +96,21 @@ def memory_length(
     return MemoryLength(steps, sensitivity, fraction)
 
 
-@contextmanager
-def entering(layer: Layer) -> Iterator[list[tuple[Tensor, PackedSequence | None]]]:
-    """What enters the layer, call by call, as tensors that gradients end in."""
-    found: list[tuple[Tensor, PackedSequence | None]] = []
-
-    def enter(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        name = "input"
-        given = arguments[0] if arguments else options[name]
-        leaf = (given.data if isinstance(given, PackedSequence) else given).detach().requires_grad_()
-        replaced = given._replace(data=leaf) if isinstance(given, PackedSequence) else leaf
-        found.append((leaf, given if isinstance(given, PackedSequence) else None))
-        return ((replaced, *arguments[1:]), options) if arguments else (arguments, options | {name: replaced})
-
-    handle = layer.register_forward_pre_hook(enter, with_kwargs=True)
-    try:
-        yield found
-    finally:
-        handle.remove()
-
-
-def _last(answer: Any, layer: Layer, lengths: Tensor | None) -> Tensor:
-    """The answer after the last step, ``(B, ...)``."""
+def _last(answer: Any, layer: Layer, lengths: Tensor | None, leaves: list[Leaf]) -> Tensor:
+    """The answer after the last step, ``(B, ...)``; of one sequence without a batch dimension ``(1, ...)``."""
     if isinstance(answer, PackedSequence):
         padded, ends = pad_packed_sequence(answer, batch_first=True)
         return padded[torch.arange(len(padded), device=padded.device), ends.to(padded.device) - 1]
     if not isinstance(answer, Tensor) or answer.dim() not in (1, 2, 3):
         raise ValueError(f"the model must give a tensor (B, O) or with a time dimension, got {type(answer).__name__}")
+    alone = leaves[0][1] is None and leaves[0][0].dim() == 2  # one sequence without a batch dimension
+    if alone and answer.dim() == 1:
+        return answer.unsqueeze(0)
+    if alone and answer.dim() == 2:
+        steps = sum(len(leaf) for leaf, _ in leaves)
+        if len(answer) not in (1, steps):
+            raise ValueError(f"the model must give (O) or ({steps}, O) for one sequence, got {tuple(answer.shape)}")
+        return answer[-1:]
     if answer.dim() < 3:
         return answer.unsqueeze(-1) if answer.dim() == 1 else answer
     batch_last = answer if layer.batch_first else answer.transpose(0, 1)

@@ -44,6 +44,9 @@ def open_twin(layer: Layer) -> Recurrent:
     """
     if isinstance(layer, Recurrent):
         return layer
+    if not isinstance(layer, KINDS):
+        kind = type(layer).__name__
+        raise ValueError(f"layer must be a recurrent one, of evenflow or torch's RNN, GRU or LSTM, got {kind}")
     if getattr(layer, "proj_size", 0):
         raise ValueError(f"an LSTM with proj_size {layer.proj_size} has no twin in evenflow; probe one without")
     make: Callable[..., Recurrent] = {nn.RNN: RNN, nn.GRU: GRU, nn.LSTM: LSTM}[_kind(layer)]
@@ -122,6 +125,12 @@ def outputs_of(answer: Any) -> Any:
     return answer[0] if isinstance(answer, tuple) and not isinstance(answer, PackedSequence) else answer
 
 
+def need_sequences(name: str, x: Tensor) -> None:
+    """Refuse a batch of none: there is no mean over it."""
+    if x.dim() == 3 and 0 in x.shape:
+        raise ValueError(f"{name} must hold at least one sequence, got {tuple(x.shape)}")
+
+
 @dataclass(frozen=True)
 class Recurrence:
     """One cell's way through time: ``s_t = step(a_t, s_{t-1})``, everything detached and in float64.
@@ -149,9 +158,10 @@ def record(layer: Layer, x: Tensor) -> list[Recurrence]:
     """
     if isinstance(x, PackedSequence):
         raise ValueError("x must be a tensor of sequences of one length, got packed ones")
+    need_sequences("x", x)
     twin = open_twin(layer)
     calls: list[tuple[Tensor, State, Mapping[str, Tensor]]] = []
-    cell, engine = twin.cell, twin.engine
+    cell, engine, every = twin.cell, twin.engine, twin.checkpoint_every
 
     def step(self: Cell, a: Tensor, state: State, weights: Mapping[str, Tensor]) -> State:
         calls.append((a, state, weights))
@@ -160,12 +170,13 @@ def record(layer: Layer, x: Tensor) -> list[Recurrence]:
     recording = copy.copy(cell)
     # A subclass, so that no fused scan takes it: the loop calls step once for each time step.
     recording.__class__ = type("Recording", (type(cell),), {"step": step})
-    twin.cell, twin.engine = recording, "reference"
+    # And in one piece: each piece between two checkpoints would have a table of weights of its own.
+    twin.cell, twin.engine, twin.checkpoint_every = recording, "reference", None
     try:
         with at_rest(twin), torch.no_grad():
             twin(x)
     finally:
-        twin.cell, twin.engine = cell, engine
+        twin.cell, twin.engine, twin.checkpoint_every = cell, engine, every
     groups: dict[int, list[tuple[Tensor, State, Mapping[str, Tensor]]]] = {}
     for call in calls:
         groups.setdefault(id(call[2]), []).append(call)  # each recurrence has a table of weights of its own
