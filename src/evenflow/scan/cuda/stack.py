@@ -88,20 +88,20 @@ class Stack:
     @functools.cached_property
     def memory(self) -> int:
         """Bytes of shared memory of a block."""
-        L, forward, warps = self.layers, self.way == "forward", self.threads // 32
+        L, forward = self.layers, self.way == "forward"
         gates, above = L * self.rows, max(1, L - 1)
         numbers = 1 + self.dropped if forward else 1 if self.shares == 1 else 4
-        parts = 0 if forward else self.cluster * warps
         width = max(self.columns * 4 * self.lanes, self.cluster * self.owned)
-        phase = _up(numbers * self.rows * width + gates * parts, 4) * 4
-        streams = self.shares if forward else L * ({1: 2, 3: 6, 4: 8}[self.shares] + L)
+        phase = _up(numbers * self.rows * width, 4) * 4
+        streams = self.shares if forward else L * {1: 2, 3: 6, 4: 8}[self.shares]
         streams += L - 1 if self.dropped else 0
         slot = _up(streams * self.rows * self.owned + gates * (1 if forward else L), 4) * 4
-        row = _up(self.hidden, 4) * 4 if forward else self.owned
+        pitch = _up(self.hidden, 4) * 4
+        row, fed = (pitch, 0) if forward else (self.owned, gates * pitch)
         biases = (above * self.shares + L) * self.owned + above * L if forward else 0
         seen = (L**3 + above * L) * row
         spilled = self.weights(IN_SHARED) * self.threads
-        return 4 * (8 + PHASES * phase + spilled + 4 * L * gates + 2 * slot + seen + biases)
+        return 4 * (8 + PHASES * phase + spilled + 4 * L * gates + 2 * slot + fed + seen + biases)
 
     @property
     def far(self) -> int:
