@@ -23,6 +23,50 @@ from evenflow.scan.cuda.stack import (
 ON_H200 = clusters(plan.H200)
 
 
+# Milliseconds of the forward pass on an H200, T=784, B=50, H=128, three layers, by shares and by cluster, lanes, units,
+# rows and places (benchmarks/results/stacks-cuda.json).
+MEASURED = {
+    1: {
+        (4, 8, 1, 2, (0, 0, 0)): 2.081,
+        (4, 16, 2, 2, (0, 0, 0)): 2.061,
+        (4, 32, 4, 2, (0, 0, 0)): 2.178,
+        (8, 16, 1, 4, (0, 0, 0)): 3.354,
+        (8, 8, 1, 4, (0, 0, 0)): 3.911,
+        (8, 32, 2, 4, (0, 0, 0)): 3.219,
+        (16, 32, 1, 8, (0, 0, 0)): 5.833,
+        (16, 16, 1, 8, (0, 0, 0)): 6.198,
+        (16, 32, 2, 8, (0, 0, 0)): 6.365,
+    },
+    3: {
+        (8, 16, 1, 4, (0, 0, 0)): 4.077,
+        (4, 8, 1, 2, (0, 1, 1)): 3.701,
+        (4, 16, 2, 2, (0, 1, 1)): 3.577,
+        (8, 32, 2, 4, (0, 0, 1)): 4.269,
+        (4, 32, 4, 2, (0, 1, 1)): 3.460,
+        (8, 8, 1, 4, (0, 1, 1)): 5.562,
+        (16, 32, 1, 8, (0, 0, 0)): 6.502,
+        (16, 16, 1, 8, (0, 0, 1)): 7.807,
+        (16, 32, 2, 8, (0, 0, 1)): 9.445,
+    },
+}
+CYCLES_OF_A_MS = 1.98e6 / 784  # of a step
+
+
+@pytest.mark.parametrize("shares", MEASURED)
+def test_the_choice_is_within_5_percent_of_the_fastest_measured(shares: int) -> None:
+    stack = choose(128, 3, shares, "forward", False, 50, ON_H200)
+    assert stack is not None
+    taken = MEASURED[shares][stack.cluster, stack.lanes, stack.units, stack.rows, stack.places]
+    assert taken <= 1.05 * min(MEASURED[shares].values())
+
+
+@pytest.mark.parametrize("shares", MEASURED)
+def test_the_cost_model_says_what_was_measured(shares: int) -> None:
+    for (cluster, lanes, units, rows, places), ms in MEASURED[shares].items():
+        stack = Stack(128, 3, shares, "forward", False, cluster, lanes, units, rows, places)
+        assert stack.cycles == pytest.approx(ms * CYCLES_OF_A_MS, rel=0.15), stack
+
+
 @pytest.mark.parametrize("way", ["forward", "backward"])
 @pytest.mark.parametrize("shares", [1, 3, 4])
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])

@@ -147,7 +147,7 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
     for (int step = 0; step < seat.steps; step++) {
         const bool live = step < seat.length && seat.exists(0);
         const size_t at = first + step * job.batch;
-        ahead.wait();
+        ahead.template wait<0>();
         ask(step + 1);
         UNROLL for (int j = 0; j < L; j++) {
             const int phase = step * L + j;

@@ -2,7 +2,7 @@
 
    With G^j = ∂L/∂h^j_t, x what comes from below and e^{ij} what the gates see:  G^j = grad + (what t + 1 sends) + W^{j+1}
    ∂x^{j+1} + w^{j+1} ∂e^{j+1},  ∂g^{ij} = ∂q^j U^{ij} h^i,  and h^i one step before gets Σ_j g^{ij} U^{ij} ∂q^j + Σ u ∂e.
-   A phase mails ∂x and ∂q of a layer, and of each ∂g what the units of each warp add to it. */
+   A phase mails ∂x and ∂q of a layer; each block then works out all ∂g by itself, a warp for each of them. */
 template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job) {
     constexpr int L = S::L, H = S::H, SHARES = S::SHARES, OWN = S::OWN, ROWS = S::ROWS, WIDE = SHARES * H + L;
     constexpr int NUMBERS = S::NUMBERS, Q = NUMBERS - 1; /* mailed: dx | r z n, dq | i f o g */
@@ -11,7 +11,8 @@ template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job)
     const Ring<S> ring(block_memory());
     const int local = seat.position - seat.rank * S::OWNED;
     float *shared = block_memory() + 8 + PHASES * S::PHASE, *opened = shared + S::SHARED_WEIGHTS;
-    float *by_gates = opened + S::OPENED, *seen = opened + 2 * S::OPENED + 2 * S::SLOT, *rise = seen + S::SEEN;
+    float *by_gates = opened + S::OPENED, *fed = opened + 2 * S::OPENED + 2 * S::SLOT, *seen = fed + S::FED;
+    float *rise = seen + S::SEEN;
     float *far = job.far + (seat.model * S::BLOCKS + seat.rank) * S::FAR_WEIGHTS;
     const Ahead<S> ahead(seat, opened + 2 * S::OPENED);
     const size_t model = seat.model, all = job.steps * job.batch, first = model * all + seat.row;
@@ -55,17 +56,15 @@ template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job)
                 const size_t before = t ? place - job.batch * L * H : (start * L + j) * H + seat.position;
                 const auto fetch = [&](int n, const float *from) { ahead.start(seat, back, j * S::EACH + n, from); };
                 if (job.grad_h) fetch(0, job.grad_h + place);
-                UNROLL for (int i = 0; i < L; i++)
-                    fetch(1 + i, job.fed + (model * (L - 1) + i) * all * L * H + place);
-                if (SHARES == 1) fetch(1 + L, job.h + place);
+                if (SHARES == 1) fetch(1, job.h + place);
                 if (SHARES > 1)
                     UNROLL for (int n = 0; n < 4; n++)
-                        fetch(1 + L + n, job.units + ((at * L + j) * 4 + n) * H + seat.position);
-                if (SHARES == 3) fetch(5 + L, (t ? (const float *)job.h : job.h0) + before);
+                        fetch(1 + n, job.units + ((at * L + j) * 4 + n) * H + seat.position);
+                if (SHARES == 3) fetch(5, (t ? (const float *)job.h : job.h0) + before);
                 if (SHARES == 4) {
-                    fetch(5 + L, (t ? (const float *)job.c : job.c0) + before);
-                    fetch(6 + L, job.c + place);
-                    if (job.grad_c) fetch(7 + L, job.grad_c + place);
+                    fetch(5, (t ? (const float *)job.c : job.c0) + before);
+                    fetch(6, job.c + place);
+                    if (job.grad_c) fetch(7, job.grad_c + place);
                 }
                 if (S::DROPPED && j + 1 < L)
                     ahead.start(seat, back, L * S::EACH + j, job.factors + (at * (L - 1) + j) * H + seat.position);
@@ -80,16 +79,38 @@ template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job)
         }
         copy_close();
     };
-    /* What the gates of layer j see, from the parts that all warps have sent; then the whole block knows. */
+    /* U^{ij} h^i of all units for the gates of this warp. A lane fetches what it will multiply by itself, and the place is
+       free as soon as it has done so: one phase is enough. */
+    auto ask_fed = [&](int back, int j) {
+        const int t = seat.steps - 1 - back;
+        UNROLL for (int round = 0; round < S::ROUNDS; round++) {
+            if (!gates.exists(round) || t < 0 || t >= gates.reach[round]) continue;
+            const int n = gates.number(round);
+            const size_t row = gates.row(t, round) + (model * (L - 1) + n / ROWS) * all;
+            const float *from = job.fed + (row * L + j) * H;
+            UNROLL for (int piece = 0; piece < up(H, 128); piece++) {
+                const int k = piece * 128 + gates.lane * 4;
+                float *to = fed + n * S::PITCH + k;
+                if (k >= S::PITCH) continue;
+                if constexpr (H % 4 == 0)
+                    copy_start<4>(to, from + k, 4);
+                else
+                    UNROLL for (int q = 0; q < 4; q++) copy_start<1>(to + q, from + (k + q < H ? k + q : 0), k + q < H);
+            }
+        }
+        copy_close();
+    };
+    /* What the gates of layer j see, from ∂q of all units; then the whole block knows. */
     auto finish = [&](int back, int j, const float *rows) {
         const int t = seat.steps - 1 - back;
+        if (j + 1 == L)
+            copy_wait<1>(); /* the next step's numbers were asked for after these rows */
+        else
+            copy_wait<0>();
         UNROLL for (int round = 0; round < S::ROUNDS; round++) {
             if (!gates.exists(round)) continue;
             const int n = gates.number(round), at = (back & 1) * S::OPENED / 2 + j * S::GATES + n;
-            const float *parts = rows + NUMBERS * ROWS * S::WIDTH + n * S::PARTS;
-            float sum = 0;
-            for (int part = gates.lane; part < S::PARTS; part += 32) sum += parts[part];
-            sum = warp_sum(sum);
+            const float sum = warp_sum(dot<S>(gates.lane, fed + n * S::PITCH, rows + (Q * ROWS + n % ROWS) * S::WIDTH));
             if (gates.first()) {
                 const bool runs = t < gates.reach[round];
                 const float g = runs ? *ahead.gate(back, j * S::GATES + n) : 0.0f;
@@ -100,6 +121,7 @@ template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job)
             }
         }
         barrier_wait<1>();
+        ask_fed(j > 0 ? back : back + 1, j > 0 ? j - 1 : L - 1);
     };
     /* What layer j sends to the states before it. */
     auto feed = [&](int back, int j, const float *rows) {
@@ -112,18 +134,19 @@ template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job)
     };
 
     ask(0);
+    ask_fed(0, L - 1);
     ring.open(seat);
     ring.meet();
     for (int back = 0; back < seat.steps; back++) {
         const int t = seat.steps - 1 - back;
         const bool live = t < seat.length && seat.exists(0);
-        ahead.wait();
+        ahead.template wait<1>();
         ask(back + 1);
         UNROLL for (int j = L - 1; j >= 0; j--) {
             const int phase = back * L + L - 1 - j;
             const float *higher = ring.at(phase + PHASES - 1);
             const auto fetched = [&](int n) { return ahead.at(back, j * S::EACH + n); };
-            float g = carried[j] + (job.grad_h ? fetched(0) : 0.0f), d[4] = {}, into[L];
+            float g = carried[j] + (job.grad_h ? fetched(0) : 0.0f), d[4] = {};
             if (j + 1 < L) {
                 ring.wait(seat, phase - 1);
                 float sum[1][S::VALUES] = {};
@@ -135,20 +158,20 @@ template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job)
                 g += S::DROPPED ? below * ahead.at(back, L * S::EACH + j) : below;
             }
             if constexpr (SHARES == 1) {
-                d[0] = (1 - fetched(1 + L) * fetched(1 + L)) * g;
+                d[0] = (1 - fetched(1) * fetched(1)) * g;
             } else if constexpr (SHARES == 3) {
-                const float r = fetched(1 + L), z = fetched(2 + L), n = fetched(3 + L), u = fetched(4 + L);
+                const float r = fetched(1), z = fetched(2), n = fetched(3), u = fetched(4);
                 d[2] = (1 - z) * (1 - n * n) * g;
                 d[3] = d[2] * r;
                 d[0] = d[3] * u * (1 - r);
-                d[1] = (fetched(5 + L) - n) * z * (1 - z) * g;
+                d[1] = (fetched(5) - n) * z * (1 - z) * g;
                 passed[j] = live ? z * g : 0.0f;
             } else {
-                const float i = fetched(1 + L), f = fetched(2 + L), candidate = fetched(3 + L), o = fetched(4 + L);
-                const float tanh_c = tanhf(fetched(6 + L));
-                const float by_c = memory[j] + (job.grad_c ? fetched(7 + L) : 0.0f) + o * (1 - tanh_c * tanh_c) * g;
+                const float i = fetched(1), f = fetched(2), candidate = fetched(3), o = fetched(4);
+                const float tanh_c = tanhf(fetched(6));
+                const float by_c = memory[j] + (job.grad_c ? fetched(7) : 0.0f) + o * (1 - tanh_c * tanh_c) * g;
                 d[0] = candidate * i * (1 - i) * by_c;
-                d[1] = fetched(5 + L) * f * (1 - f) * by_c;
+                d[1] = fetched(5) * f * (1 - f) * by_c;
                 d[2] = tanh_c * o * (1 - o) * g;
                 d[3] = i * (1 - candidate * candidate) * by_c;
                 memory[j] = live ? f * by_c : 0.0f;
@@ -156,14 +179,6 @@ template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job)
             UNROLL for (int n = 0; n < NUMBERS; n++) {
                 d[n] = live ? d[n] : 0.0f;
                 ring.publish(seat, phase, n, d[n]);
-            }
-            UNROLL for (int i = 0; i < L; i++) { /* over the units of the warp, row by row */
-                into[i] = live ? d[Q] * fetched(1 + i) : 0.0f;
-                UNROLL for (int mask = 1; mask < S::UNITS; mask *= 2) into[i] += shuffle_xor(into[i], mask * S::COPIES);
-                UNROLL for (int mask = S::LANES; mask < 32; mask *= 2) into[i] += shuffle_xor(into[i], mask);
-                const int which = gates.lane / S::LANES * (S::LANES / ROWS) + seat.lane % (S::LANES / ROWS);
-                float *parts = ring.at(phase) + NUMBERS * ROWS * S::WIDTH + (i * ROWS + seat.local_row) * S::PARTS;
-                ring.template send<32 / ROWS>(phase, parts + seat.rank * S::WARPS + gates.warp, which, into[i]);
             }
             if (live && seat.copy == 0) {
                 const size_t at = (first + t * job.batch) * L + j;

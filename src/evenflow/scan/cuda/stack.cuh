@@ -29,13 +29,13 @@ struct Stack {
     static constexpr int VALUES = ROWS * UNITS, ITEMS = 1, COPIES = LANES / VALUES; /* an item is one unit of one row */
     static constexpr int PLACES = ROWS * OWNED;                                     /* items of a block */
     static constexpr int GATES = L * ROWS, ROUNDS = up(GATES, WARPS);               /* of one layer, and those of a warp */
-    /* What a phase brings of each unit, and the parts of sums that each warp of each block has made. */
+    /* What a phase brings of each unit. */
     static constexpr int NUMBERS = FORWARD ? 1 + DROPPED : SHARES == 1 ? 1 : 4;
-    static constexpr int PARTS = FORWARD ? 0 : BLOCKS * WARPS;
-    static constexpr int LETTERS = NUMBERS * ROWS * BLOCKS * OWNED + GATES * PARTS;
-    static constexpr int PHASE = up(NUMBERS * ROWS * WIDTH + GATES * PARTS, 4) * 4;
-    /* Fetched ahead of each item and step. Backward, of each layer: grad, L fed, and h | r z n q h | i f g o c c grad. */
-    static constexpr int EACH = SHARES == 1 ? 2 + L : SHARES == 3 ? 6 + L : 8 + L;
+    static constexpr int LETTERS = NUMBERS * ROWS * BLOCKS * OWNED;
+    static constexpr int PHASE = up(NUMBERS * ROWS * WIDTH, 4) * 4;
+    /* Fetched ahead of each item and step. Backward, of each layer: grad, and h | r z n q h | i f g o c c grad; and of each
+       phase a row for every gate. */
+    static constexpr int EACH = SHARES == 1 ? 2 : SHARES == 3 ? 6 : 8, FED = FORWARD ? 0 : GATES * PITCH;
     static constexpr int STREAMS = (FORWARD ? SHARES : L * EACH) + (DROPPED ? L - 1 : 0);
     static constexpr int SLOT = up(STREAMS * PLACES + GATES * (FORWARD ? 1 : L), 4) * 4;
     static constexpr int OPENED = 2 * L * GATES;
@@ -49,7 +49,8 @@ struct Stack {
                                        ((FEEDBACK_PLACE == FAR_AWAY ? L * L : 0) +
                                         (UP_PLACE == FAR_AWAY ? (L - 1) * SHARES : 0) +
                                         (OWN_PLACE == FAR_AWAY ? L * OWN : 0));
-    static constexpr int BYTES = 4 * (8 + PHASES * PHASE + SHARED_WEIGHTS + 2 * OPENED + 2 * SLOT + SEEN + RISE + BIASES);
+    static constexpr int BYTES =
+        4 * (8 + PHASES * PHASE + SHARED_WEIGHTS + 2 * OPENED + 2 * SLOT + FED + SEEN + RISE + BIASES);
     static_assert(BLOCKS > 1 && LANES <= 32 && VALUES <= LANES && LANES % VALUES == 0, "no such stack");
     static_assert(SHARES == 1 || SHARES == 3 || SHARES == 4, "no such units");
 
@@ -173,13 +174,10 @@ template <class S> struct Ring {
     /* Number `number` of this lane's item, to all blocks: lanes with the same item share them. */
     DEVICE void publish(const Seat<S> &seat, int phase, int number, float value) const {
         float *row = at(phase) + (number * S::ROWS + seat.local_row) * S::WIDTH;
-        send<S::COPIES>(phase, row + seat.position, seat.copy, value);
-    }
-
-    template <int SHARING> DEVICE void send(int phase, float *to, int which, float value) const {
         const float one[1] = {value};
-        UNROLL for (int first = 0; first < S::BLOCKS; first += SHARING)
-            if (S::BLOCKS % SHARING == 0 || first + which < S::BLOCKS) mail_store(to, box(phase), first + which, one);
+        UNROLL for (int first = 0; first < S::BLOCKS; first += S::COPIES)
+            if (S::BLOCKS % S::COPIES == 0 || first + seat.copy < S::BLOCKS)
+                mail_store(row + seat.position, box(phase), first + seat.copy, one);
     }
 
     DEVICE void wait(const Seat<S> &seat, int phase) const {
@@ -209,8 +207,9 @@ template <class S> struct Ahead {
     /* A number of each gate, for the thread that works it out. */
     DEVICE float *gate(int step, int n) const { return slots + (step & 1) * S::SLOT + S::STREAMS * S::PLACES + n; }
 
-    DEVICE void wait() const {
-        copy_wait<0>();
+    /* PENDING: groups of other copies that may still be on their way. */
+    template <int PENDING> DEVICE void wait() const {
+        copy_wait<PENDING>();
         team_wait<32>(0);
     }
 };

@@ -19,9 +19,13 @@ REGISTERS, MOST_REGISTERS = 65536, 255  # of a multiprocessor, and of a thread
 SPARE_REGISTERS = 22  # of a thread, for addresses and the like; with fewer the compiler spills more than a few numbers
 MOST_LAYERS = 4  # whose loops are unrolled
 LANES, UNITS, ROWS = (8, 16, 32), (1, 2, 4), (1, 2, 4, 8)  # that are tried
-# Cycles of a phase besides its arithmetic (mail, a barrier of the block, curves), those that each block of the cluster
-# adds, and those of a warp for one gate: to see a state, and to add up what its lanes have seen.
-PHASE_CYCLES, MAIL_CYCLES, SEE_CYCLES, ADD_CYCLES = 600, 20, 12, 40
+# Cycles on an H200, fitted to benchmarks/results/stacks-cuda.json; docs/kernels.md says how well.
+PHASE_CYCLES, BACK_CYCLES = 230, 630  # of a phase of any size: curves, a barrier, the mail's way; more if backward
+LETTER_CYCLES = 1.05  # of each number that a block gets by mail
+ROUND_CYCLES = 134  # of a warp, to add up what its lanes know of a gate
+SEE_CYCLES = 20  # of a block, for one gate to see 128 numbers
+READ_CYCLES = 2  # of a warp's read of shared memory, if not more: 8 lanes' 16 bytes each a cycle
+BUSY = 1.25  # of each instruction that is counted in a product: others come with it
 FAR_BYTES = 22  # a cycle, for each multiprocessor, from the L2 cache
 MOST_CYCLES = 200_000  # of a step; torch operations then take no longer
 FEW_WARPS, WAITING = 8, 1.5  # fewer cannot hide what they wait for
@@ -85,23 +89,29 @@ class Stack:
         count = sum(n for n, where in zip(self.families, self.places, strict=True) if where == place)
         return count * self.columns * 4 * self.units
 
+    @property
+    def numbers(self) -> int:
+        """That a unit mails."""
+        if self.way == "forward":
+            return 1 + self.dropped
+        return 1 if self.shares == 1 else 4
+
     @functools.cached_property
     def memory(self) -> int:
         """Bytes of shared memory of a block."""
-        L, forward, warps = self.layers, self.way == "forward", self.threads // 32
+        L, forward = self.layers, self.way == "forward"
         gates, above = L * self.rows, max(1, L - 1)
-        numbers = 1 + self.dropped if forward else 1 if self.shares == 1 else 4
-        parts = 0 if forward else self.cluster * warps
         width = max(self.columns * 4 * self.lanes, self.cluster * self.owned)
-        phase = _up(numbers * self.rows * width + gates * parts, 4) * 4
-        streams = self.shares if forward else L * ({1: 2, 3: 6, 4: 8}[self.shares] + L)
+        phase = _up(self.numbers * self.rows * width, 4) * 4
+        streams = self.shares if forward else L * {1: 2, 3: 6, 4: 8}[self.shares]
         streams += L - 1 if self.dropped else 0
         slot = _up(streams * self.rows * self.owned + gates * (1 if forward else L), 4) * 4
-        row = _up(self.hidden, 4) * 4 if forward else self.owned
+        pitch = _up(self.hidden, 4) * 4
+        row, fed = (pitch, 0) if forward else (self.owned, gates * pitch)
         biases = (above * self.shares + L) * self.owned + above * L if forward else 0
         seen = (L**3 + above * L) * row
         spilled = self.weights(IN_SHARED) * self.threads
-        return 4 * (8 + PHASES * phase + spilled + 4 * L * gates + 2 * slot + seen + biases)
+        return 4 * (8 + PHASES * phase + spilled + 4 * L * gates + 2 * slot + fed + seen + biases)
 
     @property
     def far(self) -> int:
@@ -125,17 +135,20 @@ class Stack:
     @functools.cached_property
     def cycles(self) -> float:
         """What a step costs."""
-        L, warps = self.layers, self.threads // 32
+        L, warps, forward = self.layers, self.threads // 32, self.way == "forward"
         multiplied = sum(map(self.weights, range(3))) * self.rows * _up(warps, 4)
         passes = 2 * L - 1 + (L if self.shares > 1 else 0)
-        inputs = passes * self.columns * self.rows * warps * max(1, self.lanes // 8)
-        read = inputs + self.weights(IN_SHARED) * warps + self.far * 4 / self.cluster / FAR_BYTES
-        outs = sum(self.families) if self.way == "forward" else 2 * L - 1
+        inputs = passes * self.columns * self.rows * warps * max(READ_CYCLES, self.lanes // 8)
+        outs = sum(self.families) if forward else 2 * L - 1
         shuffled = outs * warps * (self.values + (self.lanes // self.values).bit_length() - 2)
-        seen = L * (L + 1) * _up(self.hidden, 128) if self.way == "forward" else L
-        gates = _up(L * self.rows, warps) * (seen * SEE_CYCLES + L * ADD_CYCLES)
-        arithmetic = (multiplied + read + shuffled) * (WAITING if warps < FEW_WARPS else 1)
-        return L * (PHASE_CYCLES + MAIL_CYCLES * self.cluster) + arithmetic + gates
+        products = multiplied + inputs + self.weights(IN_SHARED) * warps + shuffled
+        rounds = L * _up(L * self.rows, warps)
+        waited = (BUSY * products + ROUND_CYCLES * rounds) * (WAITING if warps < FEW_WARPS else 1)
+        seen = _up(self.hidden, 128) * SEE_CYCLES
+        gate = (L + 1) * seen if forward else seen + self.hidden * 4 / FAR_BYTES  # backward, a row that was fetched
+        mailed = self.numbers * self.rows * self.cluster * self.owned * LETTER_CYCLES
+        phase = PHASE_CYCLES + (0 if forward else BACK_CYCLES) + mailed + L * self.rows * gate
+        return L * phase + waited + self.far * 4 / self.cluster / FAR_BYTES
 
     def blocks(self, batch: int) -> int:
         """Of its grid, for each model."""
