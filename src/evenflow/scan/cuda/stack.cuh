@@ -53,6 +53,7 @@ struct Stack {
         4 * (8 + PHASES * PHASE + SHARED_WEIGHTS + 2 * OPENED + 2 * SLOT + FED + SEEN + RISE + BIASES);
     static_assert(BLOCKS > 1 && LANES <= 32 && VALUES <= LANES && LANES % VALUES == 0, "no such stack");
     static_assert(SHARES == 1 || SHARES == 3 || SHARES == 4, "no such units");
+    static_assert(WIDTH % 4 == 0, "vectors would not be aligned");
 
     static DEVICE int unit(int position) { return position; }
 };
