@@ -169,6 +169,23 @@ def test_autocast_compile_and_an_empty_batch(name):
     assert all(state.shape == (layer.num_layers, 0, 8) for state in states)
 
 
+# Of the others some products run by torch's own rules: what comes in between two scans, what two bases make.
+@pytest.mark.parametrize("name", [name for name in systems() if name not in ("esn", "scrn", "factorized")])
+def test_a_way_back_under_autocast_is_that_outside_of_it(name):
+    layer, x, gradients = create(name, 3, 8), torch.randn(5, 4, 3), []
+    for inside in (False, True):
+        layer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(x)[0].float().sum()
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        gradients.append([p.grad.clone() for p in layer.parameters()])
+    for one, other in zip(*gradients, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("name", systems())
 def test_one_unit(name):
     if name in NOT_ONE_UNIT:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -36,6 +38,7 @@ GRU = ["d_a", "d_weight", "d_bias", "d_h0", "d_states"]
 LSTM = ["d_a", "d_weight", "d_h0", "d_c0", "d_peephole", "d_h"]
 STACK = ["d_a", "d_feedback", "d_gate", "d_own", "d_up", "d_bias", "d_shift", "d_h0", "d_c0", "d_states"]
 SHARES = {"tanh": 1, "gru": 3, "lstm": 4}  # numbers of a unit that come from below
+STACK_SIZES, STACK_LAYERS, STACK_BATCHES = (8, 37, 128, 256), (1, 3), (1, 256)
 
 
 # By H.
@@ -235,20 +238,38 @@ def check_lstm(
     same(LSTM, lstm.backward(*given, tile=back), lstm_torch.backward(*double(given)))
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize("size", [8, 37, 64, 128, 256])
+@pytest.fixture(scope="module")
+def stacks() -> None:
+    """Compiles the kernels of gated feedback in one go: each of them takes seconds of a core."""
+    device, sizes = torch.device("cuda", 0), itertools.product(STACK_SIZES, STACK_LAYERS, (False, True), (50,))
+    others = [(100, 2, False, 3 * batch) for batch in STACK_BATCHES]
+    wanted = {
+        gated_feedback.chosen(way, size, layers, shares, dropped and layers > 1, rows, device)
+        for size, layers, dropped, rows in [*sizes, *others]
+        for shares in SHARES.values()
+        for way in ("forward", "backward")
+    }
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda kernel: build.code(kernel, 0), wanted))
+
+
+@pytest.mark.usefixtures("stacks")
+@pytest.mark.parametrize("layers", STACK_LAYERS)
+@pytest.mark.parametrize("size", STACK_SIZES)
 @pytest.mark.parametrize("unit", SHARES)
 def test_gated_feedback(unit: str, size: int, layers: int) -> None:
     check_gated_feedback(unit, size, layers, 50, [50] * 10 + [33] * 5 + [2, 1, 1, 1, 1], dropped=True)
     check_gated_feedback(unit, size, layers, 50, None, dropped=False, steps=5)
 
 
+@pytest.mark.usefixtures("stacks")
 @pytest.mark.parametrize("unit", SHARES)
 def test_gated_feedback_long(unit: str) -> None:
     check_gated_feedback(unit, 128, 3, 50, None, dropped=False, steps=784)
 
 
-@pytest.mark.parametrize("batch", [1, 256])
+@pytest.mark.usefixtures("stacks")
+@pytest.mark.parametrize("batch", STACK_BATCHES)
 @pytest.mark.parametrize("unit", SHARES)
 def test_gated_feedback_with_other_batches_and_several_models(unit: str, batch: int) -> None:
     check_gated_feedback(unit, 100, 2, batch, None, dropped=False, steps=5, models=3)

@@ -39,7 +39,7 @@ def operator(
     torch.library.define(full, schema, tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.impl(full, "CompositeExplicitAutograd", run)
     torch.library.register_fake(full, fake)
-    torch.library.register_autograd(full, backward or _refuse, setup_context=setup)
+    torch.library.register_autograd(full, _in_its_dtype(backward or _refuse), setup_context=setup)
     found = getattr(torch.ops.evenflow, name).default
     torch.library.register_vmap(full, vmap or _over_models(found))
     return found
@@ -63,6 +63,8 @@ def eager(
     if backward is None:
         return lambda *given: run(*given) if not torch.is_grad_enabled() and plain_tensors(given) else op(*given)
 
+    pulled = _in_its_dtype(backward)
+
     class Direct(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *given: Any) -> Any:
@@ -73,8 +75,7 @@ def eager(
 
         @staticmethod
         def backward(ctx: Any, *grads: Tensor | None) -> Any:
-            assert backward is not None
-            return backward(ctx, *grads)
+            return pulled(ctx, *grads)
 
     return lambda *given: Direct.apply(*given) if plain_tensors(given) else op(*given)
 
@@ -86,6 +87,19 @@ def plain_tensors(given: Sequence[Any]) -> bool:
     tensors = [v for v in given if isinstance(v, Tensor)]
     # The last kind are those of `torch.autograd.grad` with `is_grads_batched`.
     return all(type(v) in (Tensor, Parameter) and not torch._C._functorch.is_legacy_batchedtensor(v) for v in tensors)
+
+
+def _in_its_dtype(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """`backward` without autocast, which may be on where `.backward()` is called and would halve its products."""
+
+    def run(ctx: Any, *grads: Tensor | None) -> Any:
+        device = next((g.device.type for g in grads if g is not None), "cpu")
+        if not torch.is_autocast_enabled(device):
+            return backward(ctx, *grads)
+        with torch.autocast(device, enabled=False):
+            return backward(ctx, *grads)
+
+    return run
 
 
 def _refuse(ctx: Any, *grads: Tensor | None) -> Any:
