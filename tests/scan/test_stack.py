@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,48 +26,32 @@ from evenflow.scan.cuda.stack import (
 ON_H200 = clusters(plan.H200)
 
 
-# Milliseconds of the forward pass on an H200, T=784, B=50, H=128, three layers, by shares and by cluster, lanes, units,
-# rows and places (benchmarks/results/stacks-cuda.json).
-MEASURED = {
-    1: {
-        (4, 8, 1, 2, (0, 0, 0)): 2.081,
-        (4, 16, 2, 2, (0, 0, 0)): 2.061,
-        (4, 32, 4, 2, (0, 0, 0)): 2.178,
-        (8, 16, 1, 4, (0, 0, 0)): 3.354,
-        (8, 8, 1, 4, (0, 0, 0)): 3.911,
-        (8, 32, 2, 4, (0, 0, 0)): 3.219,
-        (16, 32, 1, 8, (0, 0, 0)): 5.833,
-        (16, 16, 1, 8, (0, 0, 0)): 6.198,
-        (16, 32, 2, 8, (0, 0, 0)): 6.365,
-    },
-    3: {
-        (8, 16, 1, 4, (0, 0, 0)): 4.077,
-        (4, 8, 1, 2, (0, 1, 1)): 3.701,
-        (4, 16, 2, 2, (0, 1, 1)): 3.577,
-        (8, 32, 2, 4, (0, 0, 1)): 4.269,
-        (4, 32, 4, 2, (0, 1, 1)): 3.460,
-        (8, 8, 1, 4, (0, 1, 1)): 5.562,
-        (16, 32, 1, 8, (0, 0, 0)): 6.502,
-        (16, 16, 1, 8, (0, 0, 1)): 7.807,
-        (16, 32, 2, 8, (0, 0, 1)): 9.445,
-    },
-}
+SHARES = {"tanh": 1, "gru": 3, "lstm": 4}
 CYCLES_OF_A_MS = 1.98e6 / 784  # of a step
 
 
-@pytest.mark.parametrize("shares", MEASURED)
-def test_the_choice_is_within_5_percent_of_the_fastest_measured(shares: int) -> None:
-    stack = choose(128, 3, shares, "forward", False, 50, ON_H200)
-    assert stack is not None
-    taken = MEASURED[shares][stack.cluster, stack.lanes, stack.units, stack.rows, stack.places]
-    assert taken <= 1.05 * min(MEASURED[shares].values())
+def measured() -> dict[tuple[int, str, str], dict[Stack, float]]:
+    """Milliseconds on an H200, B=50, three layers, by hidden units, unit, way and stack."""
+    text = (Path(__file__).parents[2] / "benchmarks" / "results" / "stacks-cuda.json").read_text(encoding="utf-8")
+    found: dict[tuple[int, str, str], dict[Stack, float]] = {}
+    for line in json.loads(text)["results"]:
+        shape = (line["cluster"], line["lanes"], line["units"], line["rows"], tuple(line["places"]))
+        stack = Stack(line["hidden"], 3, SHARES[line["unit"]], line["way"], False, *shape)
+        found.setdefault((line["hidden"], line["unit"], line["way"]), {})[stack] = line["ms"]
+    return found
 
 
-@pytest.mark.parametrize("shares", MEASURED)
-def test_the_cost_model_says_what_was_measured(shares: int) -> None:
-    for (cluster, lanes, units, rows, places), ms in MEASURED[shares].items():
-        stack = Stack(128, 3, shares, "forward", False, cluster, lanes, units, rows, places)
-        assert stack.cycles == pytest.approx(ms * CYCLES_OF_A_MS, rel=0.15), stack
+MEASURED = measured()
+
+
+@pytest.mark.parametrize(("hidden", "unit", "way"), MEASURED)
+def test_of_what_was_measured_the_cheapest_is_the_fastest(hidden: int, unit: str, way: str) -> None:
+    times = MEASURED[hidden, unit, way]
+    turns = {stack: math.ceil(math.ceil(50 / stack.rows) / plan.H200.clusters[stack.cluster]) for stack in times}
+    cheapest = min(times, key=lambda stack: stack.cycles * turns[stack])
+    assert times[cheapest] <= 1.05 * min(times.values())
+    for stack, ms in times.items():
+        assert stack.cycles * turns[stack] == pytest.approx(ms * CYCLES_OF_A_MS, rel=0.3), stack
 
 
 @pytest.mark.parametrize("way", ["forward", "backward"])
@@ -83,7 +70,7 @@ def test_every_choice_can_be_launched(hidden: int, layers: int, shares: int, way
         assert stack.weights(IN_REGISTERS) < min(MOST_REGISTERS, REGISTERS // stack.threads)
 
 
-@pytest.mark.parametrize(("hidden", "shares"), [(64, 1), (64, 4), (128, 1), (128, 3), (128, 4), (256, 1)])
+@pytest.mark.parametrize(("hidden", "shares"), [(64, 1), (64, 3), (64, 4), (128, 1), (128, 3)])
 def test_a_batch_of_50_runs_at_once_with_all_weights_near(hidden: int, shares: int) -> None:
     for way in ("forward", "backward"):
         stack = choose(hidden, 3, shares, way, False, 50, ON_H200)

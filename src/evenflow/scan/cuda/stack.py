@@ -20,13 +20,12 @@ SPARE_REGISTERS = 22  # of a thread, for addresses and the like; with fewer the 
 MOST_LAYERS = 4  # whose loops are unrolled
 LANES, UNITS, ROWS = (8, 16, 32), (1, 2, 4), (1, 2, 4, 8)  # that are tried
 # Cycles on an H200, fitted to benchmarks/results/stacks-cuda.json; docs/kernels.md says how well.
-PHASE_CYCLES, BACK_CYCLES = 230, 630  # of a phase of any size: curves, a barrier, the mail's way; more if backward
-LETTER_CYCLES = 1.05  # of each number that a block gets by mail
-ROUND_CYCLES = 134  # of a warp, to add up what its lanes know of a gate
-SEE_CYCLES = 20  # of a block, for one gate to see 128 numbers
-READ_CYCLES = 2  # of a warp's read of shared memory, if not more: 8 lanes' 16 bytes each a cycle
-BUSY = 1.25  # of each instruction that is counted in a product: others come with it
-FAR_BYTES = 22  # a cycle, for each multiprocessor, from the L2 cache
+PHASE_CYCLES, BACK_CYCLES = 300, 400  # of a phase of any size: curves, a barrier, the mail's way; more if backward
+LETTER_CYCLES = 1.0  # of each number that a block gets by mail
+ROUND_CYCLES = 275  # of a warp, for one gate: to see what it sees and to add up what its lanes know
+MULTIPLY_CYCLES, READ_CYCLES, SHUFFLE_CYCLES = 0.4, 6.5, 3.2  # of a warp's instructions
+SPILLED_CYCLES = 0.9  # of a warp, for each weight of a thread in shared memory
+FAR_BYTES = 60  # a cycle, for each multiprocessor, from the L2 cache
 MOST_CYCLES = 200_000  # of a step; torch operations then take no longer
 FEW_WARPS, WAITING = 8, 1.5  # fewer cannot hide what they wait for
 
@@ -137,18 +136,18 @@ class Stack:
         """What a step costs."""
         L, warps, forward = self.layers, self.threads // 32, self.way == "forward"
         multiplied = sum(map(self.weights, range(3))) * self.rows * _up(warps, 4)
-        passes = 2 * L - 1 + (L if self.shares > 1 else 0)
-        inputs = passes * self.columns * self.rows * warps * max(READ_CYCLES, self.lanes // 8)
+        # Forward a state is read once for all that it goes to, backward each number that is sent by itself.
+        passes = 2 * L - 1 + (L if self.shares > 1 else 0) if forward else L + sum(self.families[1:])
+        inputs = passes * self.columns * self.rows * warps
         outs = sum(self.families) if forward else 2 * L - 1
         shuffled = outs * warps * (self.values + (self.lanes // self.values).bit_length() - 2)
-        products = multiplied + inputs + self.weights(IN_SHARED) * warps + shuffled
-        rounds = L * _up(L * self.rows, warps)
-        waited = (BUSY * products + ROUND_CYCLES * rounds) * (WAITING if warps < FEW_WARPS else 1)
-        seen = _up(self.hidden, 128) * SEE_CYCLES
-        gate = (L + 1) * seen if forward else seen + self.hidden * 4 / FAR_BYTES  # backward, a row that was fetched
+        products = MULTIPLY_CYCLES * multiplied + READ_CYCLES * inputs + SHUFFLE_CYCLES * shuffled
+        products += SPILLED_CYCLES * self.weights(IN_SHARED) * warps
+        rounds = L * _up(L * self.rows, warps) * ROUND_CYCLES
         mailed = self.numbers * self.rows * self.cluster * self.owned * LETTER_CYCLES
-        phase = PHASE_CYCLES + (0 if forward else BACK_CYCLES) + mailed + L * self.rows * gate
-        return L * phase + waited + self.far * 4 / self.cluster / FAR_BYTES
+        phases = L * (PHASE_CYCLES + (0 if forward else BACK_CYCLES) + mailed)
+        waited = (products + rounds) * (WAITING if warps < FEW_WARPS else 1)
+        return phases + waited + self.far * 4 / self.cluster / FAR_BYTES
 
     def blocks(self, batch: int) -> int:
         """Of its grid, for each model."""
