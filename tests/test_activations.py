@@ -43,6 +43,18 @@ def test_slopes_keep_their_bounds(name: str, a: Tensor) -> None:
     assert values.max() <= high + ROUNDING
 
 
+@settings(max_examples=40, deadline=None)
+@given(a=numbers, b=st.floats(-1, 1))
+def test_slopes_of_complex_modrelu(a: Tensor, b: float) -> None:
+    """Along a pair 0 or 1, across it 0 or 1 + b / |a|: at most 1 unless b is above 0."""
+    a = torch.where(a.abs() < 1e-3, 1.0, a)
+    sizes = a.view(2, 4).norm(dim=0)
+    on = (sizes + b > 0).double()
+    expected = torch.cat([on, on * (1 + b / sizes)])
+    values = torch.linalg.svdvals(jacobian(make("complex_modrelu"), a, torch.full((4,), b, dtype=torch.float64)))
+    torch.testing.assert_close(values, expected.sort(descending=True).values, atol=1e-9, rtol=1e-9)
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @settings(max_examples=40, deadline=None)
 @given(a=numbers)

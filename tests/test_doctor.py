@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -171,6 +172,7 @@ PLACES = {
     "model[0]": lambda rnn: nn.Sequential(rnn),
     "model.rnn": lambda rnn: nn.ModuleDict({"rnn": rnn}),
     'model.get_submodule("0")': lambda rnn: nn.ModuleDict({"0": rnn}),
+    'model.get_submodule("my-rnn")': lambda rnn: nn.Sequential(OrderedDict([("my-rnn", rnn)])),
     'model[1][0].get_submodule("lambda")': lambda rnn: nn.ModuleList(
         [nn.Identity(), nn.ModuleList([nn.ModuleDict({"lambda": rnn})])]
     ),
@@ -269,11 +271,11 @@ def test_long_and_wide_layers_are_cut_to_what_seconds_allow():
         ),
         (
             lambda: doctor(nn.GRU(3, 2), torch.ones(10, 0, 3)),
-            "inputs must hold at least one sequence, got (10, 0, 3)",
+            "inputs must hold at least one sequence of at least one time step, got shape (10, 0, 3)",
         ),
         (
             lambda: doctor(SequenceModel(RNN(3, 2), 1), torch.ones(10, 0, 3)),
-            "inputs must hold at least one sequence, got (10, 0, 3)",
+            "inputs must hold at least one sequence of at least one time step, got shape (10, 0, 3)",
         ),
     ],
     ids=["model", "batch", "targets", "steps", "nan", "empty", "empty model"],

@@ -500,3 +500,11 @@ def test_bad_input(call, words):
     with pytest.raises(ValueError) as error:
         call()
     assert str(error.value) == words
+
+
+def test_a_layer_is_called_with_where_a_series_stands():
+    esn = small()
+    x, y = noise(20, 2, INPUT), noise(20, 2, 1)
+    reached = esn.partial_fit(x, y)
+    for one, other in zip(esn(x, reached), esn(x, reached.state), strict=True):
+        assert torch.equal(one, other)

@@ -58,3 +58,25 @@ def test_a_unitary_matrix_can_be_assigned():
     unitary = torch.linalg.qr(torch.randn(4, 4, dtype=torch.complex128)).Q
     layer.weight_hh_l0 = unitary
     torch.testing.assert_close(layer.weight_hh_l0, unitary, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("half", [{"storage": "bfloat16"}, {"storage": "float16"}, {"dtype": torch.bfloat16}], ids=str)
+def test_half_precision_keeps_the_slopes(half):
+    """|a| is |h| - b, of which a stored h in half precision would leave nothing where b is the larger part."""
+    torch.manual_seed(0)
+    layer = ComplexRNN(2, 8, map="free", **half)
+    torch.nn.init.constant_(layer.activation_l0, 0.3)
+    x = 1e-3 * torch.randn(1, 50, 2, dtype=layer.weight_ih_l0.dtype)
+    found = []
+    for engine in ("auto", "reference"):
+        layer.engine = engine
+        layer.zero_grad()
+        layer(x)[0].float().sum().backward()
+        found.append(layer.weight_ih_l0.grad.float().clone())
+    torch.testing.assert_close(*found, rtol=0.1, atol=0.1 * found[1].abs().max().item())
+
+
+def test_a_cell_from_before_it_had_an_activation_of_its_own():
+    layer = ComplexRNN(2, 8)
+    vars(layer.cell).clear()  # as a layer saved whole then comes back
+    assert layer(torch.randn(3, 2, 2))[0].shape == (3, 2, 8)

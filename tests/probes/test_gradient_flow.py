@@ -159,5 +159,8 @@ def test_refuses():
 
 def test_refuses_a_batch_of_none():
     model = SequenceModel(RNN(3, 4), 1)
-    with pytest.raises(ValueError, match=r"^the states must hold at least one sequence, got \(10, 0, 4\)$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^inputs must hold at least one sequence of at least one time step, got shape \(10, 0, 4\)$",
+    ):
         gradient_flow(model, torch.ones(10, 0, 3), torch.ones(0, 1), nn.functional.mse_loss)

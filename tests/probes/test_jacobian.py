@@ -178,7 +178,23 @@ def test_refuses(arguments, message):
     assert str(refused.value) == message
 
 
+@pytest.mark.parametrize("shape", [(10, 0, 3), (0, 2, 3)], ids=["no sequence", "no step"])
 @pytest.mark.parametrize("make", [RNN, nn.LSTM])
-def test_refuses_a_batch_of_none(make):
-    with pytest.raises(ValueError, match=r"^x must hold at least one sequence, got \(10, 0, 3\)$"):
-        jacobian_norms(make(3, 4), torch.ones(10, 0, 3))
+def test_refuses_a_batch_of_nothing(make, shape):
+    with pytest.raises(ValueError) as refused:
+        jacobian_norms(make(3, 4), torch.ones(shape))
+    assert str(refused.value) == f"x must hold at least one sequence of at least one time step, got shape {shape}"
+
+
+def test_refuses_calls_with_several_batches():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = RNN(3, 4)
+
+        def forward(self, x):
+            self.layer(x[:, :1])
+            return self.layer(x)[0]
+
+    with pytest.raises(ValueError, match=r"with one batch, piece by piece, got batches of \[1, 2\]$"):
+        jacobian_norms(Twice(), torch.ones(5, 2, 3))

@@ -147,5 +147,7 @@ def test_refuses():
     "model", [RNN(3, 4), nn.LSTM(3, 4), SequenceModel(nn.GRU(3, 4), 1)], ids=["ours", "torch", "model"]
 )
 def test_refuses_a_batch_of_none(model):
-    with pytest.raises(ValueError, match=r"^inputs must hold at least one sequence, got \(10, 0, 3\)$"):
+    with pytest.raises(
+        ValueError, match=r"^inputs must hold at least one sequence of at least one time step, got shape \(10, 0, 3\)$"
+    ):
         memory_length(model, torch.ones(10, 0, 3))

@@ -205,6 +205,13 @@ def test_refuses_a_model_with_nothing_to_train():
         temporal_components(model, *batch_for(model))
 
 
+@pytest.mark.parametrize("readout", ["last", "every"])
+def test_refuses_a_batch_of_none(readout):
+    model = SequenceModel(RNN(3, 4), 1, readout=readout)
+    with pytest.raises(ValueError, match=r"^inputs must hold at least one sequence"):
+        temporal_components(model, torch.ones(10, 0, 3), torch.ones(0, 1), squared)
+
+
 def test_gradients_may_be_off():
     model = model_of("plain")
     batch = batch_for(model)

@@ -18,6 +18,7 @@ class Activation:
     slope_bounds = (1.0, 1.0)
     reads_output = True  # the slopes can be told from f(a), so that a need not be kept
     marks = False  # else from `mark`, a byte for each unit
+    precise = False  # the slopes are told from f(a) by a difference, of which half precision leaves nothing
     trained = False
     paired = False  # units i and i + H/2 see each other
 

@@ -60,7 +60,7 @@ class ComplexModRelu(Activation):
     """
 
     name, equation, slope_bounds = "complex_modrelu", "a max(|a| + b, 0) / |a|, a = (a_i, a_j), j = i + H/2", (0.0, inf)
-    trained = paired = True
+    trained = paired = precise = True
 
     def start(self, size: int, generator: torch.Generator | None = None) -> Tensor:
         if size % 2:

@@ -27,10 +27,8 @@ class ComplexElman(Cell):
     """
 
     takes_complex = True
+    activation = ComplexModRelu()
     equation = "z = f(W x + b + U z), f(a) = a/|a| max(|a| + p, 0)"
-
-    def __init__(self) -> None:
-        self.activation = ComplexModRelu()
 
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
         if hidden_size % 2:

@@ -48,7 +48,7 @@ def report(
 
 @app.command()
 def doctor(
-    target: Annotated[str, typer.Argument(help="A run folder, a file of torch's weights, or a system's name.")],
+    target: Annotated[str, typer.Argument(help="A run folder, a file of weights, or a system's name.")],
     hidden: Annotated[int | None, typer.Option(help="Hidden units of a fresh system; 128 if not given.")] = None,
     input: Annotated[int | None, typer.Option(help="Width of a fresh system's input; 2 if not given.")] = None,
     length: Annotated[int | None, typer.Option(help="Steps of random inputs; 200 if not given.")] = None,

@@ -20,9 +20,9 @@ from evenflow.systems import SYSTEMS, create
 WEIGHTS = ("best", "last")
 SEQUENCES = 4
 SHOWN = 6  # names of weights in a message
-# Layers that their weights tell, with the rows of weight_hh for each unit. No two have the same names and shapes, but
-# that the form of 1997 without a bias looks like a GRU of torch. evenflow's plain and scalar-gated layers are not among
-# them: nothing in a file says what their activation is.
+# Layers that their weights tell, with the rows of weight_hh for each unit. The first that fits is taken: without a bias
+# the form of 1997 looks like a GRU of torch, and an LSTM like torch's, which is the same. evenflow's plain and
+# scalar-gated layers are not among them: nothing in a file says what their activation is.
 KINDS: tuple[tuple[int, Callable[..., nn.Module]], ...] = (
     (1, nn.RNN),
     (3, nn.GRU),
@@ -148,6 +148,10 @@ def _from_weights(path: Path, table: Mapping[str, Any]) -> tuple[nn.Module, int]
     # What stands beside the layer in a model is none of its own; what a map makes a matrix from is.
     names = {name: name.removeprefix(places[0]) for name in table if name.startswith(places[0])}
     own = {n: table[name] for name, n in names.items() if "." not in n or n.startswith("parametrizations.")}
+    if "weight_hr_l0" in own:
+        raise ValueError(
+            f"file {str(path)!r} must hold a layer without proj_size, which no probe knows, got weight_hr_l0"
+        )
     for rows, make in KINDS:
         module = _made(rows, make, own)
         if module is not None:
@@ -164,7 +168,7 @@ def _made(rows: int, make: Callable[..., nn.Module], own: Mapping[str, Any]) -> 
     """A layer of this kind for these tensors; None where its own have other names or shapes."""
     shapes = {name: tuple(getattr(value, "shape", ())) for name, value in own.items()}
     width, units = shapes["weight_ih_l0"][-1:], shapes["weight_hh_l0"][-1:]
-    if 0 in width + units or shapes["weight_hh_l0"] != (rows * sum(units), *units):
+    if not width or not units or 0 in width + units or shapes["weight_hh_l0"] != (rows * sum(units), *units):
         return None
     options: dict[str, Any] = {
         "num_layers": sum(f"weight_hh_l{index}" in own for index in range(len(own))),

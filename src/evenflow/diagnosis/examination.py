@@ -90,7 +90,8 @@ def _spelt(model: nn.Module, place: str) -> str:
         if name.isidentifier() and not iskeyword(name):
             spelt += f".{name}"
         else:
-            spelt += f"[{name}]" if isinstance(model, nn.ModuleList | nn.Sequential) else f'.get_submodule("{name}")'
+            numbered = name.isdecimal() and isinstance(model, nn.ModuleList | nn.Sequential)
+            spelt += f"[{name}]" if numbered else f'.get_submodule("{name}")'
         model = model.get_submodule(name)
     return spelt
 

@@ -127,7 +127,8 @@ class SpectralResNet(ResNet):
 
     def gradient_bounds(self) -> tuple[float, float]:
         """The least and the most that ``|∂L/∂h_0| / |∂L/∂h_L/2|`` can be; see `SpectralMLP.gradient_bounds`."""
-        change = self.activation.slope_bounds[1] * _size("first", self.margin)[1] * _size("second", self.margin)[1]
+        change = _size("first", self.margin)[1] * _size("second", self.margin)[1]
+        change *= self.activation.slope_bounds[1] if change else 1.0  # which may be infinite
         return max(0.0, 1 - change) ** (self.depth // 2), (1 + change) ** (self.depth // 2)
 
 

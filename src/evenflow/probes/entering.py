@@ -51,8 +51,11 @@ def entered(model: nn.Module, layer: Layer, inputs: Any, lengths: Tensor | None 
 
 
 def joined(layer: Layer, leaves: list[Leaf]) -> Tensor:
-    """What entered in one call or several, ``(T, B, I)``, none of it packed."""
+    """What entered, ``(T, B, I)``, none of it packed; several calls are taken for pieces of one batch of sequences."""
     pieces = [leaf for leaf, _ in leaves]
-    return torch.cat(
-        [p.unsqueeze(1) if p.dim() == 2 else p.transpose(0, 1) if layer.batch_first else p for p in pieces]
-    )
+    pieces = [p.unsqueeze(1) if p.dim() == 2 else p.transpose(0, 1) if layer.batch_first else p for p in pieces]
+    if len(batches := sorted({p.shape[1] for p in pieces})) > 1:
+        raise ValueError(
+            f"model must call its recurrent layer with one batch, piece by piece, got batches of {batches}"
+        )
+    return torch.cat(pieces)

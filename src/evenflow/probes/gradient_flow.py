@@ -51,7 +51,7 @@ def gradient_flow(
         value = loss(outputs_of(answer), targets)
         if not taps:
             raise ValueError(f"model must call its recurrent layer, got {type(model).__name__} that did not")
-        need_sequences("the states", taps[0])
+        need_sequences("inputs", taps[0])
         directions = 2 if layer.bidirectional else 1
         members = layer.num_layers * directions
         chosen = range(members) if layers == "all" else [members - directions]

@@ -126,9 +126,11 @@ def outputs_of(answer: Any) -> Any:
 
 
 def need_sequences(name: str, x: Tensor) -> None:
-    """Refuse a batch of none: there is no mean over it."""
-    if x.dim() == 3 and 0 in x.shape:
-        raise ValueError(f"{name} must hold at least one sequence, got {tuple(x.shape)}")
+    """Refuse a batch of no sequences, or of sequences without steps: there is no mean over it."""
+    if x.dim() == 3 and 0 in x.shape[:2]:
+        raise ValueError(
+            f"{name} must hold at least one sequence of at least one time step, got shape {tuple(x.shape)}"
+        )
 
 
 @dataclass(frozen=True)

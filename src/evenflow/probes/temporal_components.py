@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from evenflow.model import SequenceModel
 from evenflow.probes.local_steps import Run, listen, need_plain_steps
+from evenflow.probes.recurrence import need_sequences
 from evenflow.probes.temporal_parts import Part, Readout, Steps, Symbols
 
 
@@ -110,6 +111,7 @@ def temporal_components(
 
     Reference: Galvan, 3.1 and figure 3.1.
     """
+    need_sequences("inputs", inputs if inputs.dim() == 3 else inputs.unsqueeze(-1))
     with torch.enable_grad(), hearing(model) as heard:
         value = loss(model(inputs, lengths=lengths)[0], targets)
     return heard.components(value)

@@ -70,6 +70,11 @@ class SolvedReadout(Recurrent):
         self.solve()
         return self
 
+    def forward(
+        self, input: Tensor | PackedSequence, hx: Reached | Tensor | tuple[Tensor, ...] | None = None
+    ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
+        return super().forward(input, hx.state if isinstance(hx, Reached) else hx)
+
     @torch.no_grad()
     def partial_fit(self, x: Tensor, y: Tensor, state: Reached | Tensor | None = None) -> Reached:
         """Add a piece to the sums that `solve` reads, and say where its series stands after it.

@@ -28,6 +28,7 @@ from evenflow.maps.small_kernels import compiled
 from evenflow.scan import elman, gated_feedback, gru, linear, lstm, projection, reference
 from evenflow.scan.choice import LINEARIZED
 from evenflow.scan.cuda import elman as elman_cuda
+from evenflow.scan.storage import HALF
 
 ENGINES = ("auto", "torch", "reference")
 
@@ -69,6 +70,12 @@ def scan(
     accumulate over the steps.
     """
     dtype = weights["weight_hh"].dtype
+    if getattr(getattr(cell, "activation", None), "precise", False):
+        if dtype in HALF:
+            engine = "reference"
+        elif storage is not None:  # all is kept in the weights' dtype
+            states = scan(cell, a, state, weights, batch_sizes, tap, engine)
+            return tuple(s.to(storage) for s in states)
     with nullcontext() if a.is_meta else torch.autocast(a.device.type, enabled=False):
         a, state = a.to(storage or dtype), tuple(s.to(dtype) for s in state)
         # What reaches a context unit directly, and what by way of h, is told apart in the loop alone.

@@ -43,7 +43,9 @@ def forward(
             for j in range(L):
                 if j:
                     below = (
-                        out[:, j - 1] if factors is None else out[:, j - 1] * factors[m, t, :n].view(n, -1, H)[:, j - 1]
+                        out[:, j - 1]
+                        if factors is None
+                        else out[:, j - 1] * factors[m, t, :n].view(n, L - 1, H)[:, j - 1]
                     )
                     into = below @ up[m, j - 1].mT
                     into = into if bias is None else into.add_(bias[m, j - 1])
@@ -136,7 +138,9 @@ def backward(
                 carried.addcmul_(opened.unsqueeze(-1), fed)
                 if j:
                     below = d[m, t, :, j] @ up[m, j - 1]
-                    total[:, j - 1] += below if factors is None else below * factors[m, t].view(batch, -1, H)[:, j - 1]
+                    total[:, j - 1] += (
+                        below if factors is None else below * factors[m, t].view(batch, L - 1, H)[:, j - 1]
+                    )
             carried += (d[m, t, :, :, blocks * H :].reshape(batch, L * L) @ gate[m]).view(batch, L, H)
             if want_state_gradient:
                 d_states[m, t] = total.flatten(1)
