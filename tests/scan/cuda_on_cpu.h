@@ -168,6 +168,9 @@ inline int block_index() { return emulated::self->block->index; }
 inline int model_index() { return emulated::self->block->model; }
 inline float *block_memory() { return emulated::self->block->memory.data(); }
 
+inline float quotient(float x, float y) { return x / y; }
+inline float inverse_root(float x) { return 1.0f / std::sqrt(x); }
+
 inline float shuffle_xor(float value, int mask) {
     auto &warp = emulated::self->block->warps[emulated::self->thread / 32];
     float *given = warp.given[warp.barrier.round & 1];

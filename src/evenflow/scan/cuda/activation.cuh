@@ -9,7 +9,7 @@ EVERYWHERE constexpr bool reads_output(int kind) { return kind != PRELU && kind 
 EVERYWHERE constexpr bool marks(int kind) { return kind == ABS || kind == OPLU; }
 
 DEVICE float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x; /* NaN stays */ }
-DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+DEVICE float sigmoid(float x) { return quotient(1.0f, 1.0f + expf(-x)); }
 
 /* The value of all activations of single units; p is a slope or, for modrelu, the unit's bias. */
 template <int KIND> DEVICE float value_at(float a, float p) {
@@ -49,10 +49,10 @@ template <class T> DEVICE void partners(const float (&mine)[T::ITEMS], float (&o
 /* Whether oplu swaps the pair: the first unit of a pair (even positions) takes the larger. */
 DEVICE bool swaps(int position, float mine, float other) { return position & 1 ? other < mine : mine < other; }
 
-/* |a| of a pair: the same bits at both of its units. */
-DEVICE float length(int position, float mine, float other) {
+/* |a|^2 of a pair: the same bits at both of its units. */
+DEVICE float square(int position, float mine, float other) {
     const float first = position & 1 ? other : mine, second = position & 1 ? mine : other;
-    return sqrtf(first * first + second * second);
+    return first * first + second * second;
 }
 
 template <int KIND, class T>
@@ -65,8 +65,8 @@ DEVICE void activate(const Seat<T> &seat, const float (&a)[T::ITEMS], const floa
         float other[T::ITEMS];
         partners<T>(a, other);
         UNROLL for (int q = 0; q < T::ITEMS; q++) {
-            const float size = length(seat.position + q, a[q], other[q]), shrunk = size + p[q];
-            h[q] = size == 0 || shrunk <= 0 ? 0.0f : shrunk / size * a[q];
+            const float squared = square(seat.position + q, a[q], other[q]), scale = 1.0f + p[q] * inverse_root(squared);
+            h[q] = squared == 0 || scale <= 0 ? 0.0f : scale * a[q];
         }
     } else {
         UNROLL for (int q = 0; q < T::ITEMS; q++) h[q] = value_at<KIND>(a[q], p[q]);
@@ -97,9 +97,11 @@ DEVICE void pull(const Seat<T> &seat, const float (&known)[T::ITEMS], const floa
         partners<T>(known, other);
         partners<T>(g, g_other);
         UNROLL for (int q = 0; q < T::ITEMS; q++) {
-            const float size = length(seat.position + q, known[q], other[q]), least = 1.1920929e-07f * size;
-            const float before = size - p[q] <= least ? least : size - p[q]; /* rounding may leave nothing */
-            const float across = size == 0 ? 0.0f : size / before, inverse = size == 0 ? 0.0f : 1.0f / size;
+            const float squared = square(seat.position + q, known[q], other[q]);
+            const float inverse = squared == 0 ? 0.0f : inverse_root(squared), size = squared * inverse;
+            const float least = 1.1920929e-07f * size; /* rounding may leave nothing */
+            const float before = size - p[q] <= least ? least : size - p[q];
+            const float across = squared == 0 ? 0.0f : quotient(size, before);
             const float mine = known[q] * inverse, along = (mine * g[q] + other[q] * inverse * g_other[q]) * (1.0f - across);
             d[q] = across * g[q] + along * mine;
         }
@@ -114,9 +116,9 @@ DEVICE void by_parameter(const Seat<T> &seat, const float (&known)[T::ITEMS], fl
     float other[T::ITEMS] = {};
     if (KIND == COMPLEX_MODRELU) partners<T>(known, other);
     UNROLL for (int q = 0; q < T::ITEMS; q++) {
-        const float size = KIND == COMPLEX_MODRELU ? length(seat.position + q, known[q], other[q]) : 1.0f;
+        const float squared = KIND == COMPLEX_MODRELU ? square(seat.position + q, known[q], other[q]) : 1.0f;
         if (KIND == PRELU) by[q] = known[q] < 0 ? known[q] : 0.0f;
         if (KIND == MODRELU) by[q] = sign(known[q]);
-        if (KIND == COMPLEX_MODRELU) by[q] = size == 0 ? 0.0f : known[q] / size;
+        if (KIND == COMPLEX_MODRELU) by[q] = squared == 0 ? 0.0f : known[q] * inverse_root(squared);
     }
 }
