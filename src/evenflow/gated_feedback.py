@@ -10,8 +10,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from evenflow.cells import GatedFeedback
 from evenflow.checks import number
+from evenflow.maps.onlookers import transformed
 from evenflow.recurrent import Recurrent
-from evenflow.scan import project, scan
+from evenflow.scan import checkpointed, project, scan
 from evenflow.sequences import Sequences
 
 
@@ -76,32 +77,41 @@ class GatedFeedbackRNN(Recurrent):
         sequences = Sequences.read(input, self.input_size, self.batch_first)
         given = self._read_states(sequences, hx)
         weights = self.cell.prepare({n + s: self._weight(n + s) for s in self._suffixes for n in self._names})
-        a = self._with_columns(project(self.cell, sequences.padded, weights, self.engine), weights["weight_hh"])
-        state = self._start(a) if given is None else [torch.cat(tuple(member), -1) for member in given]
-        states = scan(self.cell, a, tuple(state), weights, sequences.batch_sizes, None, self.engine)
-        output = states[0][..., -self.hidden_size :]
-        ends = [torch.stack(sequences.last(member).split(self.hidden_size, -1)) for member in states]
+        x, sizes, every, like = sequences.padded, sequences.batch_sizes, self.checkpoint_every, weights["weight_hh"]
+        start = self._start(x.shape[1], like) if given is None else [torch.cat(tuple(member), -1) for member in given]
+        beside = self._beside(x.shape[:2], like)
+        if every is not None and every < len(x) and not transformed():
+            states, *after = checkpointed(
+                self.cell, x, tuple(start), weights, every, sizes, engine=self.engine, beside=beside
+            )
+        else:
+            a = project(self.cell, x, weights, self.engine)
+            a = a if beside is None else torch.cat((a, beside), -1)
+            states, *others = scan(self.cell, a, tuple(start), weights, sizes, None, self.engine)
+            after = [sequences.last(member) for member in (states, *others)]
+        output = states[..., -self.hidden_size :]
+        ends = [torch.stack(member.split(self.hidden_size, -1)) for member in after]
         final = tuple(sequences.write_state(member) for member in ends)
         return sequences.write(output), final[0] if self.cell.state_size == 1 else final
 
-    def _start(self, a: Tensor) -> list[Tensor]:
+    def _start(self, batch: int, like: Tensor) -> list[Tensor]:
         """The first state of all layers, zero or learned."""
         letters = "hc"[: self.cell.state_size]
         if self.initial_state == "zero":
-            return [a.new_zeros(a.shape[1], self.num_layers * self.hidden_size) for _ in letters]
+            return [like.new_zeros(batch, self.num_layers * self.hidden_size) for _ in letters]
         learned = [torch.cat([getattr(self, f"{letter}0{s}") for s in self._suffixes]) for letter in letters]
-        return [member.expand(a.shape[1], -1) for member in learned]
+        return [member.expand(batch, -1) for member in learned]
 
-    def _with_columns(self, a: Tensor, like: Tensor) -> Tensor:
-        """`a` and what happens between the layers of one step: taps, and dropout's factors."""
-        columns, shape = [a], (*a.shape[:2], self.hidden_size)
+    def _beside(self, steps: tuple[int, ...], like: Tensor) -> Tensor | None:
+        """What happens between the layers of a step, beside the projected input: taps, and dropout's factors."""
+        columns, shape = [], (*steps, self.hidden_size)
         if self._taps is not None:
             taps = [like.new_zeros(shape, requires_grad=True) for _ in range(self.num_layers)]
             self._taps.extend(taps)
             columns += taps
         if self.dropout and self.training:
             columns += [nn.functional.dropout(like.new_ones(shape), self.dropout) for _ in range(self.num_layers - 1)]
-        return torch.cat(columns, -1) if len(columns) > 1 else a
+        return torch.cat(columns, -1) if columns else None
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, unit={self.cell.unit!r}"

@@ -87,11 +87,6 @@ class Recurrent(LayerWeights):
         one_of("engine", engine, ENGINES)
         if checkpoint_every is not None:
             whole_number("checkpoint_every", checkpoint_every, 1)
-            if not self.one_after_another:
-                kind = type(self).__name__
-                raise ValueError(
-                    f"checkpoint_every must be None for {kind}, which runs its own way, got {checkpoint_every}"
-                )
         if storage is not None:
             one_of("storage", storage, STORAGES)
             if checkpoint_every is not None or not self.one_after_another:

@@ -30,7 +30,10 @@ LAYERS: dict[str, Any] = {
     "lstm-1997": lambda **o: LSTM(3, 6, form="1997", **o),
     "scrn": lambda **o: SCRN(3, 6, rates="learned", **o),
     "complex": lambda **o: ComplexRNN(3, 6, **o),
+    "gated-feedback": lambda **o: GatedFeedbackRNN(3, 6, 2, **o),
+    "gated-feedback-lstm": lambda **o: GatedFeedbackRNN(3, 6, 2, unit="lstm", **o),
 }
+ONE_WAY = ("gated-feedback", "gated-feedback-lstm")
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "learned start": {"initial_state": "learned"},
@@ -92,15 +95,32 @@ def test_gives_the_same_on_packed_input(name: str, every: int) -> None:
     results = []
     for checkpoint_every in (every, None):
         packed = pack_padded_sequence(given(9), torch.tensor([2, 9, 5, 3]), enforce_sorted=False)
-        results.append(run(make(name, bidirectional=True, checkpoint_every=checkpoint_every), packed))
+        both = name not in ONE_WAY
+        results.append(run(make(name, bidirectional=both, checkpoint_every=checkpoint_every), packed))
     assert_same(*results)
 
 
-@pytest.mark.parametrize("name", ["elman", "gru", "lstm"])
+@pytest.mark.parametrize("options", [o for n, o in OPTIONS.items() if "both" not in n])
+@pytest.mark.parametrize("name", ONE_WAY)
+def test_gives_the_same_with_every_option_of_one_way(name: str, options: dict[str, Any]) -> None:
+    x = given()
+    assert_same(run(make(name, checkpoint_every=4, **options), x), run(make(name, **options), x))
+
+
+@pytest.mark.parametrize("name", ONE_WAY)
+def test_dropout_between_layers_of_a_step_is_drawn_once(name: str) -> None:
+    found = []
+    for every in (3, None):
+        torch.manual_seed(5)
+        found.append(run(make(name, checkpoint_every=every, dropout=0.5), given()))
+    assert_same(*found)
+
+
+@pytest.mark.parametrize("name", ["elman", "gru", "lstm", *ONE_WAY])
 def test_gives_the_same_from_an_initial_state(name: str) -> None:
     generator = torch.Generator().manual_seed(3)
-    size = 2 if name == "lstm" else 1
-    states = tuple(torch.randn(1, 4, 6, generator=generator, dtype=torch.float64) for _ in range(size))
+    size, layers = 2 if "lstm" in name else 1, 2 if name in ONE_WAY else 1
+    states = tuple(torch.randn(layers, 4, 6, generator=generator, dtype=torch.float64) for _ in range(size))
     hx = states if size == 2 else states[0]
     assert_same(run(make(name, checkpoint_every=4), given(), hx), run(make(name), given(), hx))
 
@@ -159,11 +179,6 @@ def test_bad_pieces_are_refused(every: Any) -> None:
     with pytest.raises(ValueError) as refused:
         RNN(3, 6, checkpoint_every=every)
     assert str(refused.value) == f"checkpoint_every must be a whole number of at least 1, got {every!r}"
-
-
-def test_a_layer_with_its_own_way_is_refused() -> None:
-    with pytest.raises(ValueError, match="checkpoint_every must be None for GatedFeedbackRNN"):
-        GatedFeedbackRNN(3, 6, checkpoint_every=3)
 
 
 def test_memory_of_a_long_sequence() -> None:

@@ -22,6 +22,7 @@ def checkpointed(
     batch_sizes: Sequence[int] | None = None,
     tap: Tensor | None = None,
     engine: str = "auto",
+    beside: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """What `project` and `scan` give, from memory for one piece of `every` steps and one state per piece.
 
@@ -30,7 +31,7 @@ def checkpointed(
 
     Shapes:
         x: ``(T, B, I)``; state: each ``(B, H)``; result: the output ``(T, B, H)``, then the state after the last step
-        of each sequence, each ``(B, H)``.
+        of each sequence, each ``(B, H)``; beside: ``(T, B, ·)``, columns that the scan gets beside the projected input.
 
     Its own gradient cannot be differentiated again. Reference: Griewank 1992.
     """
@@ -38,7 +39,7 @@ def checkpointed(
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     plan = _Plan(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state))
     dtype = weights["weight_hh"].dtype
-    return _Pieces.apply(plan, x, tap, *(s.to(dtype) for s in state), *weights.values())
+    return _Pieces.apply(plan, x, beside, tap, *(s.to(dtype) for s in state), *weights.values())
 
 
 @dataclass(frozen=True)
@@ -56,12 +57,21 @@ class _Plan:
     def pieces(self, steps: int) -> list[slice]:
         return [slice(t, min(t + self.every, steps)) for t in range(0, steps, self.every)]
 
-    def run(self, piece: slice, x: Tensor, tap: Tensor | None, state: State, weights: Sequence[Tensor]) -> State:
+    def run(
+        self,
+        piece: slice,
+        x: Tensor,
+        beside: Tensor | None,
+        tap: Tensor | None,
+        state: State,
+        weights: Sequence[Tensor],
+    ) -> State:
         """The output of one piece, and the state each sequence has after it: one that has ended keeps its last."""
         named = dict(zip(self.names, weights, strict=True))
         sizes = None if self.batch_sizes is None else list(self.batch_sizes[piece])
         with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
             a = project(self.cell, x, named, self.engine)
+        a = a if beside is None else torch.cat((a, beside), -1)
         states = scan(self.cell, a, state, named, sizes, tap, self.engine)
         if sizes is None:
             return states[0], *(s[-1] for s in states)
@@ -74,7 +84,9 @@ class _Plan:
 
 class _Pieces(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, x: Tensor, tap: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, plan: _Plan, x: Tensor, beside: Tensor | None, tap: Tensor | None, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         state, weights = tensors[: plan.members], tensors[plan.members :]
         pieces = plan.pieces(len(x))
         # What outlives a piece has its place from the start: small tensors left among the freed ones of a piece would
@@ -85,11 +97,11 @@ class _Pieces(torch.autograd.Function):
         output = state[0].new_empty(*x.shape[:2], state[0].shape[-1])
         for index, piece in enumerate(pieces):
             before = tuple(kept[index] for kept in between)
-            output[piece], *ends = plan.run(piece, x[piece], None, before, weights)
+            output[piece], *ends = plan.run(piece, x[piece], _of(beside, piece), None, before, weights)
             for kept, end in zip(between, ends, strict=True):
                 kept[index + 1] = end
         ctx.plan = plan
-        ctx.save_for_backward(x, *weights, *between)
+        ctx.save_for_backward(x, beside, *weights, *between)
         ctx.set_materialize_grads(False)
         return output, *(kept[-1].clone() for kept in between)
 
@@ -100,27 +112,32 @@ class _Pieces(torch.autograd.Function):
                 "with checkpoint_every a gradient cannot be differentiated again; set it to None for that"
             )
         plan: _Plan = ctx.plan
-        x, *rest = ctx.saved_tensors
+        x, beside, *rest = ctx.saved_tensors
         weights, between = rest[: len(plan.names)], rest[len(plan.names) :]
-        _, wants_x, wants_tap, *wants = ctx.needs_input_grad
+        _, wants_x, wants_beside, wants_tap, *wants = ctx.needs_input_grad
         d_x = torch.empty_like(x) if wants_x else None
+        d_beside = torch.empty_like(beside) if wants_beside else None
         d_tap = x.new_zeros(*x.shape[:2], between[0].shape[-1], dtype=between[0].dtype) if wants_tap else None
         sums: list[Tensor | None] = [None] * len(weights)  # of the gradients by the weights, over the pieces
         pieces = plan.pieces(len(x))
         for index in reversed(range(len(pieces))):
             piece = pieces[index]
             piece_x = x[piece].detach().requires_grad_(wants_x)
+            piece_beside = None if beside is None else beside[piece].detach().requires_grad_(wants_beside)
             piece_tap = None if d_tap is None else torch.zeros_like(d_tap[piece]).requires_grad_()
             state = [s[index].detach().requires_grad_() for s in between]
             leaves = [w.detach().requires_grad_(want) for w, want in zip(weights, wants[plan.members :], strict=True)]
             with torch.enable_grad():
-                outputs = plan.run(piece, piece_x, piece_tap, tuple(state), leaves)
+                outputs = plan.run(piece, piece_x, piece_beside, piece_tap, tuple(state), leaves)
             given = [None if grad is None else grad[piece], *after]
-            inputs = [v for v in (piece_x, piece_tap, *state, *leaves) if v is not None and v.requires_grad]
+            running = (piece_x, piece_beside, piece_tap, *state, *leaves)
+            inputs = [v for v in running if v is not None and v.requires_grad]
             paths = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None and o.requires_grad]
             found = iter(_gradients(paths, inputs))
             if d_x is not None:
                 d_x[piece] = _or_zero(next(found), piece_x)
+            if d_beside is not None:
+                d_beside[piece] = _or_zero(next(found), d_beside[piece])
             if d_tap is not None:
                 d_tap[piece] = _or_zero(next(found), d_tap[piece])
             after = tuple(next(found) for _ in state)
@@ -131,7 +148,7 @@ class _Pieces(torch.autograd.Function):
                     else:
                         known.add_(new)
         d_state = (g if want else None for g, want in zip(after, wants, strict=False))
-        return None, d_x, d_tap, *d_state, *sums
+        return None, d_x, d_beside, d_tap, *d_state, *sums
 
 
 def _gradients(paths: Sequence[tuple[Tensor, Tensor]], inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
@@ -139,6 +156,10 @@ def _gradients(paths: Sequence[tuple[Tensor, Tensor]], inputs: Sequence[Tensor])
         return [None] * len(inputs)
     outputs, given = zip(*paths, strict=True)
     return torch.autograd.grad(outputs, inputs, given, allow_unused=True)
+
+
+def _of(beside: Tensor | None, piece: slice) -> Tensor | None:
+    return None if beside is None else beside[piece]
 
 
 def _or_zero(value: Tensor | None, like: Tensor) -> Tensor:
