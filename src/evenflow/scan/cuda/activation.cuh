@@ -83,42 +83,47 @@ template <int KIND, class T> DEVICE void mark(const Seat<T> &seat, const float (
     }
 }
 
+/* What complex modrelu's slopes are made of, which can be found before a gradient is there: the direction of a pair, this
+   unit's part of it and its partner's, along which the slope is 1, and the slope across it, |f(a)| / |a|. */
+template <class T> struct Pair {
+    float mine[T::ITEMS], other[T::ITEMS], across[T::ITEMS];
+
+    template <int KIND> DEVICE void look(const Seat<T> &seat, const float (&known)[T::ITEMS], const float (&p)[T::ITEMS]) {
+        if (KIND != COMPLEX_MODRELU) return;
+        partners<T>(known, other);
+        UNROLL for (int q = 0; q < T::ITEMS; q++) {
+            const float squared = square(seat.position + q, known[q], other[q]);
+            const float inverse = squared == 0 ? 0.0f : inverse_root(squared), size = squared * inverse;
+            const float least = 1.1920929e-07f * size; /* rounding may leave nothing */
+            const float before = size - p[q] <= least ? least : size - p[q];
+            across[q] = squared == 0 ? 0.0f : quotient(size, before);
+            mine[q] = known[q] * inverse, other[q] *= inverse;
+        }
+    }
+};
+
 /* The gradient by a from the gradient g by f(a). */
 template <int KIND, class T>
-DEVICE void pull(const Seat<T> &seat, const float (&known)[T::ITEMS], const float (&p)[T::ITEMS],
+DEVICE void pull(const Seat<T> &seat, const float (&known)[T::ITEMS], const float (&p)[T::ITEMS], const Pair<T> &pair,
                  const float (&g)[T::ITEMS], float (&d)[T::ITEMS]) {
     if (KIND == OPLU) {
         float other[T::ITEMS], g_other[T::ITEMS];
         partners<T>(known, other);
         partners<T>(g, g_other);
         UNROLL for (int q = 0; q < T::ITEMS; q++) d[q] = swaps(seat.position + q, known[q], other[q]) ? g_other[q] : g[q];
-    } else if (KIND == COMPLEX_MODRELU) { /* along the direction of a pair the slope is 1, across it |f(a)| / |a| */
-        float other[T::ITEMS], g_other[T::ITEMS];
-        partners<T>(known, other);
+    } else if (KIND == COMPLEX_MODRELU) {
+        float g_other[T::ITEMS];
         partners<T>(g, g_other);
         UNROLL for (int q = 0; q < T::ITEMS; q++) {
-            const float squared = square(seat.position + q, known[q], other[q]);
-            const float inverse = squared == 0 ? 0.0f : inverse_root(squared), size = squared * inverse;
-            const float least = 1.1920929e-07f * size; /* rounding may leave nothing */
-            const float before = size - p[q] <= least ? least : size - p[q];
-            const float across = squared == 0 ? 0.0f : quotient(size, before);
-            const float mine = known[q] * inverse, along = (mine * g[q] + other[q] * inverse * g_other[q]) * (1.0f - across);
-            d[q] = across * g[q] + along * mine;
+            const float along = (pair.mine[q] * g[q] + pair.other[q] * g_other[q]) * (1.0f - pair.across[q]);
+            d[q] = pair.across[q] * g[q] + along * pair.mine[q];
         }
     } else {
         UNROLL for (int q = 0; q < T::ITEMS; q++) d[q] = slope_at<KIND>(known[q], p[q]) * g[q];
     }
 }
 
-/* What the parameter's gradient gets from each unit at one step, for a gradient of one by f(a). */
-template <int KIND, class T>
-DEVICE void by_parameter(const Seat<T> &seat, const float (&known)[T::ITEMS], float (&by)[T::ITEMS]) {
-    float other[T::ITEMS] = {};
-    if (KIND == COMPLEX_MODRELU) partners<T>(known, other);
-    UNROLL for (int q = 0; q < T::ITEMS; q++) {
-        const float squared = KIND == COMPLEX_MODRELU ? square(seat.position + q, known[q], other[q]) : 1.0f;
-        if (KIND == PRELU) by[q] = known[q] < 0 ? known[q] : 0.0f;
-        if (KIND == MODRELU) by[q] = sign(known[q]);
-        if (KIND == COMPLEX_MODRELU) by[q] = squared == 0 ? 0.0f : known[q] * inverse_root(squared);
-    }
+/* What the parameter's gradient gets from a unit at one step, for a gradient of one by f(a). */
+template <int KIND> DEVICE float by_parameter(float known, float direction) {
+    return KIND == PRELU ? (known < 0 ? known : 0.0f) : KIND == MODRELU ? sign(known) : direction;
 }

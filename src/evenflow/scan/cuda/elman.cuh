@@ -88,6 +88,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_forward(const Elman &
 template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman &job) {
     constexpr bool MARKS = marks(KIND) && !GATED, KEEPS = (GATED || !reads_output(KIND)) && !MARKS;
     constexpr bool TRAINED = KIND == PRELU || KIND == MODRELU || KIND == COMPLEX_MODRELU;
+    constexpr bool READS = GATED && reads_output(KIND), PAIRED = KIND == COMPLEX_MODRELU;
     const Seat<T> seat(job);
     float *states = block_memory();
     Exchange<T> exchange(states);
@@ -100,7 +101,8 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
     const float *known_at_all = KEEPS ? (const float *)job.kept : job.states;
     const signed char *marked = (const signed char *)job.kept + first;
     const unsigned nearby = (unsigned)(size_t)marked;
-    float p[T::ITEMS], grad[T::ITEMS], known[T::ITEMS], before[T::ITEMS], g[T::ITEMS] = {};
+    float p[T::ITEMS], grad[T::ITEMS], known[T::ITEMS], before[T::ITEMS], value[T::ITEMS], g[T::ITEMS] = {};
+    Pair<T> pair;
     double by_share[T::ITEMS] = {}, by_carry[T::ITEMS] = {}, by_trained[T::ITEMS] = {};
     float lately[3][T::ITEMS] = {}; /* shares of the last few steps: to widen each of them would take time */
     parameters<KIND>(seat, job, p);
@@ -126,6 +128,8 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
             known[q] = byte_of(*fetch.at(back, 1, q / T::SIDE * T::SIDE),
                                nearby + (seat.steps - 1 - back) * (unsigned)stride + seat.unit(q));
         if (GATED) fetch.read(back, 2, before);
+        if (GATED && PAIRED) activate<KIND>(seat, known, p, value);
+        pair.template look<KIND>(seat, READS ? value : known, p);
         ask(back + AHEAD);
     };
 
@@ -134,7 +138,7 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
     exchange.open(seat, (const float *)0);
     for (int back = 0;; back++) {
         const int t = seat.steps - 1 - back;
-        float sum[T::SUMS][T::OUT], value[T::ITEMS], d[T::ITEMS];
+        float sum[T::SUMS][T::OUT], d[T::ITEMS];
         product(seat, exchange, back, sum);
         if (t < 0) { /* one product more than steps, for the start */
             UNROLL for (int q = 0; q < T::ITEMS; q++)
@@ -146,8 +150,8 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
             g[q] = grad[q] + sum[q][0] + (GATED ? carry * g[q] : 0.0f);
             if (t >= seat.length || !seat.exists(q)) g[q] = 0;
         }
-        if (GATED) activate<KIND>(seat, known, p, value);
-        pull<KIND>(seat, GATED && reads_output(KIND) ? value : known, p, g, d);
+        if (GATED && !PAIRED) activate<KIND>(seat, known, p, value);
+        pull<KIND>(seat, READS ? value : known, p, pair, g, d);
         UNROLL for (int q = 0; q < T::ITEMS; q++) {
             d[q] *= share;
             if (t >= seat.length || !seat.exists(q)) d[q] = 0;
@@ -158,14 +162,13 @@ template <class T, int KIND, bool GATED> DEVICE void elman_backward(const Elman 
             write(seat, job.d_a + first + t * stride, d);
             if (job.d_states) write(seat, job.d_states + first + t * stride, g);
         }
-        float by[T::ITEMS] = {};
-        if (TRAINED) by_parameter<KIND>(seat, GATED && reads_output(KIND) ? value : known, by);
         if (GATED || TRAINED) UNROLL for (int q = 0; q < T::ITEMS; q++) {
             /* Past the end of a row and of its units g is zero, but what it would be multiplied by may be anything. */
             if (t < seat.length && seat.exists(q)) {
                 if (GATED) lately[0][q] = fmaf(value[q], g[q], lately[0][q]);
                 if (GATED) lately[1][q] = fmaf(before[q], g[q], lately[1][q]);
-                if (TRAINED) lately[2][q] = fmaf(by[q], g[q], lately[2][q]);
+                const float by = TRAINED ? by_parameter<KIND>(READS ? value[q] : known[q], pair.mine[q]) : 0.0f;
+                if (TRAINED) lately[2][q] = fmaf(by, g[q], lately[2][q]);
             }
             if (T::TENSOR || t % SHORT == 0) { /* the former have no registers to spare */
                 by_share[q] += lately[0][q], by_carry[q] += lately[1][q], by_trained[q] += lately[2][q];

@@ -85,11 +85,11 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
     float h[L], c[L], now[L][L], next[L][L], inside[L][OWN + !OWN];
     float part[L][S::ROUNDS] = {}, coming[L][S::ROUNDS] = {}; /* a lane's of what the gates of this warp see */
 
-    /* What the next step will want of layer i, from its state. */
-    auto feed = [&](int i, const float *rows) {
+    /* What comes from layer i, from its state: to the layers from `from` on, to their gates, and to its own. */
+    auto feed = [&](int i, const float *rows, int from, float (&to)[L][L], float (&gate_parts)[L][S::ROUNDS]) {
         float sum[L][S::VALUES] = {};
-        feedback[i].multiply(seat.lane, rows, sum);
-        UNROLL for (int j = 0; j < L; j++) next[i][j] = reduced<S>(seat.lane, sum[j]);
+        feedback[i].multiply(seat.lane, rows, sum, from);
+        UNROLL for (int j = 0; j < L; j++) if (j >= from) to[i][j] = reduced<S>(seat.lane, sum[j]);
         if constexpr (OWN > 0) {
             float each[OWN][S::VALUES] = {};
             own[i].multiply(seat.lane, rows, each);
@@ -99,13 +99,13 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
             const int n = gates.number(round);
             const float *weights = seen + (i * L * L + n / ROWS) * S::PITCH, *row = rows + n % ROWS * S::WIDTH;
             if (gates.exists(round))
-                UNROLL for (int j = 0; j < L; j++)
-                    coming[j][round] += dot<S>(gates.lane, weights + j * L * S::PITCH, row);
+                UNROLL for (int j = 0; j < L; j++) if (j >= from)
+                    gate_parts[j][round] += dot<S>(gates.lane, weights + j * L * S::PITCH, row);
         }
     };
     auto step_on = [&] {
         UNROLL for (int j = 0; j < L; j++) {
-            UNROLL for (int i = 0; i < L; i++) now[i][j] = next[i][j];
+            UNROLL for (int i = 0; i + 1 < L; i++) now[i][j] = next[i][j];
             UNROLL for (int round = 0; round < S::ROUNDS; round++) {
                 part[j][round] = coming[j][round];
                 coming[j][round] = 0;
@@ -129,7 +129,8 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
 
     ask(0);
     ring.open(seat);
-    UNROLL for (int i = 0; i < L; i++) { /* the start, one layer after the other in the place of a phase */
+    UNROLL for (int i = 0; i < L; i++) { /* the start, the last layer's where the phase before the first would be */
+        float *rows = ring.at(i + 1 < L ? 0 : PHASES - 1);
         barrier_wait<1>();
         const bool here = seat.runs() && seat.exists(0);
         h[i] = here ? job.h0[(start * L + i) * H + seat.position] : 0.0f;
@@ -137,12 +138,11 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
         for (int n = seat.thread; n < ROWS * S::WIDTH; n += S::THREADS) {
             const int row = seat.first_row + n / S::WIDTH, unit = n % S::WIDTH;
             const bool there = unit < H && row < seat.last_row;
-            ring.at(0)[n] = there ? job.h0[((model * job.batch + row) * L + i) * H + unit] : 0.0f;
+            rows[n] = there ? job.h0[((model * job.batch + row) * L + i) * H + unit] : 0.0f;
         }
         barrier_wait<1>();
-        feed(i, ring.at(0));
+        if (i + 1 < L || L == 1) feed(i, rows, L == 1, next, coming);
     }
-    step_on();
     ring.meet();
     for (int step = 0; step < seat.steps; step++) {
         const bool live = step < seat.length && seat.exists(0);
@@ -151,30 +151,37 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
         ask(step + 1);
         UNROLL for (int j = 0; j < L; j++) {
             const int phase = step * L + j;
-            const float *below = ring.at(phase + PHASES - 1), *rising = below + (S::DROPPED ? ROWS * S::WIDTH : 0);
-            float x[SHARES];
-            if (j > 0) {
-                ring.wait(seat, phase - 1);
+            const float *below = ring.at(phase + PHASES - 1), *rising = below + (S::DROPPED && j ? ROWS * S::WIDTH : 0);
+            float x[SHARES], into[S::ROUNDS] = {};
+            if (phase > 0) ring.wait(seat, phase - 1);
+            if (j == 0) step_on();
+            /* The state that has just come, for what this phase wants: the gates, and the sums over warps together. */
+            const float *news = j ? rise + (j - 1) * L * S::PITCH : seen + (L - 1) * L * L * S::PITCH;
+            UNROLL for (int round = 0; round < S::ROUNDS; round++) if (gates.exists(round)) {
+                const int n = gates.number(round);
+                into[round] = part[j][round] + dot<S>(gates.lane, news + n / ROWS * S::PITCH, rising + n % ROWS * S::WIDTH);
+                if (gates.first() && step < gates.reach[round])
+                    into[round] += j ? gate_biases[(j - 1) * L + n / ROWS] : *ahead.gate(step, n);
+            }
+            if (j == 0) {
+                float sum[L][S::VALUES] = {};
+                feedback[L - 1].multiply(seat.lane, below, sum, 0, 1);
+                now[L - 1][0] = reduced<S, S::ROUNDS>(seat.lane, sum[0], into);
+                if (L == 1 && step > 0) feed(0, below, 1, now, part); /* a layer alone wants its own gates at once */
+                UNROLL for (int n = 0; n < SHARES; n++) x[n] = ahead.at(step, n);
+            } else {
                 float sum[SHARES][S::VALUES] = {};
                 above[(j + S::ABOVE - 1) % S::ABOVE].multiply(seat.lane, rising, sum);
                 UNROLL for (int n = 0; n < SHARES; n++)
-                    x[n] = reduced<S>(seat.lane, sum[n]) + biases[((j - 1) * SHARES + n) * S::OWNED + local];
-            } else {
-                UNROLL for (int n = 0; n < SHARES; n++) x[n] = ahead.at(step, n);
+                    x[n] = (n ? reduced<S>(seat.lane, sum[n]) : reduced<S, S::ROUNDS>(seat.lane, sum[0], into)) +
+                           biases[((j - 1) * SHARES + n) * S::OWNED + local];
             }
             float *open = opened + (step & 1) * S::OPENED / 2 + j * S::GATES;
-            UNROLL for (int round = 0; round < S::ROUNDS; round++) {
-                if (!gates.exists(round)) continue;
+            UNROLL for (int round = 0; round < S::ROUNDS; round++) if (gates.first() && gates.exists(round)) {
                 const int n = gates.number(round);
-                const bool runs = step < gates.reach[round];
-                float into = part[j][round];
-                if (j > 0)
-                    into += dot<S>(gates.lane, rise + ((j - 1) * L + n / ROWS) * S::PITCH, rising + n % ROWS * S::WIDTH);
-                if (gates.first() && runs)
-                    into += j > 0 ? gate_biases[(j - 1) * L + n / ROWS] : *ahead.gate(step, n);
-                const float g = sigmoid(warp_sum(into));
-                if (gates.first()) open[n] = g;
-                if (gates.first() && runs && seat.rank == 0)
+                const float g = sigmoid(into[round]);
+                open[n] = g;
+                if (step < gates.reach[round] && seat.rank == 0)
                     job.gates[gates.row(step, round) * L * L + j * L + n / ROWS] = g;
             }
             barrier_wait<1>();
@@ -206,11 +213,11 @@ template <class S> DEVICE void gated_feedback_forward(const GatedFeedback &job) 
                 if (SHARES > 1)
                     UNROLL for (int n = 0; n < 4; n++) job.units[((at * L + j) * 4 + n) * H + seat.position] = keep[n];
             }
-            if (j > 0) feed(j - 1, below);
+            /* While the mail is on its way. */
+            if (j > 0) feed(j - 1, below, 0, next, coming);
+            if (j == 0 && L > 1) feed(L - 1, below, 1, now, part);
         }
-        ring.wait(seat, step * L + L - 1);
-        feed(L - 1, ring.at(step * L + L - 1));
-        step_on();
     }
+    if (seat.steps > 0) ring.wait(seat, seat.steps * L - 1);
     ring.meet(); /* no block may end while another still writes to it */
 }

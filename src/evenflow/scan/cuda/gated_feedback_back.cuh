@@ -100,37 +100,61 @@ template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job)
         }
         copy_close();
     };
-    /* What the gates of layer j see, from ∂q of all units; then the whole block knows. */
-    auto finish = [&](int back, int j, const float *rows) {
-        const int t = seat.steps - 1 - back;
-        if (j + 1 == L)
-            copy_wait<1>(); /* the next step's numbers were asked for after these rows */
-        else
-            copy_wait<0>();
+    /* A lane's part of what the gates of a layer get, from its ∂q of all units. */
+    auto look = [&](const float *rows, float (&sum)[S::ROUNDS]) {
         UNROLL for (int round = 0; round < S::ROUNDS; round++) {
-            if (!gates.exists(round)) continue;
+            const int n = gates.number(round);
+            sum[round] = 0;
+            if (gates.exists(round))
+                sum[round] = dot<S>(gates.lane, fed + n * S::PITCH, rows + (Q * ROWS + n % ROWS) * S::WIDTH);
+        }
+    };
+    /* Then the whole block knows. */
+    auto tell = [&](int back, int j, const float (&sum)[S::ROUNDS]) {
+        const int t = seat.steps - 1 - back;
+        UNROLL for (int round = 0; round < S::ROUNDS; round++) if (gates.first() && gates.exists(round)) {
             const int n = gates.number(round), at = (back & 1) * S::OPENED / 2 + j * S::GATES + n;
-            const float sum = warp_sum(dot<S>(gates.lane, fed + n * S::PITCH, rows + (Q * ROWS + n % ROWS) * S::WIDTH));
-            if (gates.first()) {
-                const bool runs = t < gates.reach[round];
-                const float g = runs ? *ahead.gate(back, j * S::GATES + n) : 0.0f;
-                opened[at] = g;
-                by_gates[at] = runs ? sum * g * (1 - g) : 0.0f;
-                if (runs && seat.rank == 0)
-                    job.d[(gates.row(t, round) * L + j) * WIDE + SHARES * H + n / ROWS] = by_gates[at];
-            }
+            const bool runs = t < gates.reach[round];
+            by_gates[at] = runs ? sum[round] * opened[at] * (1 - opened[at]) : 0.0f;
+            if (runs && seat.rank == 0)
+                job.d[(gates.row(t, round) * L + j) * WIDE + SHARES * H + n / ROWS] = by_gates[at];
         }
         barrier_wait<1>();
         ask_fed(j > 0 ? back : back + 1, j > 0 ? j - 1 : L - 1);
     };
-    /* What layer j sends to the states before it. */
-    auto feed = [&](int back, int j, const float *rows) {
+    /* What layer j sends to the states before it, of the layers from `from` to before `to`, and to its own. */
+    auto feed = [&](int back, int j, const float *rows, int from, int to, bool itself) {
         float sum[L][S::VALUES] = {};
-        feedback[j].multiply(seat.lane, rows + Q * ROWS * S::WIDTH, sum);
+        feedback[j].multiply(seat.lane, rows + Q * ROWS * S::WIDTH, sum, from, to);
         const float *open = opened + (back & 1) * S::OPENED / 2 + j * S::GATES;
-        UNROLL for (int i = 0; i < L; i++) UNROLL for (int v = 0; v < S::VALUES; v++)
+        UNROLL for (int i = 0; i < L; i++) if (i >= from && i < to) UNROLL for (int v = 0; v < S::VALUES; v++)
             partial[i][0][v] = fmaf(open[i * ROWS + v / S::UNITS], sum[i][v], partial[i][0][v]);
-        if constexpr (OWN > 0) own[j].multiply(seat.lane, rows, partial[j]);
+        if constexpr (OWN > 0)
+            if (itself) own[j].multiply(seat.lane, rows, partial[j]);
+    };
+    /* By way of all gates of a step, to the state of layer i before it. */
+    auto by_way_of_gates = [&](int back, int i) {
+        const float *e = by_gates + (back & 1) * S::OPENED / 2 + seat.local_row;
+        float sum = 0;
+        UNROLL for (int n = 0; n < L * L; n++) sum = fmaf(seen[(i * L * L + n) * S::OWNED + local], e[n * ROWS], sum);
+        return sum;
+    };
+    /* The end of a step, for the highest layer of the one before it, which is next; and, with time, for the others. */
+    auto turn = [&](int back, const float *rows) {
+        float sums[S::ROUNDS];
+        look(rows, sums);
+        feed(back, 0, rows, L - 1, L, L == 1);
+        carried[L - 1] = reduced<S, S::ROUNDS>(seat.lane, partial[L - 1][0], sums) + passed[L - 1];
+        UNROLL for (int v = 0; v < S::VALUES; v++) partial[L - 1][0][v] = 0;
+        tell(back, 0, sums);
+        carried[L - 1] += by_way_of_gates(back, L - 1);
+    };
+    auto turn_others = [&](int back, const float *rows) {
+        if (L > 1) feed(back, 0, rows, 0, L - 1, true);
+        UNROLL for (int i = 0; i + 1 < L; i++) {
+            carried[i] = reduced<S>(seat.lane, partial[i][0]) + passed[i] + by_way_of_gates(back, i);
+            UNROLL for (int v = 0; v < S::VALUES; v++) partial[i][0][v] = 0;
+        }
     };
 
     ask(0);
@@ -140,23 +164,38 @@ template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job)
     for (int back = 0; back < seat.steps; back++) {
         const int t = seat.steps - 1 - back;
         const bool live = t < seat.length && seat.exists(0);
-        ahead.template wait<1>();
+        if (L == 1)
+            ahead.template wait<0>();
+        else
+            ahead.template wait<1>(); /* a row for each gate was asked for later */
+        UNROLL for (int round = 0; round < S::ROUNDS; round++) if (gates.first() && gates.exists(round))
+            UNROLL for (int j = 0; j < L; j++) {
+                const int n = j * S::GATES + gates.number(round);
+                opened[(back & 1) * S::OPENED / 2 + n] = t < gates.reach[round] ? *ahead.gate(back, n) : 0.0f;
+            }
+        if (back == 0) barrier_wait<1>(); /* later ones lie between this and the first use */
         ask(back + 1);
         UNROLL for (int j = L - 1; j >= 0; j--) {
             const int phase = back * L + L - 1 - j;
             const float *higher = ring.at(phase + PHASES - 1);
             const auto fetched = [&](int n) { return ahead.at(back, j * S::EACH + n); };
-            float g = carried[j] + (job.grad_h ? fetched(0) : 0.0f), d[4] = {};
+            float d[4] = {};
+            if (phase > 0) ring.wait(seat, phase - 1);
             if (j + 1 < L) {
-                ring.wait(seat, phase - 1);
-                float sum[1][S::VALUES] = {};
+                float sum[1][S::VALUES] = {}, sums[S::ROUNDS];
+                copy_wait<0>();
+                look(higher, sums);
                 above[j % S::ABOVE].multiply(seat.lane, higher, sum);
-                finish(back, j + 1, higher);
-                float below = reduced<S>(seat.lane, sum[0]);
+                float below = reduced<S, S::ROUNDS>(seat.lane, sum[0], sums);
+                tell(back, j + 1, sums);
                 const float *e = by_gates + (back & 1) * S::OPENED / 2 + (j + 1) * S::GATES + seat.local_row;
                 UNROLL for (int i = 0; i < L; i++) below += rise[(j * L + i) * S::OWNED + local] * e[i * ROWS];
-                g += S::DROPPED ? below * ahead.at(back, L * S::EACH + j) : below;
+                carried[j] += S::DROPPED ? below * ahead.at(back, L * S::EACH + j) : below;
+            } else if (back > 0) {
+                copy_wait<1>(); /* the next step's numbers were asked for after these rows */
+                turn(back - 1, higher);
             }
+            const float g = carried[j] + (job.grad_h ? fetched(0) : 0.0f);
             if constexpr (SHARES == 1) {
                 d[0] = (1 - fetched(1) * fetched(1)) * g;
             } else if constexpr (SHARES == 3) {
@@ -186,20 +225,17 @@ template <class S> DEVICE void gated_feedback_backward(const GatedFeedback &job)
                     job.d[at * WIDE + (SHARES == 4 && n >= 2 ? 5 - n : n) * H + seat.position] = d[n];
                 if (job.d_h) job.d_h[at * H + seat.position] = g;
             }
-            if (j + 1 < L) feed(back, j + 1, higher);
+            /* While the mail is on its way. */
+            if (j + 1 < L) feed(back, j + 1, higher, 0, L, true);
+            if (j + 1 == L && back > 0) turn_others(back - 1, higher);
         }
-        const float *lowest = ring.at(back * L + L - 1);
-        ring.wait(seat, back * L + L - 1);
-        finish(back, 0, lowest);
-        feed(back, 0, lowest);
-        const float *e = by_gates + (back & 1) * S::OPENED / 2 + seat.local_row;
-        UNROLL for (int i = 0; i < L; i++) {
-            float more = 0; /* lanes with the same item share the gates */
-            for (int n = seat.copy; n < L * L; n += S::COPIES)
-                more += seen[(i * L * L + n) * S::OWNED + local] * e[n * ROWS];
-            carried[i] = reduced<S>(seat.lane, partial[i][0], more) + passed[i];
-            UNROLL for (int v = 0; v < S::VALUES; v++) partial[i][0][v] = 0;
-        }
+    }
+    if (seat.steps > 0) { /* for the start */
+        const float *lowest = ring.at(seat.steps * L - 1);
+        ring.wait(seat, seat.steps * L - 1);
+        copy_wait<0>();
+        turn(seat.steps - 1, lowest);
+        turn_others(seat.steps - 1, lowest);
     }
     if (seat.copy == 0 && seat.runs() && seat.exists(0))
         UNROLL for (int i = 0; i < L; i++) {

@@ -84,12 +84,12 @@ template <class S, int OUTS, int INS, int PLACE> struct Weights {
         }
     }
 
-    /* Add this thread's part of the products with rows of numbers. */
-    DEVICE void multiply(int lane, const float *rows, float (&sum)[OUTS][S::VALUES]) const {
+    /* Add this thread's part of the products with rows of numbers, of the outputs from `first` to before `last`. */
+    DEVICE void multiply(int lane, const float *rows, float (&sum)[OUTS][S::VALUES], int first = 0, int last = OUTS) const {
         if constexpr (HELD) {
             UNROLL for (int n = 0; n < PIECES; n++) UNROLL for (int r = 0; r < S::ROWS; r++) {
                 const float4 in = input(lane, rows, n, r);
-                UNROLL for (int c = 0; c < COUNT; c++)
+                UNROLL for (int c = 0; c < COUNT; c++) if (c / S::UNITS >= first && c / S::UNITS < last)
                     add(make_float4(held[c][n * 4], held[c][n * 4 + 1], held[c][n * 4 + 2], held[c][n * 4 + 3]), in,
                         sum[c / S::UNITS][r * S::UNITS + c % S::UNITS]);
             }
@@ -97,7 +97,7 @@ template <class S, int OUTS, int INS, int PLACE> struct Weights {
             NO_UNROLL for (int n = 0; n < PIECES; n++) { /* unrolled, its reads would take all registers */
                 float4 in[S::ROWS];
                 UNROLL for (int r = 0; r < S::ROWS; r++) in[r] = input(lane, rows, n, r);
-                UNROLL for (int c = 0; c < COUNT; c++) {
+                UNROLL for (int c = 0; c < COUNT; c++) if (c / S::UNITS >= first && c / S::UNITS < last) {
                     const float4 w = *(const float4 *)(spilled + (n * COUNT + c) * S::THREADS * 4);
                     UNROLL for (int r = 0; r < S::ROWS; r++) add(w, in[r], sum[c / S::UNITS][r * S::UNITS + c % S::UNITS]);
                 }
@@ -118,25 +118,24 @@ template <class S, int OUTS, int INS, int PLACE> struct Weights {
 };
 
 /* What this lane's item gets: halve the values while halving the lanes that share them, then sum over the lanes that are
-   left, each of which may bring something `more`. */
-template <class S> DEVICE float reduced(int lane, float (&sum)[S::VALUES], float more = 0) {
+   left. On the way N numbers become their sums over the warp: two chains of shuffles take little longer than one. */
+template <class S, int N = 0> DEVICE float reduced(int lane, float (&sum)[S::VALUES], float *whole = (float *)0) {
+    const auto across = [&](int mask) { UNROLL for (int n = 0; n < N; n++) whole[n] += shuffle_xor(whole[n], mask); };
+    UNROLL for (int mask = 16; mask >= S::LANES; mask /= 2) across(mask);
     UNROLL for (int half = 1; half < S::VALUES; half *= 2) {
         const int n = S::VALUES / 2 / half, mask = S::LANES / 2 / half;
         const bool upper = (lane & mask) != 0;
+        across(mask);
         UNROLL for (int v = 0; v < n; v++) {
             const float keep = upper ? sum[v + n] : sum[v], give = upper ? sum[v] : sum[v + n];
             sum[v] = keep + shuffle_xor(give, mask);
         }
     }
-    sum[0] += more;
-    UNROLL for (int mask = S::COPIES / 2; mask >= 1; mask /= 2) sum[0] += shuffle_xor(sum[0], mask);
+    UNROLL for (int mask = S::COPIES / 2; mask >= 1; mask /= 2) {
+        across(mask);
+        sum[0] += shuffle_xor(sum[0], mask);
+    }
     return sum[0];
-}
-
-/* The sum over a warp. */
-DEVICE float warp_sum(float value) {
-    UNROLL for (int mask = 16; mask >= 1; mask /= 2) value += shuffle_xor(value, mask);
-    return value;
 }
 
 /* A lane's part of the product of two rows, each of them at a multiple of 16 bytes. */
