@@ -20,14 +20,14 @@ SPARE_REGISTERS = 22  # of a thread, for addresses and the like; with fewer the 
 MOST_LAYERS = 4  # whose loops are unrolled
 LANES, UNITS, ROWS = (8, 16, 32), (1, 2, 4), (1, 2, 4, 8)  # that are tried
 # Cycles on an H200, fitted to benchmarks/results/stacks-cuda.json; docs/kernels.md says how well.
-PHASE_CYCLES, BACK_CYCLES = 300, 400  # of a phase of any size: curves, a barrier, the mail's way; more if backward
-LETTER_CYCLES = 1.0  # of each number that a block gets by mail
-ROUND_CYCLES = 275  # of a warp, for one gate: to see what it sees and to add up what its lanes know
-MULTIPLY_CYCLES, READ_CYCLES, SHUFFLE_CYCLES = 0.4, 6.5, 3.2  # of a warp's instructions
-SPILLED_CYCLES = 0.9  # of a warp, for each weight of a thread in shared memory
-FAR_BYTES = 60  # a cycle, for each multiprocessor, from the L2 cache
+PHASE_CYCLES, BACK_CYCLES = 195, 420  # of a phase of any size: curves, a barrier, the mail's way; more if backward
+LETTER_CYCLES = 0.7  # of each number that a block gets by mail
+ROUND_CYCLES = 490  # of a warp, for one gate: to see what it sees and to add up what its lanes know
+MULTIPLY_CYCLES, READ_CYCLES, SHUFFLE_CYCLES = 0.21, 6.4, 2.0  # of a warp's instructions
+SPILLED_CYCLES = 1.8  # of a warp, for each weight of a thread in shared memory
+FAR_BYTES = 48  # a cycle, for each multiprocessor, from the L2 cache
 MOST_CYCLES = 200_000  # of a step; torch operations then take no longer
-FEW_WARPS, WAITING = 8, 1.5  # fewer cannot hide what they wait for
+FEW_WARPS, WAITING = 8, 1.55  # fewer cannot hide what they wait for
 
 
 @dataclass(frozen=True)
