@@ -98,10 +98,40 @@ def test_hessian_free_finds_its_own_rate(tmp_path):
     assert math.isnan(found[0].rate)
 
 
-def test_a_folder_with_another_task_is_refused(tmp_path):
-    compare(TASK, [RNN], TRAINING, [1e-2], tmp_path)
-    with pytest.raises(ValueError, match="another task"):
-        compare(TASK | {"length": 12}, [RNN], TRAINING, [1e-2], tmp_path)
+@pytest.mark.parametrize(
+    ("task", "system", "training", "words"),
+    [
+        ({"length": 12}, {}, {}, "task must stay as the run '.*rnn-0.01' began, .*10.*, got .*12.*: choose another"),
+        ({}, {"hidden_size": 5}, {}, "system must stay as .*4.*, got .*5.*: choose another folder"),
+        ({}, {"bias": False}, {}, "system must stay as"),
+        ({}, {}, {"steps": 8}, "steps must stay as .* began, 6, got 8: choose another folder"),
+        ({}, {}, {"clip_norm": 1.0}, "clip_norm must stay as .* began, its default, got 1.0"),
+    ],
+)
+def test_a_folder_with_other_settings_is_refused(tmp_path, task, system, training, words):
+    """What was trained before must not pass for what is asked for now."""
+    before = compare(TASK, [RNN], TRAINING, [1e-2], tmp_path)
+    with pytest.raises(ValueError, match=words):
+        compare(TASK | task, [IRNN, RNN | system], TRAINING | training, [1e-2], tmp_path)
+    assert not (tmp_path / "irnn-0.01").exists()
+    assert compare(TASK, [RNN], TRAINING | {"device": "cpu"}, [1e-2], tmp_path) == before
+
+
+def test_an_attempt_that_failed_for_want_of_room_goes_on(tmp_path, monkeypatch):
+    whole = compare(TASK, [RNN], TRAINING, [1e-2], tmp_path / "whole")[0]
+    from evenflow.training import loop
+
+    def full(self):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(loop.Loop, "_update", full)
+    with pytest.raises(OSError, match="No space left"):
+        compare(TASK, [RNN], TRAINING, [1e-2], tmp_path / "full")
+    assert Run(tmp_path / "full" / "rnn-0.01").status["state"] == "failed"
+    monkeypatch.undo()
+    again = compare(TASK, [RNN], TRAINING, [1e-2], tmp_path / "full")[0]
+    assert not again.diverged
+    assert again.valid_loss == whole.valid_loss
 
 
 def test_a_system_that_has_solved_the_task_tries_no_further_rate(tmp_path):

@@ -12,9 +12,11 @@ from evenflow.tasks import Task
 
 from .claimed import claimed
 from .fit import check_model
-from .lifecycle import without_place
+from .lengthening import NOT_FINITE
+from .lifecycle import check_same
 from .loop import NonFiniteLoss
 from .run_folder import Run
+from .tables import check_data, tables, written
 from .train import build, read_config, resume, train
 
 
@@ -62,7 +64,7 @@ def compare(
         until_solved: a system that has solved the task tries no further rate. With falling rates this is the search of
             the SGORNN document for the largest rate that converges.
         folder: gets one run folder per attempt. Attempts already finished there are read back, interrupted ones
-            resumed, so that a comparison can be stopped and started again.
+            resumed, so that a comparison can be stopped and started again; those of other settings are refused.
         announce: told about each attempt before it starts.
 
         >>> best = compare({"name": "adding"}, [{"name": "rnn", "hidden_size": 64}], {}, [1e-2, 1e-3], Path("runs/c"))
@@ -83,6 +85,7 @@ def compare(
             made, made_of, settings = read_config(config)
             check_model(build(made, made_of, seed=0), made, settings)  # one slip should not cost the runs before it
             plans.append((label, rate, config, folder / (f"{label}-{rate:g}" if own else label)))
+            _known(plans[-1][3], config)
     if len({plan[3] for plan in plans}) < len(plans):
         raise ValueError("systems and rates must differ from each other; give systems of one name a label each")
     attempts: dict[str, list[Attempt]] = {}
@@ -97,14 +100,11 @@ def compare(
 
 def _attempt(label: str, rate: float, config: Mapping[str, Any], folder: Path, progress: bool) -> Attempt:
     task = read_config(config)[0]
-    known = Run(folder) if (folder / "config.toml").is_file() else None
-    if known is not None and without_place(known.config["task"]) != without_place(
-        {"name": task.name, **task.options()}
-    ):
-        raise ValueError(f"folder {str(folder)!r} holds a run of another task: choose another folder")
-    state = None if known is None else known.status["state"]
-    diverged = state == "failed"
-    if state not in ("finished", "failed"):
+    known = _known(folder, config)
+    status = {} if known is None else known.status
+    # A full disk fails a run too, which then goes on.
+    diverged = status.get("state") == "failed" and NOT_FINITE in str(status.get("message", ""))
+    if status.get("state") != "finished" and not diverged:
         try:
             if known is None:
                 train(config, folder, progress=progress)
@@ -113,6 +113,26 @@ def _attempt(label: str, rate: float, config: Mapping[str, Any], folder: Path, p
         except NonFiniteLoss:
             diverged = True
     return _read(label, rate, folder, task, diverged)
+
+
+def _known(folder: Path, config: Mapping[str, Any]) -> Run | None:
+    """The run that is there already, None if there is none; a ValueError if it is one of another config."""
+    if not (folder / "config.toml").is_file():
+        return None
+    run = Run(folder)
+    task, system, settings = read_config(config)
+    table = tables(task, settings)
+    try:
+        check_data(run, task, table)
+        check_same(run, table, settings)
+    except ValueError as error:
+        raise ValueError(f"{error}: choose another folder") from None
+    if run.config.get("system") != written(system):
+        raise ValueError(
+            f"system must stay as the run {str(folder)!r} began, {run.config.get('system')}, got {written(system)}: "
+            "choose another folder"
+        )
+    return run
 
 
 def _read(label: str, rate: float, folder: Path, task: Task, diverged: bool) -> Attempt:
