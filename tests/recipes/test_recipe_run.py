@@ -110,6 +110,15 @@ def test_missing_data_is_an_outcome(tmp_path):
     assert done.page.exists()
 
 
+def test_a_missing_test_part_is_an_outcome(tmp_path, small_data):
+    for path in small_data.glob("mnist/train*"):
+        (tmp_path / "mnist").mkdir(exist_ok=True)
+        (tmp_path / "mnist" / path.name).write_bytes(path.read_bytes())
+    recipe = made(task={"name": "mnist", "width": 28})
+    done = reproduce(recipe, folder=tmp_path / "runs", data=str(tmp_path), progress=False)
+    assert "no data: mnist/t10k" in done.cells["plain", "error"].verdict_text()
+
+
 def test_another_version_of_the_data_can_be_asked_for(tmp_path, small_data):
     recipe = made(task={"name": "har-subset"}, seeds=[1])
     done = reproduce(recipe, folder=tmp_path, task="har", data=str(small_data), rows=["plain"], progress=False)

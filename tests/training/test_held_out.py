@@ -14,6 +14,7 @@ from made_data import small_options
 
 from evenflow import SequenceModel, create
 from evenflow.tasks import TASKS, Adding, Curriculum, Position, make
+from evenflow.tasks.words import FILES, Words
 from evenflow.training import Run, checkpoint, evaluation, fit, resume, train
 from evenflow.training.loop import Loop
 from evenflow.training.seeds import derive
@@ -195,6 +196,43 @@ def test_a_task_without_a_test_part_is_not_tested(tmp_path):
     assert math.isnan(result.test_loss)
     assert math.isnan(result.test_metric)
     assert "test_loss" not in Run(tmp_path / "run").status
+
+
+@pytest.mark.parametrize("name", ["mnist", "ptb-words", "ptb-characters"])
+def test_a_test_part_that_is_not_there_costs_no_update(name, small_data, tmp_path):
+    """Looked for after the last update, it would cost all of them."""
+    for path in [*small_data.glob("mnist/train*"), *small_data.glob("ptb/ptb.[tv][ra]*")]:
+        copy = tmp_path / "sets" / path.relative_to(small_data)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    task = make(name, data=str(tmp_path / "sets"), **({"width": 28} if name == "mnist" else {"embedding": 3}))
+    with pytest.raises(ValueError, match=r"(t10k-images|ptb\.test).* is not in the data folder"):
+        fit(model_for(task), task, folder=tmp_path / "run", steps=1, batch_size=4, device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_text_too_short_for_the_streams_costs_no_update(small_data, tmp_path, monkeypatch):
+    task = small("ptb-words", small_data, length=2, embedding=3)
+    words = {part: len(task.in_part(part)._streams(1, Position(0, 1), torch.device("cpu"))) for part in FILES}
+    options = {"folder": tmp_path / "run", "steps": 1, "device": "cpu", "progress": False}
+    for part in ("validation", "test"):
+        many = words[part] // 2 + 1
+        monkeypatch.setattr(Words, "held_out" if part == "test" else "test", lambda self: None)
+        with pytest.raises(ValueError, match=rf"^the {part} text has {words[part]} words, too few for {many} "):
+            fit(model_for(task), task, batch_size=many, **options)
+        monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"^the training text has .* words, too few for 5000 streams of length 2 "):
+        fit(model_for(task), task, batch_size=5000, **options)
+    assert not (tmp_path / "run").exists()
+    most = min(words.values()) // 2
+    assert math.isfinite(fit(model_for(task), task, batch_size=most, **options).valid_loss)
+
+
+def test_a_set_with_nothing_to_validate_by_is_refused(monkeypatch, small_data, tmp_path):
+    task = small("multilabel", small_data, set="bibtex")
+    monkeypatch.setattr(type(task), "count", lambda self: 0 if self.part == "validation" else 5)
+    with pytest.raises(ValueError, match=r"^task multilabel has nothing to validate or to test on"):
+        fit(model_for(task), task, folder=tmp_path / "run", steps=1, batch_size=4, device="cpu")
 
 
 def test_epochs_count_passes_over_the_set(small_data, tmp_path):

@@ -43,8 +43,9 @@ def make_task(job: Job) -> Task:
 def missing(task: Task) -> str:
     """Why the data of a task cannot be read; empty where it can, or needs none."""
     try:
-        if isinstance(task, DataSet):
-            task.count()
+        for part in (task, task.held_out(), task.test()):
+            if isinstance(part, DataSet):
+                part.count()
     except (ValueError, OSError) as error:
         return str(error)
     return ""

@@ -119,6 +119,11 @@ class Words(FileData, NextSymbol):
         """This process's streams ``(words, B)``."""
         text, streams = _keep(self.folder, FILES[self.part], device), size * position.processes
         each = len(text) // streams
+        if each < 2:
+            raise ValueError(
+                f"the {self.part} text has {len(text):,} words, too few for {streams} streams of a word and the one "
+                "after: make the batch smaller"
+            )
         first = position.rank * size
         return text[: each * streams].view(streams, each)[first : first + size].T
 

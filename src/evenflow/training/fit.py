@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from evenflow.recurrent import Recurrent
-from evenflow.tasks import Task
+from evenflow.tasks import Position, Task
 
 from . import evaluation
 from .event_log import check_events
@@ -114,6 +114,7 @@ def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
         raise ValueError("model has no parameter to train, at least one must require a gradient")
     if settings.probe_every is not None and not isinstance(getattr(model, "layer", None), Recurrent):
         raise ValueError("probe_every needs a model whose layer is one of evenflow's, because it listens to the states")
+    check_parts(task, settings)
     generator = torch.Generator(parameter.device).manual_seed(derive(settings.seed, "check"))
     batch = task.batch(2, generator)
     size = batch.inputs.shape[1]  # one, where a data set has no more
@@ -138,3 +139,15 @@ def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
         model.train(was_training)
         for buffer, before in zip(model.buffers(), kept, strict=True):
             buffer.copy_(before)
+
+
+def check_parts(task: Task, settings: Settings) -> None:
+    """A ValueError if a part of a data set is missing or too small: found now, and not after the last update."""
+    task.epoch_steps(settings.batch_size)
+    for part in (task.held_out() if settings.validation_batches is None else None, task.test()):
+        if part is None:
+            continue
+        size = settings.batch_size if part.carries else 1
+        batches = part.every_batch(size, Position(0, settings.steps), torch.device("cpu"))
+        if batches is not None and next(iter(batches), None) is None:
+            raise ValueError(f"task {task.name} has nothing to validate or to test on: its data set is too small")
