@@ -203,4 +203,20 @@ def test_structural_damping_needs_states():
     model = nn.Linear(2, 1)
     with pytest.raises(ValueError) as error:
         GaussNewton(model, list(model.parameters()), lambda: model(torch.ones(3, 2)), torch.mean, states=True)
-    assert str(error.value) == "structural damping needs a model with a recurrent layer of evenflow, got none"
+    assert str(error.value) == (
+        "structural damping needs a recurrent layer of evenflow whose states are trained, got none"
+    )
+
+
+def test_states_that_are_not_trained_are_not_damped():
+    """A layer in front that stays as it is changes nothing about the curvature of the one that learns."""
+    first, second = create("esn", 2, 4).double(), create("rnn", 4, 3).double()
+    model = nn.ModuleList([first, second])
+    x, parameters = torch.randn(5, 2, 2).double(), [p for p in second.parameters() if p.requires_grad]
+    fixed = first(x)[0].detach()
+
+    def products(answer):
+        found = GaussNewton(model, parameters, answer, lambda o: o.square().mean(), states=True)
+        return found.product(torch.ones(sum(p.numel() for p in parameters)).double(), 0.3)
+
+    torch.testing.assert_close(products(lambda: second(first(x)[0])[0]), products(lambda: second(fixed)[0]))

@@ -149,6 +149,8 @@ def test_the_schedule_reaches_every_group():
         ({"penalty": "norm_preserving"}, "lstm", r".*"),
         ({"penalty": "soft_orthogonality"}, "esn", "soft_orthogonality needs a layer whose recurrent"),
         ({"bases_rate": 0.1}, "rnn", "bases_rate goes with a factorized map"),
+        ({"precision": "bf16-true"}, "factorized", "precision must not be bf16-true with a factorized map"),
+        ({"optimizer": "hessian-free", "structural": 0.1}, "esn", "structural damping needs a recurrent layer"),
     ],
     ids=lambda value: value.get("optimizer", value.get("penalty")) if isinstance(value, dict) else None,
 )

@@ -48,15 +48,19 @@ class GaussNewton:
         self.parameters = list(parameters)
         with torch.enable_grad(), twice_differentiable(model), listen(model) as runs:
             outputs = answer()
-            self.heads = [outputs, *(run.states for run in runs)] if states else [outputs]
-            if states and not runs:
-                raise ValueError("structural damping needs a model with a recurrent layer of evenflow, got none")
+            # States that no parameter moves, as those of a reservoir, have no curvature.
+            moved = [run for run in runs if states and run.states.requires_grad]
+            self.heads = [outputs, *(run.states for run in moved)]
+            if states and not moved:
+                raise ValueError(
+                    "structural damping needs a recurrent layer of evenflow whose states are trained, got none"
+                )
             self.seeds = [torch.zeros_like(head, requires_grad=True) for head in self.heads]
             self.pulled = _gradients(self.heads, self.parameters, self.seeds, create_graph=True)
             self.leaf = outputs.detach().requires_grad_()
             (self.slope,) = _gradients([loss(self.leaf)], [self.leaf], None, create_graph=True)
         # Of packed sequences the states beyond the end are zero, whatever the weights.
-        self.shares = [_share(run.states, None if run.sequences.packed else lengths) for run in runs if states]
+        self.shares = [_share(run.states, None if run.sequences.packed else lengths) for run in moved]
 
     def product(self, v: Tensor, structural: float = 0.0) -> Tensor:
         """``(JᵀHJ + structural JₛᵀJₛ) v`` for v ``(N)``, the parameters in one row."""

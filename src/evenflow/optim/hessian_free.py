@@ -128,6 +128,18 @@ class HessianFree(torch.optim.Optimizer):
         own = ("model", "loss", "answer", "padded", "_asked", "_names")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
+    def curvature(self, batch: Batch) -> GaussNewton:
+        """The curvature on a batch."""
+        group = self.param_groups[0]
+        return GaussNewton(
+            self.model,
+            group["params"],
+            lambda: self.answer(self.model, batch),
+            lambda outputs: self.loss(outputs, batch[1]),
+            states=group["damping"] * group["structural"] > 0,
+            lengths=batch[2] if self.padded and len(batch) > 2 else None,
+        )
+
     def step(self, batch: Batch, curvature: Batch | None = None) -> Progress:  # type: ignore[override]
         """One step.
 
@@ -141,14 +153,7 @@ class HessianFree(torch.optim.Optimizer):
         theta = GaussNewton.join([p.detach() for p in parameters])
         before, gradient = self._gradient(batch, parameters)
         source = batch if curvature is None else curvature
-        matrix = GaussNewton(
-            self.model,
-            parameters,
-            lambda: self.answer(self.model, source),
-            lambda outputs: self.loss(outputs, source[1]),
-            states=structural > 0,
-            lengths=source[2] if self.padded and len(source) > 2 else None,
-        )
+        matrix = self.curvature(source)
 
         def damped(v: Tensor) -> Tensor:
             return mean_over_processes(matrix.product(v, structural)) + damping * v

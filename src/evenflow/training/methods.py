@@ -195,7 +195,7 @@ class CurvatureMethod(Method):
     """A step of `optim.HessianFree`, its products taken on the first few sequences of the batch."""
 
     def __init__(self, model: nn.Module, task: Task, settings: Settings) -> None:
-        self._sequences = settings.curvature_size
+        self._sequences, self._structural = settings.curvature_size, settings.structural
         self._newton = HessianFree(
             model,
             task.loss,
@@ -212,6 +212,11 @@ class CurvatureMethod(Method):
         progress = self._newton.step(batch, self._cut(self._first(batch)))
         device = batch.inputs.device
         return Outcome(torch.tensor(progress.before, device=device), torch.tensor(progress.norm, device=device))
+
+    def rehearse(self, batch: Batch) -> None:
+        """A ValueError if there is nothing for structural damping to damp."""
+        if self._structural:
+            self._newton.curvature(self._cut(batch))
 
     def _cut(self, batch: Batch) -> Batch:
         """The batch up to the end of its longest sequence: beyond it states could grow for nothing."""
@@ -262,7 +267,7 @@ def rehearse(model: nn.Module, task: Task, batch: Batch, settings: Settings) -> 
             with penalties.make(settings.penalty).watch(model) as extra:
                 extra(task.loss(evaluation.answer(model, batch)[0], batch.targets))
         elif name == "hessian-free":
-            CurvatureMethod(model, task, settings)
+            CurvatureMethod(model, task, settings).rehearse(batch)
         elif name == "temporal-simplex":
             SimplexMethod(model, task, settings).direct(batch)
             model.zero_grad()

@@ -71,6 +71,8 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
     for name, default in (("bases_rate", None), ("bases", "sgd")):
         if getattr(settings, name) != default and not orthonormal:
             raise ValueError(f"{name} goes with a factorized map, got a model with no orthonormal bases")
+    if orthonormal and settings.precision == "bf16-true":
+        raise ValueError("precision must not be bf16-true with a factorized map: its bases would not stay orthonormal")
     members = [OPTIMIZERS[settings.optimizer](ordinary, settings)] if ordinary else []
     if orthonormal:
         members.append(BASES[settings.bases](orthonormal, lr=settings.rate))
