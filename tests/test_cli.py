@@ -336,3 +336,24 @@ def test_a_file_that_holds_no_weights(tmp_path, capsys):
     (tmp_path / "a.csv").write_text("a,b\n1,2\n")
     assert run("doctor", tmp_path / "a.csv") == 2
     assert "cannot be read as weights of torch.save or safetensors" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "adding", "rnn", "--hidden", "4", "--steps", "2", "-t", "length=5", "--device", "cpu"],
+        ["reproduce", "sgornn/table-1", "--device", "cpu"],
+        ["demo"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_what_makes_many_runs_says_how_it_goes_on(command, tmp_path, monkeypatch, capsys):
+    """`evenflow resume` would find no run in their folder."""
+    from evenflow.training.loop import Loop
+
+    def interrupted(loop):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Loop, "_update", interrupted)
+    assert run(*command, "--folder", tmp_path / "all", "-q") == 1
+    assert capsys.readouterr().err == "evenflow: interrupted; the same command goes on where it was\n"

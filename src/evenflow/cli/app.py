@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,3 +41,12 @@ def speak_plainly(context: typer.Context) -> None:
 def complain(message: str, code: int) -> int:
     print(f"evenflow: {' '.join(message.split())}", file=sys.stderr)
     return code
+
+
+@contextmanager
+def said_again() -> Iterator[None]:
+    """Around what many runs are made by: after Ctrl-C it is the same command that goes on, and not `resume`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(complain("interrupted; the same command goes on where it was", 1)) from None

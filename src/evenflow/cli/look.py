@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from evenflow.cli.app import app
+from evenflow.cli.app import app, said_again
 from evenflow.cli.options import Hidden, Quiet
 from evenflow.terminal import say, show, show_attempts
 
@@ -26,7 +26,8 @@ def demo(
     from evenflow import demo as demonstration
 
     say(f"The copy task, {len(demonstration.SYSTEMS)} systems at {len(demonstration.RATES)} learning rates each.")
-    best, page = demonstration.run(folder, progress=not quiet, announce=say)
+    with said_again():
+        best, page = demonstration.run(folder, progress=not quiet, announce=say)
     show_attempts(best)
     say(f"The page: {page.resolve()}")
 

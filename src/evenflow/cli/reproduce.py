@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from evenflow.cli.app import app
+from evenflow.cli.app import app, said_again
 from evenflow.cli.options import Data, Quiet
 from evenflow.terminal import say
 
@@ -54,19 +54,20 @@ def reproduce(
     recipe = load(name)
     say(f"{recipe.title} ({recipe.address}, {scale}).")
     where = None if data is None else str(data.absolute())
-    done = run(
-        recipe,
-        scale,
-        folder=folder,
-        seeds=seeds,
-        rows=None if rows is None else choose(recipe, rows),
-        task=task,
-        data=where,
-        device=device,
-        limit=seconds,
-        progress=not quiet,
-        announce=say,
-    )
+    with said_again():
+        done = run(
+            recipe,
+            scale,
+            folder=folder,
+            seeds=seeds,
+            rows=None if rows is None else choose(recipe, rows),
+            task=task,
+            data=where,
+            device=device,
+            limit=seconds,
+            progress=not quiet,
+            announce=say,
+        )
     if done.record is not None:
         show_reproduction(done)
         say(f"The record: {done.record}   The page: {done.page}")

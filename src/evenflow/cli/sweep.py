@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenflow.cli.app import app, complain
+from evenflow.cli.app import app, said_again
 from evenflow.cli.options import (
     Data,
     Quiet,
@@ -92,7 +92,7 @@ def sweep(
         system=pairs("--system-option", system_option),
     )
     rules = Rules(updates, first, keep, seeds, finalists, finish)
-    try:
+    with said_again():
         found = run(
             task_table(task, task_option, data),
             axes,
@@ -104,8 +104,6 @@ def sweep(
             progress=not quiet,
             announce=say,
         )
-    except KeyboardInterrupt:
-        raise typer.Exit(complain("interrupted; the same command goes on where it was", 1)) from None
     show_sweep(found)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from evenflow.cli.app import app
+from evenflow.cli.app import app, said_again
 from evenflow.cli.options import (
     Data,
     Folder,
@@ -149,16 +149,17 @@ def compare(
     from evenflow.training.compare import compare as run
 
     folder = folder or Path("runs") / f"compare-{short(task)}"
-    best = run(
-        task_table(task, task_option, data),
-        [{"name": name, "hidden_size": hidden} for name in systems],
-        {key: value for key, value in settings.items() if value is not None},
-        numbers("--rates", rates),
-        folder,
-        until_solved=until_solved,
-        progress=not quiet,
-        announce=say,
-    )
+    with said_again():
+        best = run(
+            task_table(task, task_option, data),
+            [{"name": name, "hidden_size": hidden} for name in systems],
+            {key: value for key, value in settings.items() if value is not None},
+            numbers("--rates", rates),
+            folder,
+            until_solved=until_solved,
+            progress=not quiet,
+            announce=say,
+        )
     show_attempts(best)
     tried = f"Best of the learning rates {rates}"
     notes = ["" if math.isnan(attempt.rate) else f"{tried}: {attempt.rate:g}." for attempt in best]
