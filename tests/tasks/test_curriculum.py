@@ -81,6 +81,7 @@ def test_no_task_has_an_option_of_the_same_name():
         ({"until": "half"}, "until must be a number above 0 and at most 1, got 'half'"),
         ({"until": float("nan")}, "until must be a number above 0 and at most 1, got nan"),
         ({"task": "digits"}, "task must have a length that can grow, got digits"),
+        ({"task": "npz"}, "task must hold out the same sequences at every length, got npz"),
         ({"task": "kth-largest"}, "task must keep its sizes at every length, got kth-largest"),
         ({"task": "coppy"}, r"unknown task of a curriculum 'coppy', did you mean copy\?"),
         ({"task": "curriculum"}, "unknown task of a curriculum 'curriculum', known are adding, .*, xor"),

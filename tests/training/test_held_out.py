@@ -107,6 +107,14 @@ def test_a_curriculum_is_judged_like_the_task_itself():
     assert grown.valid_loss == pytest.approx(plain.valid_loss, rel=SAME)
 
 
+def test_a_curriculum_over_a_text_is_tested_like_the_text(small_data):
+    inner = small("ptb-words", small_data, length=6, embedding=5)
+    options = {"steps": 1, "batch_size": 4, "rate": 1e-12, "device": "cpu"}
+    grown, plain = (fit(model_for(inner), task, **options) for task in (Curriculum(inner, start=2), inner))
+    assert math.isfinite(plain.test_metric)
+    assert grown.test_metric == pytest.approx(plain.test_metric, rel=SAME)
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_resumes_to_the_same_bits(name, tmp_path, monkeypatch, small_data):
     if name == "digits" and importlib.util.find_spec("sklearn") is None:

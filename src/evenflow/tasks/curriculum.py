@@ -13,6 +13,7 @@ from torch import Tensor
 from evenflow.checks import unknown, whole_number
 
 from .adding import Adding
+from .own import OwnData
 from .task import Batch, Task, option, option_fields
 
 OWN = ("task", "start", "until")
@@ -54,6 +55,9 @@ class Curriculum(Task):
     def __post_init__(self) -> None:
         if not isinstance(self.task, Task):
             raise ValueError(f"task must be a task, such as Adding(length=200), got {self.task!r}")
+        if isinstance(self.task, OwnData):
+            # Pieces of another length are divided elsewhere: what is validated on would have been trained on.
+            raise ValueError(f"task must hold out the same sequences at every length, got {self.task.name}")
         full = self._full
         if not full:
             raise ValueError(f"task must have a length that can grow, got {self.task.name}")
@@ -75,6 +79,9 @@ class Curriculum(Task):
 
     def held_out(self) -> Task:
         return self.task.held_out()
+
+    def test(self) -> Task | None:
+        return self.task.test()
 
     @property
     def _full(self) -> int:

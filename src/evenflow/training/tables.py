@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evenflow.tasks import Curriculum, Task
+from evenflow.tasks import Task
 from evenflow.tasks.own import OwnData
 
 from .run_folder import Run
@@ -43,6 +43,4 @@ def check_data(run: Run, task: Task, table: Mapping[str, Any]) -> None:
 
 
 def _own(task: Task) -> OwnData | None:
-    while isinstance(task, Curriculum):
-        task = task.task
     return task if isinstance(task, OwnData) else None
