@@ -10,6 +10,9 @@ from made_recipes import made
 
 from evenflow.recipes import load, reproduce
 from evenflow.recipes.figures import FIGURES, caption
+from evenflow.recipes.table import show_reproduction
+from evenflow.training import NonFiniteLoss
+from evenflow.training.loop import Loop
 
 
 def page(done) -> str:
@@ -27,6 +30,25 @@ def test_the_page_holds_table_figure_and_notes_and_loads_nothing(tmp_path):
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
     assert not re.search(r"<script|<link|src=\"(?!data:)|url\((?!#)", text)
+
+
+def test_a_seed_without_a_number_is_told_beside_the_mean_of_the_others(tmp_path, monkeypatch, capsys):
+    update = Loop._update
+
+    def lost(loop):
+        if loop.settings.seed == 2:
+            raise NonFiniteLoss("the loss became infinite or not a number")
+        update(loop)
+
+    monkeypatch.setattr(Loop, "_update", lost)
+    done = reproduce(made(), "full", folder=tmp_path, rows=["plain"], progress=False)
+    cell = done.cells["plain", "error"]
+    assert (len(cell.values), cell.gaps, cell.verdict) == (1, ["diverged"], "reproduced")
+    show_reproduction(done)
+    told = f"{cell.measured_text()}; 1 without a number"
+    assert told in page(done)
+    assert told in capsys.readouterr().out
+    assert done.cells["plain", "parameters"].lost_text() == ""
 
 
 def test_a_name_is_text_and_never_markup(tmp_path):

@@ -92,7 +92,7 @@ def _row(done: Reproduction, label: str) -> dict[str, Any]:
         "cells": [
             {
                 "name": cell.column.name,
-                "measured": cell.measured_text(),
+                "measured": cell.measured_text() + cell.lost_text(),
                 "published": cell.published_text(),
                 "verdict": cell.verdict,
                 "reason": cell.reason,

@@ -27,7 +27,7 @@ def show_reproduction(done: Reproduction) -> None:
         first = label
         for column in columns:
             cell = done.cells[label, column.name]
-            cells = [cell.measured_text(), cell.published_text(), cell.verdict_text()]
+            cells = [cell.measured_text() + cell.lost_text(), cell.published_text(), cell.verdict_text()]
             table.add_row(first, *([column.name] if several else []), *(_short(text) for text in cells))
             first = ""
     show(table)

@@ -69,6 +69,10 @@ class Cell:
         shown = say(self.column, self.mean)
         return f"{shown} ± {number(self.spread, 2)}" if self.spread else shown
 
+    def lost_text(self) -> str:
+        """How many seeds the mean leaves out, to stand behind it; empty where it is over all of them."""
+        return f"; {len(self.gaps)} without a number" if self.values and self.gaps else ""
+
     def published_text(self) -> str:
         if self.published is None:
             return "–"

@@ -71,8 +71,7 @@ def measured(cell: verdict.Cell) -> str:
     """The mean and the spread, and over how many seeds."""
     seeds = len(cell.values)
     several = f" ({seeds} seeds)" if seeds > 1 and cell.spread else ""
-    lost = f"; {len(cell.gaps)} without a number" if cell.values and cell.gaps else ""
-    return cell.measured_text() + several + lost
+    return cell.measured_text() + several + cell.lost_text()
 
 
 def summary(record: Record, done: Reproduction) -> list[str]:
