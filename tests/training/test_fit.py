@@ -416,7 +416,21 @@ def test_what_is_refused_before_any_work(tmp_path):
     class Frozen(nn.Module):
         pass
 
+    class Bare(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs[-1])
+
     cases = [
+        (
+            (Bare(2, 1), TASK),
+            {},
+            r"model must answer with outputs and a state \(or None\), as SequenceModel does, got a Tensor",
+        ),
+        (
+            (model_for().double(), TASK),
+            {},
+            "input must be torch.float64 as the layer's weights are, got torch.float32: convert one of them",
+        ),
         ((model_for(), TASK), {"rate": -1.0}, "rate must be a number above 0, got -1.0"),
         ((model_for(), TASK), {"stepz": 3}, r"unknown training setting 'stepz', did you mean steps\?"),
         ((Frozen(), TASK), {}, "model has no parameter to train, at least one must require a gradient"),

@@ -118,14 +118,19 @@ def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
     generator = torch.Generator(parameter.device).manual_seed(derive(settings.seed, "check"))
     batch = task.batch(2, generator)
     size = batch.inputs.shape[1]  # one, where a data set has no more
-    if batch.inputs.is_floating_point():
+    # In the other precisions Fabric converts one of them, or runs in both.
+    if batch.inputs.is_floating_point() and settings.precision not in ("32-true", "tf32"):
         batch = batch._replace(inputs=batch.inputs.to(parameter.dtype))
     was_training = model.training
     try:
         with torch.no_grad():
-            outputs, _ = evaluation.answer(model.eval(), batch)
+            answered: Any = evaluation.answer(model.eval(), batch)
     finally:
         model.train(was_training)
+    if not (isinstance(answered, tuple | list) and len(answered) == 2 and isinstance(answered[0], torch.Tensor)):
+        got = f"a {type(answered).__name__}" + (f" of {len(answered)}" if isinstance(answered, tuple | list) else "")
+        raise ValueError(f"model must answer with outputs and a state (or None), as SequenceModel does, got {got}")
+    outputs = answered[0]
     wanted = (size, task.output_size) if task.readout == "last" else (len(batch.inputs), size, task.output_size)
     if tuple(outputs.shape) != wanted:
         given = "two sequences" if size == 2 else "one sequence"
