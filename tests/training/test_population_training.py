@@ -57,6 +57,16 @@ def test_runs_of_one_seed_read_one_batch(monkeypatch):
     assert_as_alone(configs, results)
 
 
+def test_losses_of_bfloat16_models_are_those_of_full_digits():
+    """The first update sees the same weights and batch alone and side by side; its loss has more than three digits."""
+    task = {"name": "recall-first", "length": 4, "symbols": 3, "embedding": 4}
+    configs = [config(task=task, precision="bf16-true", seed=seed, steps=1, validate_every=1) for seed in (1, 2)]
+    for one, together in zip(configs, train_population(configs, progress=False), strict=True):
+        alone = train(one, progress=False)
+        assert together.loss == pytest.approx(alone.loss, rel=1e-4)
+        assert together.valid_loss != float(torch.tensor(together.valid_loss).bfloat16())
+
+
 def test_bases_move_along_geodesics():
     options = {"optimizer": "rmsprop", "bases_rate": 0.01, "rate": 0.01}
     configs = [config(system={"name": "factorized"}, seed=seed, **options) for seed in range(2)]

@@ -115,6 +115,8 @@ def _answer(
     lengths = None if batches[0].lengths is None else torch.stack([cast(Tensor, batch.lengths) for batch in batches])
     outputs, ends = population(inputs.to(dtype) if inputs.is_floating_point() else inputs, state, lengths)
     every = tasks[0].readout == "every"
+    if outputs.dtype == torch.bfloat16:  # three digits are too few for a loss; Fabric does the same for a run alone
+        outputs = outputs.float()
     return [output[:end] if every else output for output, end in zip(outputs, steps, strict=True)], ends
 
 
