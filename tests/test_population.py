@@ -101,6 +101,11 @@ def test_stacked_layers_symbols_and_a_given_state():
     compare(models, torch.randint(5, (M, T, B)), state)
 
 
+@pytest.mark.parametrize("name", ["sgornn", "lstm", "gated-feedback"])
+def test_layers_that_keep_few_states_alone(name):
+    compare(models_of(lambda draw: create(name, I, H, generator=draw, checkpoint_every=5)), random(M, T, B, I))
+
+
 def test_dropout_masks_differ_between_the_models():
     model = SequenceModel(RNN(I, H, num_layers=2, dropout=0.5), O)
     population = Population([model, model])

@@ -92,6 +92,15 @@ def test_a_maps_recording(name: str, inference: bool, monkeypatch: pytest.Monkey
     assert not any(r.is_inference() for r in (*made.raw, made.W, made.G))
 
 
+def test_many_gradients_of_a_map_side_by_side() -> None:
+    map = MAPS["householder"](4)
+    raw = [r.requires_grad_() for r in map.start(torch.Generator().manual_seed(0))]
+    W, plain = recorded._Replayed.apply(map, recorded.Recording(map, tuple(raw)), *raw), map.compute(*raw)
+    pulls = torch.randn(3, *W.shape, generator=torch.Generator().manual_seed(1))
+    one, other = (torch.autograd.grad(each, raw, pulls, is_grads_batched=True) for each in (W, plain))
+    torch.testing.assert_close(one, other)
+
+
 def _unpinned(make: Callable[..., Tensor], like: Tensor, **options: Any) -> Tensor:
     return make(like, **{name: value for name, value in options.items() if name != "pin_memory"})
 

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from evenflow.cells import GatedFeedback
 from evenflow.checks import number
-from evenflow.maps.onlookers import transformed
+from evenflow.maps.onlookers import lifted
 from evenflow.recurrent import Recurrent
 from evenflow.scan import checkpointed, project, scan
 from evenflow.sequences import Sequences
@@ -80,7 +80,7 @@ class GatedFeedbackRNN(Recurrent):
         x, sizes, every, like = sequences.padded, sequences.batch_sizes, self.checkpoint_every, weights["weight_hh"]
         start = self._start(x.shape[1], like) if given is None else [torch.cat(tuple(member), -1) for member in given]
         beside = self._beside(x.shape[:2], like)
-        if every is not None and every < len(x) and not transformed():
+        if every is not None and every < len(x) and not lifted():
             states, *after = checkpointed(
                 self.cell, x, tuple(start), weights, every, sizes, engine=self.engine, beside=beside
             )

@@ -14,7 +14,7 @@ from evenflow import maps
 from evenflow.cells import Cell
 from evenflow.checks import number, one_of, unknown_option, whole_number
 from evenflow.layer_weights import LayerWeights, MapChoice
-from evenflow.maps.onlookers import transformed
+from evenflow.maps.onlookers import lifted
 from evenflow.replayed import replay_layer
 from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
 from evenflow.sequences import Sequences
@@ -38,7 +38,8 @@ class Recurrent(LayerWeights):
         engine: ``"auto"`` takes the fastest scan there is, ``"torch"`` one without compiled code, ``"reference"`` the
             plain loop.
         checkpoint_every: keep the state of every so many steps alone, and run the steps between them again in the
-            backward pass: less memory for a second forward pass. About √T is the least; None keeps what is faster.
+            backward pass: less memory for a second forward pass. About √T is the least; None keeps what is faster. In a
+            `Population` and under `torch.func` all is kept.
         storage: ``"bfloat16"`` or ``"float16"`` keep the output, and what the backward pass needs of every step, in
             half the memory; the weights and the state from step to step stay in single precision. None keeps all so.
         generator: where starting values are drawn from, instead of torch's global one.
@@ -164,14 +165,18 @@ class Recurrent(LayerWeights):
             self._taps.append(zeros)
             tap = sequences.reverse(zeros) if backwards else zeros
         every, sizes = self.checkpoint_every, sequences.batch_sizes
-        if every is not None and every < len(x) and not transformed():
+        if every is not None and every < len(x) and not lifted():
             return checkpointed(self.cell, x, tuple(state), weights, every, sizes, tap, self.engine)
         storage = None if self.storage is None else STORAGES[self.storage]
-        with nullcontext() if storage is None else torch.autocast(x.device.type, storage):
+        dtype = weights["weight_hh"].real.dtype
+        casts = storage is not None and not x.is_meta and dtype != torch.float64  # which autocast leaves as it is
+        if x.dtype == storage and not casts:  # what the layer below has stored
+            x = x.to(dtype)
+        with torch.autocast(x.device.type, storage) if casts else nullcontext():
             a = project(self.cell, x, weights, self.engine)
         states = scan(self.cell, a, tuple(state), weights, sizes, tap, self.engine, storage)
         ends = (sequences.last(s) for s in states)
-        return states[0], *(ends if storage is None else (end.to(weights["weight_hh"].real.dtype) for end in ends))
+        return states[0], *(ends if storage is None else (end.to(dtype) for end in ends))
 
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
         if hx is None:

@@ -147,6 +147,19 @@ def test_gradient_of_the_gradient(name: str, options: dict[str, object]) -> None
         assert torch.autograd.gradgradcheck(lambda *r: map(*empty, *r), raw)
 
 
+@pytest.mark.parametrize("name", MAPS)
+def test_many_gradients_side_by_side(name: str) -> None:
+    """As a Jacobian by `torch.autograd.functional.jacobian(..., vectorize=True)` asks for them."""
+    map = make(name, 4)
+    raw = [r.requires_grad_() for r in numbers(map)]
+    W = map(*raw)
+    pulls = torch.randn(3, *W.shape, generator=torch.Generator().manual_seed(1), dtype=W.dtype)
+    found = torch.autograd.grad(W, raw, pulls, is_grads_batched=True, retain_graph=True)
+    apart = [torch.autograd.grad(W, raw, pull, retain_graph=True) for pull in pulls]
+    for one, others in zip(found, zip(*apart, strict=True), strict=True):
+        torch.testing.assert_close(one, torch.stack(others), atol=EXACT, rtol=EXACT)
+
+
 @pytest.mark.parametrize("n", [2, 6, 16])
 @every
 def test_by_hand_equals_plain(name: str, options: dict[str, object], n: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -161,6 +162,39 @@ def test_a_second_derivative_is_refused() -> None:
     layer, x = make("elman", checkpoint_every=3), given().requires_grad_()
     with pytest.raises(RuntimeError, match="cannot be differentiated again"):
         torch.autograd.grad(layer(x)[0].sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("tapped", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_many_gradients_side_by_side(name: str, tapped: bool) -> None:
+    """As a Jacobian by `torch.autograd.functional.jacobian(..., vectorize=True)` asks for them."""
+    found = []
+    for every in (4, None):
+        layer, x = make(name, checkpoint_every=every), given().requires_grad_()
+        with layer.taps() if tapped else nullcontext([]) as taps:
+            output = layer(x)[0][-1, :2]
+        rows = torch.eye(output.numel(), dtype=output.dtype).view(-1, *output.shape)
+        seen = [x, *layer.parameters(), *taps]
+        found.append(list(torch.autograd.grad(output, seen, rows, is_grads_batched=True, allow_unused=True)))
+    assert_same(*found)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_under_vmap_all_is_kept(name: str) -> None:
+    xs, found = torch.stack([given(), -given()]), []
+    for every in (4, None):
+        layer, x = make(name, checkpoint_every=every), xs.clone().requires_grad_()
+        output = torch.vmap(lambda one, layer=layer: layer(one)[0])(x)
+        found.append([output.detach(), *torch.autograd.grad(output.sin().sum(), [x, *layer.parameters()])])
+    assert_same(*found)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_on_no_device(name: str) -> None:
+    layer = make(name, checkpoint_every=4, device="meta")
+    output, _ = layer(given().to("meta"))
+    assert output.is_meta
+    assert output.shape == (11, 4, 6)
 
 
 def test_compiles() -> None:

@@ -81,13 +81,27 @@ def test_the_state_is_in_single_precision(stored: str, engine: str) -> None:
     torch.testing.assert_close(layer.bias_l0.grad.float(), torch.tensor([1024 * 1025 / 2]), atol=0, rtol=2**-7)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", LAYERS.values(), ids=LAYERS)
-def test_layers_in_double_precision(kind: type[Recurrent]) -> None:
-    model = SequenceModel(kind(2, 4, storage="bfloat16"), 3).double()
+def test_layers_in_double_precision(kind: type[Recurrent], layers: int) -> None:
+    model = SequenceModel(kind(2, 4, layers, storage="bfloat16"), 3).double()
     output, _ = model(torch.randn(5, 2, 2, dtype=torch.float64))
     assert output.dtype == torch.float64
     output.sum().backward()
     assert all(p.grad is not None and p.grad.dtype == torch.float64 for p in model.parameters())
+
+
+def test_an_input_in_double_precision_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"^input must be torch\.float32 as the layer's weights are, got torch\.float64"
+    ):
+        RNN(2, 4, storage="bfloat16")(torch.randn(5, 2, 2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", LAYERS.values(), ids=LAYERS)
+def test_on_no_device(kind: type[Recurrent]) -> None:
+    output, _ = kind(2, 4, 2, storage="bfloat16", device="meta")(torch.empty(5, 3, 2, device="meta"))
+    assert (output.shape, output.dtype) == ((5, 3, 4), torch.bfloat16)
 
 
 @pytest.mark.parametrize("kind", LAYERS.values(), ids=LAYERS)

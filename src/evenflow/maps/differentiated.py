@@ -51,10 +51,13 @@ class _ByHand(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # once: `torch.utils.checkpoint` gives each out a single time
         raw, (W, *kept) = saved[: ctx.count], saved[ctx.count :]
-        if torch.is_grad_enabled():
-            # A gradient of this gradient is wanted.
+        again = torch.is_grad_enabled()
+        if again or torch._C._functorch.is_legacy_batchedtensor(G):
+            # A gradient of this gradient is wanted, or many side by side (`is_grads_batched`).
             moving = [r for r in raw if r.requires_grad]
-            found = iter(torch.autograd.grad(ctx.map.plain(*raw), moving, G, create_graph=True, allow_unused=True))
+            with torch.enable_grad():
+                W = ctx.map.plain(*raw)
+            found = iter(torch.autograd.grad(W, moving, G, create_graph=again, allow_unused=True))
             return None, *(next(found) if r.requires_grad else None for r in raw)
         # Ten bits of a gradient are enough for a layer; on its way through some twenty products they are not.
         with torch.autocast(W.device.type, enabled=False), ieee_products(W):

@@ -28,6 +28,13 @@ def transformed() -> bool:
     return any(each.key() != vmap for each in torch._C._functorch.get_interpreter_stack() or ())
 
 
+def lifted() -> bool:
+    """Whether `torch.func` or forward mode has a say in what happens to tensors, `torch.vmap` included."""
+    if torch.compiler.is_compiling():
+        return False
+    return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def followed() -> bool:
-    """Whether anybody does, `torch.vmap` included."""
-    return traced() or forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether anybody does."""
+    return traced() or lifted()

@@ -135,10 +135,11 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         raw = ctx.saved_tensors
-        if ctx.serial == ctx.recording.serial and not torch.is_grad_enabled():
-            return None, None, *ctx.recording.slope(G)
-        # Another matrix was made since, or a gradient of this gradient is wanted: from the beginning.
         again = torch.is_grad_enabled()
+        many = torch._C._functorch.is_legacy_batchedtensor(G)  # side by side, by `is_grads_batched`
+        if ctx.serial == ctx.recording.serial and not again and not many:
+            return None, None, *ctx.recording.slope(G)
+        # Another matrix was made since, or a gradient of this gradient, or many, are wanted: from the beginning.
         with torch.enable_grad():
             leaves = raw if again else [r.detach().requires_grad_() for r in raw]
             moving = [r for r in leaves if r.requires_grad]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +37,8 @@ def checkpointed(
     Its own gradient cannot be differentiated again. Reference: Griewank 1992.
     """
     device = x.device.type
-    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    casts = not x.is_meta and torch.is_autocast_enabled(device)
+    autocast = torch.get_autocast_dtype(device) if casts else None
     plan = _Plan(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state))
     dtype = weights["weight_hh"].dtype
     return _Pieces.apply(plan, x, beside, tap, *(s.to(dtype) for s in state), *weights.values())
@@ -69,7 +71,8 @@ class _Plan:
         """The output of one piece, and the state each sequence has after it: one that has ended keeps its last."""
         named = dict(zip(self.names, weights, strict=True))
         sizes = None if self.batch_sizes is None else list(self.batch_sizes[piece])
-        with torch.autocast(x.device.type, self.autocast, enabled=self.autocast is not None):
+        casts = self.autocast is not None
+        with nullcontext() if x.is_meta else torch.autocast(x.device.type, self.autocast, enabled=casts):
             a = project(self.cell, x, named, self.engine)
         a = a if beside is None else torch.cat((a, beside), -1)
         states = scan(self.cell, a, state, named, sizes, tap, self.engine)
@@ -115,16 +118,18 @@ class _Pieces(torch.autograd.Function):
         x, beside, *rest = ctx.saved_tensors
         weights, between = rest[: len(plan.names)], rest[len(plan.names) :]
         _, wants_x, wants_beside, wants_tap, *wants = ctx.needs_input_grad
-        d_x = torch.empty_like(x) if wants_x else None
-        d_beside = torch.empty_like(beside) if wants_beside else None
-        d_tap = x.new_zeros(*x.shape[:2], between[0].shape[-1], dtype=between[0].dtype) if wants_tap else None
+        some = next((g for g in (grad, *after) if g is not None), x)  # `is_grads_batched` brings many side by side
+        d_x = some.new_empty(x.shape, dtype=x.dtype) if wants_x else None
+        d_beside = some.new_empty(beside.shape, dtype=beside.dtype) if wants_beside else None
+        zeros = between[0].new_zeros(plan.every, *between[0].shape[1:]) if wants_tap else None
+        d_tap = None if zeros is None else some.new_empty(len(x), *zeros.shape[1:], dtype=zeros.dtype)
         sums: list[Tensor | None] = [None] * len(weights)  # of the gradients by the weights, over the pieces
         pieces = plan.pieces(len(x))
         for index in reversed(range(len(pieces))):
             piece = pieces[index]
             piece_x = x[piece].detach().requires_grad_(wants_x)
             piece_beside = None if beside is None else beside[piece].detach().requires_grad_(wants_beside)
-            piece_tap = None if d_tap is None else torch.zeros_like(d_tap[piece]).requires_grad_()
+            piece_tap = None if zeros is None else zeros[: len(piece_x)].detach().requires_grad_()
             state = [s[index].detach().requires_grad_() for s in between]
             leaves = [w.detach().requires_grad_(want) for w, want in zip(weights, wants[plan.members :], strict=True)]
             with torch.enable_grad():

@@ -95,7 +95,8 @@ def _same_dtype(cell: Cell, x: Tensor, weights: Weights) -> None:
     """Refuse an input that torch's product would refuse, and say what to do."""
     if type(cell).project is not Cell.project or x.dtype == (weight := weights["weight_ih"]).dtype:
         return
-    if x.is_meta or not torch.is_autocast_enabled(x.device.type):
+    casts = not x.is_meta and torch.is_autocast_enabled(x.device.type)
+    if not casts or torch.float64 in (x.dtype, weight.dtype):  # which autocast leaves as it is
         raise ValueError(f"input must be {weight.dtype} as the layer's weights are, got {x.dtype}: convert one of them")
 
 
