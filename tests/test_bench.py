@@ -58,11 +58,25 @@ def test_the_loop_is_torchs_layer(kind: str) -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_leaves_the_generator_and_tf32_alone() -> None:
-    before = torch.get_rng_state(), torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+def test_leaves_the_generator_alone() -> None:
+    before = torch.get_rng_state()
     bench.bench(**TINY | {"repeats": 1})  # type: ignore[arg-type]
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == before[1:]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("precision", ["none", "ieee", "tf32"])
+def test_products_are_whole_and_then_as_they_were(precision: str) -> None:
+    matmul: Any = torch.backends.cuda.matmul
+    rnn: Any = torch.backends.cudnn.rnn  # type: ignore[attr-defined]
+    before = matmul.fp32_precision, rnn.fp32_precision
+    try:
+        matmul.fp32_precision = rnn.fp32_precision = precision
+        found = matmul.fp32_precision, rnn.fp32_precision
+        with bench._without_tf32():
+            assert (matmul.fp32_precision, rnn.fp32_precision) == ("ieee", "ieee")
+        assert (matmul.fp32_precision, rnn.fp32_precision) == found
+    finally:
+        matmul.fp32_precision, rnn.fp32_precision = before
 
 
 @pytest.mark.parametrize(("kind", "gates", "biases"), [("rnn", 1, 1), ("gru", 3, 4), ("lstm", 4, 4)])

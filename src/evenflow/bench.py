@@ -163,12 +163,15 @@ def _finish(device: torch.device) -> None:
 
 @contextmanager
 def _without_tf32() -> Iterator[None]:
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    backends: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn.rnn]
+    before = [backend.fp32_precision for backend in backends]
+    for backend in backends:
+        backend.fp32_precision = "ieee"
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision
 
 
 def _in_turn(ready: list[Case], repeats: int, progress: bool) -> Iterator[Case]:
