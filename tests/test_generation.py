@@ -264,6 +264,7 @@ BAD = [
     ),
     (lambda: generate(make("symbols"), torch.tensor([1, 7]), 3), "prompt must hold symbols from 0 to 6, got 7"),
     (lambda: generate(make("symbols"), torch.tensor([-1]), 3), "prompt must hold symbols from 0 to 6, got -1"),
+    (lambda: generate(make("symbols"), [1, 2], 3), "prompt must be a tensor, got list"),
     (
         lambda: generate(make("symbols"), torch.ones(3), 3),
         "prompt must hold whole numbers for a model with a vocabulary, got torch.float32",

@@ -137,6 +137,13 @@ def test_what_is_no_population(models, sentence):
         Population(made)
 
 
+@pytest.mark.parametrize("shape", [(2, T, B, I), (T, B, I)])
+def test_inputs_of_another_number_of_models(shape):
+    with pytest.raises(ValueError) as error:
+        Population(models_of(lambda draw: RNN(I, H, generator=draw)))(random(*shape))
+    assert str(error.value) == f"inputs must have {M} models in front, got {shape}"
+
+
 def test_what_a_map_has_recorded_is_no_setting() -> None:
     one = SequenceModel(create("urnn", 2, 4), 1)
     other = copy.deepcopy(one)

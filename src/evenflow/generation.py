@@ -178,6 +178,8 @@ def _check_model(model: SequenceModel) -> None:
 
 def _check_prompt(model: SequenceModel, prompt: Tensor) -> bool:
     """Whether the prompt is a batch; a ValueError if it is not something the model reads."""
+    if not isinstance(prompt, Tensor):
+        raise ValueError(f"prompt must be a tensor, got {type(prompt).__name__}")
     symbols = model.embedding is not None
     form = "(T, B) or (T)" if symbols else f"(T, B, N) or (T, N) with N = {model.output.out_features}"
     dimensions = prompt.dim() + symbols

@@ -70,6 +70,8 @@ class Population(nn.Module):
 
     def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
         """Outputs and final states of all models; with lengths, states beyond the end of a sequence are not its own."""
+        if len(inputs) != len(self.models):
+            raise ValueError(f"inputs must have {len(self.models)} models in front, got {tuple(inputs.shape)}")
         skeleton = self._skeleton[0].train(self.training)
         weights = self._weights()
 
