@@ -151,6 +151,21 @@ def test_every_system_loads_from_safetensors_in_a_fresh_process(tmp_path):
     assert int(done.stdout) == len(systems())
 
 
+@pytest.mark.parametrize("name", ["rnn", "full-urnn", "lstm", "scrn", "gated-feedback"])
+def test_a_compiled_layer_has_taps(name):
+    layer = create(name, 2, 6, num_layers=2, dtype=torch.float64)
+    x = torch.randn(5, 3, 2, dtype=torch.float64)
+    torch.compiler.reset()
+    seen = []
+    for way in (layer, torch.compile(layer, backend="aot_eager")):
+        with layer.taps() as taps:
+            output, _ = way(x)
+        output.sin().sum().backward()
+        seen.append([tap.grad for tap in taps])
+    assert len(seen[0]) == 2
+    torch.testing.assert_close(seen[1], seen[0])
+
+
 @pytest.mark.parametrize("name", systems())
 def test_autocast_compile_and_an_empty_batch(name):
     layer = create(name, 3, 8)

@@ -106,7 +106,9 @@ class GatedFeedbackRNN(Recurrent):
         """What happens between the layers of a step, beside the projected input: taps, and dropout's factors."""
         columns, shape = [], (*steps, self.hidden_size)
         if self._taps is not None:
-            taps = [like.new_zeros(shape, requires_grad=True) for _ in range(self.num_layers)]
+            # Not `new_zeros`, of which a compiler makes no leaf.
+            place: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
+            taps = [torch.zeros(shape, **place, requires_grad=True) for _ in range(self.num_layers)]
             self._taps.extend(taps)
             columns += taps
         if self.dropout and self.training:
