@@ -159,6 +159,7 @@ def test_modrelu_starts_near_zero_from_its_generator() -> None:
     ("name", "message"),
     [
         ("rellu", "there is no activation 'rellu'; did you mean 'relu'\\? known are identity, relu"),
+        ("leaky(.)", "there is no activation 'leaky\\(\\.\\)'; did you mean 'leaky'\\? known are identity, relu"),
         ("??", "there is no activation '\\?\\?'; known are"),
         ("tanh(2)", "activation 'tanh' takes no number, got 'tanh\\(2\\)'"),
         ("leaky(1.5)", "the slope of leaky must lie between 0 and 1, got 1.5"),

@@ -39,12 +39,14 @@ ACTIVATIONS: dict[str, type[Activation]] = {
     kind.name: kind for kind in (Identity, Relu, Leaky, PRelu, Tanh, Abs, Oplu, ModRelu, ComplexModRelu)
 }
 
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+
 
 def make(activation: str | Activation) -> Activation:
     """The activation of that name; leaky and prelu take their slope in brackets, as in ``"leaky(0.5)"``."""
     if isinstance(activation, Activation):
         return activation
-    found = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*([-+.\deE]+)\s*\))?\s*", str(activation))
+    found = re.fullmatch(rf"\s*(\w+)\s*(?:\(\s*({NUMBER})\s*\))?\s*", str(activation))
     name, number = found.groups() if found else (str(activation), None)
     if name not in ACTIVATIONS:
         near = difflib.get_close_matches(name, ACTIVATIONS, n=1)
