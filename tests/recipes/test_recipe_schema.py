@@ -9,7 +9,7 @@ from made_recipes import made, table
 
 from evenflow.recipes import parse, read
 from evenflow.recipes.configs import config_of, counted, plan, seeds_of
-from evenflow.recipes.schema import choose, folder_name
+from evenflow.recipes.labels import choose, folder_name
 from evenflow.tasks import Adding, Digits
 
 

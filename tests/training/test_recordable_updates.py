@@ -15,7 +15,8 @@ from evenflow import SequenceModel, create, tasks
 from evenflow.feedforward import NETWORKS
 from evenflow.tasks import TASKS, Batch, ragged
 from evenflow.training import captured, evaluation, fit
-from evenflow.training.methods import GradientMethod, SimplexMethod
+from evenflow.training.gradient_method import GradientMethod
+from evenflow.training.simplex_method import SimplexMethod
 from evenflow.training.train import build
 
 SYSTEMS = ("lstm", "urnn", "gated-feedback", "full-urnn")

@@ -48,7 +48,7 @@ def reproduce(
     """
     from evenflow.recipes import load
     from evenflow.recipes import reproduce as run
-    from evenflow.recipes.schema import choose
+    from evenflow.recipes.labels import choose
     from evenflow.recipes.table import show_reproduction
 
     recipe = load(name)

@@ -13,7 +13,8 @@ from evenflow.tasks import Task
 from evenflow.tasks.curriculum import Curriculum
 from evenflow.tasks.data_set import FileData
 
-from .schema import TABLES, Recipe, Row, folder_name
+from .labels import folder_name
+from .schema import TABLES, Recipe, Row
 
 CHECKPOINT_STEPS = 1e6  # time steps between two checkpoints at full scale: half a minute or so on a GPU
 

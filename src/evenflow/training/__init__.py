@@ -5,7 +5,7 @@ from __future__ import annotations
 from .candidates import Axes
 from .fit import fit
 from .halving import Rules
-from .loop import NonFiniteLoss
+from .non_finite import NonFiniteLoss
 from .optimizers import OPTIMIZERS
 from .population import train_population
 from .result import Result

@@ -10,11 +10,10 @@ from typing import Any
 
 from evenflow.tasks import Task
 
+from . import non_finite
 from .claimed import claimed
 from .fit import check_model
-from .lengthening import NOT_FINITE
 from .lifecycle import check_same
-from .loop import NonFiniteLoss
 from .run_folder import Run
 from .tables import check_data, tables, written
 from .train import build, read_config, resume, train
@@ -102,15 +101,14 @@ def _attempt(label: str, rate: float, config: Mapping[str, Any], folder: Path, p
     task = read_config(config)[0]
     known = _known(folder, config)
     status = {} if known is None else known.status
-    # A full disk fails a run too, which then goes on.
-    diverged = status.get("state") == "failed" and NOT_FINITE in str(status.get("message", ""))
+    diverged = non_finite.diverged(status)
     if status.get("state") != "finished" and not diverged:
         try:
             if known is None:
                 train(config, folder, progress=progress)
             else:
                 resume(folder, data=task.options().get("data"), progress=progress)
-        except NonFiniteLoss:
+        except non_finite.NonFiniteLoss:
             diverged = True
     return _read(label, rate, folder, task, diverged)
 

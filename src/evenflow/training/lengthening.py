@@ -13,13 +13,11 @@ import torch
 
 from . import atomic
 from .fit import fit_settings
-from .loop import NonFiniteLoss
+from .non_finite import NonFiniteLoss, diverged
 from .population import train_population
 from .run_folder import CONFIG, Run
 from .settings import Settings
 from .train import build, read_config
-
-NOT_FINITE = "infinite or not a number"
 
 Config = Mapping[str, Mapping[str, Any]]
 
@@ -81,7 +79,7 @@ def _ended(config: Config, folder: Path) -> bool:
         return False
     run = Run(folder)
     status, wanted = run.status, config["training"]["steps"]
-    if status["state"] == "failed" and NOT_FINITE in status.get("message", ""):
+    if diverged(status):
         return True
     # Killed between its config's change and its first update, a lengthened run still says that it has finished.
     return run.config["training"]["steps"] > wanted or (status["state"] == "finished" and status["step"] >= wanted)

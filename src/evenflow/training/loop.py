@@ -17,7 +17,9 @@ from .best import Best
 from .drawing import Drawing
 from .event_log import open_events
 from .judging import Judging
-from .methods import Outcome, make_method
+from .method import Outcome
+from .methods import make_method
+from .non_finite import refuse
 from .probing import Probing
 from .progress import ProgressBar
 from .run_folder import RunWriter
@@ -27,10 +29,6 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-class NonFiniteLoss(RuntimeError):
-    """The loss, the gradient or a weight became infinite or not a number."""
 
 
 class Loop:
@@ -156,7 +154,6 @@ class Loop:
             self._save()
 
     def _row(self, found: tuple[float, float] | None) -> None:
-        validating = self.validating
         loss, norm = self.read(torch.stack(self.sums) / self._since)
         first = self.step - self._since + 1
         for total in self.sums:
@@ -165,23 +162,23 @@ class Loop:
         row: dict[str, float | None] = {"step": self.step, "loss": loss, "gradient_norm": norm}
         row["rate"] = self.settings.rate * self._share(self.step - 1)
         finite = math.isfinite(loss) and math.isfinite(norm)
-        if validating and finite:
-            row["valid_loss"], row["valid_metric"] = found or self.judging.validate()
+        valid = (found or self.judging.validate()) if self.validating and finite else None
+        if valid is not None:
+            row["valid_loss"], row["valid_metric"] = valid
         row["seconds"] = round(time.monotonic() - self._began, 3)
         self.lines.append(metrics.to_line(row))
         if self.writer is not None:
             self.writer.append(self.lines[-1])
         if self._events is not None:
             self._events(row)
-        self.note = f"loss {loss:.4g}"
+        self.note, rate = f"loss {loss:.4g}", self.settings.rate
         if not finite:
-            self._refuse("loss" if not math.isfinite(loss) else "gradient", f"between steps {first} and {self.step}")
-        if validating:
-            assert row["valid_loss"] is not None
-            assert row["valid_metric"] is not None
-            if not (math.isfinite(row["valid_loss"]) and math.isfinite(row["valid_metric"])):
-                self._refuse("validation loss", f"at step {self.step}")
-            self.best.judge(self.step, row["valid_loss"], row["valid_metric"], self.model)
+            what = "gradient" if math.isfinite(loss) else "loss"
+            refuse(what, f"between steps {first} and {self.step}", rate)
+        if valid is not None:
+            if not all(map(math.isfinite, valid)):
+                refuse("validation loss", f"at step {self.step}", rate)
+            self.best.judge(self.step, *valid, self.model)
 
     def test(self) -> None:
         """Look at the test part with the best weights, where the task has one."""
@@ -199,7 +196,7 @@ class Loop:
     def _save(self) -> None:
         # Also on the other ranks, so that all of them stop together.
         if not all(bool(torch.isfinite(p).all()) for p in self._trained):
-            self._refuse("model's weights", f"by step {self.step}")
+            refuse("model's weights", f"by step {self.step}", self.settings.rate)
         if self.writer is None:
             return
         probes = self.probing.arrays()
@@ -252,9 +249,3 @@ class Loop:
         if self.fabric.world_size > 1:
             values = cast(Tensor, self.fabric.all_reduce(values, reduce_op="mean"))
         return values.tolist()
-
-    def _refuse(self, what: str, when: str) -> None:
-        raise NonFiniteLoss(
-            f"the {what} became infinite or not a number {when}: try a smaller rate than "
-            f"{self.settings.rate:g} or a clip_norm"
-        )

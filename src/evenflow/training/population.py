@@ -15,7 +15,8 @@ from evenflow.population import Population
 from .fit import check_model
 from .launch import check_device, launch
 from .lifecycle import Folder, begun, check_same, conclude, note
-from .loop import Loop, NonFiniteLoss
+from .loop import Loop
+from .non_finite import NonFiniteLoss
 from .optimizers import OPTIMIZERS
 from .progress import ProgressBar
 from .result import Result

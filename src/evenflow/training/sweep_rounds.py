@@ -13,7 +13,7 @@ from evenflow.tasks import Task
 from .candidates import Omitted, Point
 from .halving import Rules, first_round, next_round
 from .lengthening import Config, advance, read_score
-from .loop import NonFiniteLoss
+from .non_finite import NonFiniteLoss
 from .progress import ProgressBar
 from .standings import Held, Standing, ranked, run_folder, spent
 from .sweep_record import SweepRecord

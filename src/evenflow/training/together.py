@@ -17,8 +17,9 @@ from evenflow.tasks import Batch, Task
 
 from . import evaluation
 from .captured import Captured, side_by_side
+from .gradient_method import GradientMethod
 from .loop import Loop
-from .methods import GradientMethod, Outcome
+from .method import Outcome
 
 
 class Together:
