@@ -120,8 +120,8 @@ def _known(folder: Path, config: Mapping[str, Any]) -> Run | None:
     run = Run(folder)
     task, system, settings = read_config(config)
     table = tables(task, settings)
+    check_data(run, task, table)
     try:
-        check_data(run, task, table)
         check_same(run, table, settings)
     except ValueError as error:
         raise ValueError(f"{error}: choose another folder") from None

@@ -4,7 +4,7 @@
    A cluster of BLOCKS blocks runs ROWS rows of the batch through all steps. LANES threads form a group that owns the same
    UNITS units of every layer, and holds their weights: each thread every LANES-th float4 of the inputs. A step is L
    *phases*, one for each layer. At the end of a phase each block mails what its units have become to all blocks, and while
-   the mail is on its way a thread multiplies by what the phase before brought and the next step will want.
+   the mail is on its way a thread multiplies by what the phase before brought and a later phase will want.
 
    SHARES numbers of a unit come from below: 1 (tanh), 3 (GRU) or 4 (LSTM); all but one are gates of its own. There are
    three families of weights, each in registers, in shared memory or far away in device memory (as good as always in
