@@ -1,0 +1,56 @@
+"""The tables of docs/performance.md are what the committed benchmarks hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/performance.md").read_text("utf-8")
+SIZES = [(128, 50), (256, 50), (512, 50), (1024, 50), (128, 256), (512, 256)]
+WAYS = {"Eager:": "eager", "Recorded:": "graph"}
+MAPS = {"rotations": "rotations", "householder(16)": "householder", "svd(16, 16)": "svd", "exponential": "exponential"}
+CELLS = {"Elman": "Elman abs", "gated": "gated relu"}
+LAYERS = {f"{cell}, {map}": f"{CELLS[cell]}, {MAPS[map]}" for cell in CELLS for map in MAPS}
+LAYERS["recurrence alone"] = "alone"
+
+
+def measured(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text("utf-8"))
+
+
+def rows(begin: str, end: str) -> dict[str, list[str]]:
+    """The tables between two texts of the page: cells by the first of their row."""
+    part = PAGE[PAGE.index(begin) : PAGE.index(end, PAGE.index(begin))]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if line[:1] == "|"]
+    return {first: rest for first, *rest in cells}
+
+
+@pytest.mark.parametrize(("begin", "end"), [("Eager:", "Recorded:"), ("Recorded:", "Eager passes at")])
+def test_layers_beside_cudnn(begin: str, end: str) -> None:
+    goals, way, shown = measured("goals-cuda"), WAYS[begin], rows(begin, end)
+    runs = [goals[f"rnn H={hidden} B={batch}"] for hidden, batch in SIZES]
+    assert shown["cuDNN RNN relu, ms"] == [f"{run['cuDNN'][way]:.2f}" for run in runs]
+    for label, name in LAYERS.items():
+        assert shown[label] == [f"{run[name][way] / run['cuDNN'][way]:.2f}" for run in runs], label
+
+
+def test_updates() -> None:
+    timed, shown = measured("training-cuda"), rows("### Updates", "Every system trains faster")
+    for name, took in timed["mnist"].items():
+        if name.startswith("torch") or name == "1 x sgornn":
+            continue
+        cells = shown[f"{name}, three layers" if name == "gated-feedback" else name]
+        assert cells == [f"{took:.2f}", f"{timed['adding'][name]:.2f}"], name
+
+
+def test_every_system_is_faster_than_cudnn() -> None:
+    """What the page says, by the committed times: beside one layer as wide, and three layers with as many weights."""
+    for name in ("mnist", "adding"):
+        took = measured("training-cuda")[name]
+        (stack,) = (took[label] for label in took if "3 layers of" in label and not label.endswith(" 128"))
+        for system in (label for label in took if not label.startswith("torch") and " x " not in label):
+            assert took[system] < (stack if system == "gated-feedback" else took["torch.nn.RNN"]), system
