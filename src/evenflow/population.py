@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ class Population(nn.Module):
 
     Args:
         models: `SequenceModel` s alike in all but their numbers; layers run one way. Dropout masks differ between the
-            models.
+            models. All steps are kept, whatever their `checkpoint_every`, and a warning says so.
 
         >>> models = [SequenceModel(create("sgornn", 2, 128), 1) for _ in range(16)]
         >>> outputs, _ = Population(models)(torch.randn(16, 784, 50, 2))
@@ -52,6 +53,10 @@ class Population(nn.Module):
     def __init__(self, models: Sequence[SequenceModel]) -> None:
         super().__init__()
         _check(models)
+        if getattr(models[0].layer, "checkpoint_every", None) is not None:
+            warnings.warn(
+                "a population keeps all steps: checkpoint_every saves no memory in it", RuntimeWarning, stacklevel=2
+            )
         self.models = nn.ModuleList(models)
         self._mapped = [
             Mapped(path, name)
