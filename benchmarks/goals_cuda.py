@@ -115,6 +115,17 @@ def alone(hidden: int, batch: int, models: int, tap: bool = False) -> Pass:
     return run
 
 
+def tapped(layer: RNN, x: Tensor, hidden: int) -> Pass:
+    """`training_pass` with the gradients by every state."""
+    run = training_pass(layer, x, hidden)
+
+    def listening() -> None:
+        with layer.taps():
+            run()
+
+    return listening
+
+
 def cases(kind: str, hidden: int, batch: int, quick: bool) -> Iterator[tuple[str, nn.Module]]:
     """Layers of this kind, by name."""
     if kind == "gru":
@@ -264,6 +275,10 @@ def main() -> None:
         for tap in (False, True):
             found = results.note("taps", f"H={hidden}{', tapped' * tap}", timed, alone, hidden, 50, 1, tap)
             print(f"H={hidden}{', tapped' * tap}: {found}", flush=True)
+        layer = RNN(INPUT, hidden, map="householder", activation="tanh").cuda()
+        x = torch.randn(STEPS, 50, INPUT, device="cuda")
+        for name, make in ((f"layer H={hidden}", training_pass), (f"layer H={hidden}, tapped", tapped)):
+            print(f"{name}: {results.note('taps', name, timed, make, layer, x, hidden)}", flush=True)
     if wanted("linear"):
         print(results.note("linear T=10000", "H=128", linear))
     if wanted("memory"):

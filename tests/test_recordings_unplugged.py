@@ -78,6 +78,21 @@ def test_a_layer_with_two_states() -> None:
     assert made.pull(serial, [None, torch.ones(1, 3, 4), None]) is not None
 
 
+@pytest.mark.parametrize("frozen", [False, True], ids=["", "frozen weights"])
+def test_taps_are_neither_copied_in_nor_put_together(frozen: bool) -> None:
+    layer, x = LSTM(2, 4, num_layers=2).requires_grad_(not frozen), torch.randn(5, 3, 2)
+    taps = replayed._taps(layer, x)
+    assert [(tap.shape, tap.is_leaf, tap.untyped_storage().nbytes()) for tap in taps] == [((5, 3, 4), True, 4)] * 2
+    run = partial(replayed.passed, layer, taps=2)
+    made = recording.Recording(run, (x, *taps), list(layer.parameters()), taps=2)
+    assert len(made._given) == 1
+    results, serial = made.run((x, *taps), recording._Ticket())
+    slopes = made.pull(serial, [torch.zeros_like(results[0]), None, None])
+    assert slopes is not None
+    assert len(slopes) == 2 + 6 * (not frozen)
+    assert [slope.shape for slope in slopes[:2] if slope is not None] == [(5, 3, 4)] * 2
+
+
 @pytest.mark.parametrize("inference", [False, True], ids=["", "inference"])
 @pytest.mark.parametrize("name", MAPS)
 def test_a_maps_recording(name: str, inference: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from evenflow import replayed
-from evenflow.layers import LSTM, RNN
+from evenflow.gated_feedback import GatedFeedbackRNN
+from evenflow.layers import LSTM, RNN, SCRN
 from evenflow.probes.local_steps import listen
 from evenflow.recurrent import Recurrent
 from evenflow.reservoir import EchoState
@@ -25,8 +27,10 @@ SAME = 1e-6
 class Rerun(replayed.Recording):
     """Runs the pass in place of a replay, and keeps what it needs for the way back as a recording does: once."""
 
-    def __init__(self, run: partial[tuple[Tensor, ...]], given: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
-        self.serial, self._waiting = 0, lambda: None
+    def __init__(
+        self, run: partial[tuple[Tensor, ...]], given: Sequence[Tensor], weights: Sequence[Tensor], taps: int
+    ) -> None:
+        self.serial, self._waiting, self._taps = 0, lambda: None, taps
         self._layer, self._weights = weakref.ref(run.args[0]), weights  # like a recording it does not keep its layer
         self._given = [v.detach().clone().requires_grad_(v.requires_grad) for v in given]
 
@@ -37,7 +41,7 @@ class Rerun(replayed.Recording):
         with torch.enable_grad():
             layer = self._layer()
             assert layer is not None
-            self._results = replayed.passed(layer, self._weights, *self._given)
+            self._results = replayed.passed(layer, self._weights, *self._given, taps=self._taps)
         self.serial += 1
         self._waiting = weakref.ref(ticket)
         return tuple(result.detach().clone() for result in self._results), self.serial
@@ -85,6 +89,54 @@ def test_a_replay_gives_what_the_pass_gives(kind: type[Recurrent], of: slice) ->
         (*plain, *gradients(layer, plain, given, of)), (*found, *gradients(layer, found, given, of)), strict=True
     ):
         torch.testing.assert_close(one, other, rtol=SAME, atol=SAME)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True}],
+    ids=["", "stacked both ways", "batch first"],
+)
+@pytest.mark.parametrize("kind", [RNN, LSTM, GatedFeedbackRNN])
+def test_taps_of_a_replay(kind: type[Recurrent], options: dict[str, Any]) -> None:
+    """The gradients by every state are those of the plain pass, and no other taps are left with whoever listens."""
+    if kind is GatedFeedbackRNN and "bidirectional" in options:
+        options = {"num_layers": 2}
+    layer, found = kind(2, 4, **options), []
+    for run in (lambda a: replayed.replay_layer(layer, a, None), lambda a: layer._passed(a, None)):
+        for shape in ((5, 3, 2), (5, 2)):
+            with layer.taps() as taps:
+                output = run(x(*shape))[0]
+                output.square().sum().backward()
+            assert len(taps) == len(layer._suffixes)
+            found.append([tap.grad for tap in taps])
+    (recorded, alone, plain, plain_alone) = found
+    for one, other in zip((*recorded, *alone), (*plain, *plain_alone), strict=True):
+        assert one is not None
+        assert one.abs().sum() > 0
+        torch.testing.assert_close(one, other, rtol=SAME, atol=SAME)
+    assert all(isinstance(entry, Rerun) for entry in replayed._layers[layer].entries.values())
+
+
+def test_a_replay_with_taps_is_run_again_without_leaving_more() -> None:
+    layer, a = RNN(2, 4), x(5, 3, 2)
+    with layer.taps() as taps:
+        found = replayed.replay_layer(layer, a, None)
+        loss = found[0].square().sum()
+        (first,) = torch.autograd.grad(loss, taps, retain_graph=True)
+        (second,) = torch.autograd.grad(loss, taps)
+        assert len(taps) == 1
+    torch.testing.assert_close(first, second, rtol=SAME, atol=SAME)
+    with torch.no_grad(), layer.taps() as taps:
+        assert replayed.replay_layer(layer, a, None) is not None
+    assert [tap.shape for tap in taps] == [(5, 3, 4)]
+
+
+def test_a_tapped_context_runs_its_loop() -> None:
+    """What reaches a context unit directly is told apart in a loop over time, which is too long to record."""
+    layer, a = SCRN(2, 4), x(5, 3, 2)
+    assert replayed.replay_layer(layer, a, None) is not None
+    with layer.taps():
+        assert replayed.replay_layer(layer, a, None) is None
 
 
 def test_a_second_pass_does_not_spoil_the_first() -> None:

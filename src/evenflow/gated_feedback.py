@@ -106,11 +106,7 @@ class GatedFeedbackRNN(Recurrent):
         """What happens between the layers of a step, beside the projected input: taps, and dropout's factors."""
         columns, shape = [], (*steps, self.hidden_size)
         if self._taps is not None:
-            # Not `new_zeros`, of which a compiler makes no leaf.
-            place: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
-            taps = [torch.zeros(shape, **place, requires_grad=True) for _ in range(self.num_layers)]
-            self._taps.extend(taps)
-            columns += taps
+            columns += [self._new_tap(steps, like) for _ in range(self.num_layers)]
         if self.dropout and self.training:
             columns += [nn.functional.dropout(like.new_ones(shape), self.dropout) for _ in range(self.num_layers - 1)]
         return torch.cat(columns, -1) if columns else None

@@ -23,9 +23,10 @@ class Recording:
         run: the pass.
         given: its input and initial states.
         weights: what else it reads, where they lie: their values may change from replay to replay.
+        taps: how many of the last given are there for their gradients alone, and so are never copied in.
     """
 
-    def __init__(self, run: Pass, given: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+    def __init__(self, run: Pass, given: Sequence[Tensor], weights: Sequence[Tensor], taps: int = 0) -> None:
         self.serial = 0  # counts replays: what the last one kept for the way back is in the recording's memory
         self._lock = threading.Lock()  # of several threads, one at a time copies in, replays and copies out
         self._waiting: Callable[[], object] = lambda: None
@@ -41,7 +42,10 @@ class Recording:
             uncollected(),
             watched(),
         ):
-            own = [v.detach().clone().requires_grad_(v.requires_grad) for v in given]
+            copied = len(given) - taps
+            own = [v.detach().clone().requires_grad_(v.requires_grad) for v in given[:copied]]
+            listening = [v.detach().requires_grad_(v.requires_grad) for v in given[copied:]]
+            own += listening
             # Not the weights themselves: where an autograd graph of the caller's is still alive, theirs would meet it.
             read = [v.detach().requires_grad_(v.requires_grad) for v in weights]
             moving = [v for v in (*own, *read) if v.requires_grad and torch.is_grad_enabled()]
@@ -60,12 +64,16 @@ class Recording:
                     slopes = torch.autograd.grad(
                         results[:count], moving, self._grads[:count], retain_graph=count == 1, allow_unused=True
                     )
-                    # In one piece, so that they are copied out in one piece; a weight that plays no part has none.
-                    flat = torch.cat([slope.flatten() for slope in slopes if slope is not None])
-                self._backward.append((graph, flat, [None if slope is None else slope.shape for slope in slopes]))
+                    # In one piece, so that they are copied out in one piece; a weight that plays no part has none. By
+                    # a tap they are as many as the output has, too many to be copied once more.
+                    large = [any(v is tap for tap in listening) for v in moving]
+                    small = [s.flatten() for s, each in zip(slopes, large, strict=True) if s is not None and not each]
+                    flat = torch.cat(small) if small else own[0].new_empty(0)
+                found = [s if s is None or each else s.shape for s, each in zip(slopes, large, strict=True)]
+                self._backward.append((graph, flat, found))
         torch.cuda.current_stream().wait_stream(stream)
         # Without the autograd graph, which knows the layer. What it kept stays in the memory that the recordings own.
-        self._given, self._results = [v.detach() for v in own], [result.detach() for result in results]
+        self._given, self._results = [v.detach() for v in own[:copied]], [result.detach() for result in results]
         self._zero = [True] * len(self._grads)
 
     @property
@@ -76,7 +84,7 @@ class Recording:
     def run(self, given: Sequence[Tensor], ticket: object) -> tuple[tuple[Tensor, ...], int]:
         """The results and their serial; `ticket` lives as long as the way back may still be asked for."""
         with self._lock:
-            take(self._given, given)
+            take(self._given, given[: len(self._given)])
             self._forward.replay()
             self.serial += 1
             self._waiting = weakref.ref(ticket)
@@ -94,12 +102,16 @@ class Recording:
                 elif not self._zero[i]:
                     self._grads[i].zero_()
                 self._zero[i] = grad is None
-            graph, flat, shapes = self._backward[any(grad is not None for grad in grads[1:])]
+            graph, flat, found = self._backward[any(grad is not None for grad in grads[1:])]
             graph.replay()
             self.serial += 1  # it writes over what the forward replay kept, so a second pull starts from the beginning
             self._waiting = lambda: None
-            pieces = iter(flat.clone().split([shape.numel() for shape in shapes if shape is not None]))
-        return tuple(None if shape is None else next(pieces).view(shape) for shape in shapes)
+            pieces = iter(flat.clone().split([each.numel() for each in found if isinstance(each, torch.Size)]))
+            return tuple(next(pieces).view(each) if isinstance(each, torch.Size) else _copy(each) for each in found)
+
+
+def _copy(value: Tensor | None) -> Tensor | None:
+    return None if value is None else value.clone()
 
 
 class _Ticket:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -107,6 +107,7 @@ class Recurrent(LayerWeights):
         self.dropout = float(dropout)
         self.initial_state, self.storage = initial_state, storage
         self._taps: list[Tensor] | None = None
+        self._handed: list[Tensor] = []  # taps that a recording brings, to be listened to instead of new ones
         self._start_weights(map, map_options, generator)
         place = torch.get_default_device() if device is None else device
         self.to(device=place, dtype=dtype or torch.get_default_dtype())
@@ -118,9 +119,14 @@ class Recurrent(LayerWeights):
             return found
         return self._passed(input, hx)
 
-    def _flat(self, input: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
-        """`_passed` from tensors to tensors."""
-        output, final = self._passed(input, (states if len(states) > 1 else states[0]) if states else None)
+    def _flat(self, input: Tensor, *states: Tensor, taps: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+        """`_passed` from tensors to tensors, with these taps and no others."""
+        outer = self._taps, self._handed
+        self._taps, self._handed = [] if taps else None, list(taps)
+        try:
+            output, final = self._passed(input, (states if len(states) > 1 else states[0]) if states else None)
+        finally:
+            self._taps, self._handed = outer
         assert isinstance(output, Tensor)
         return output, *((final,) if isinstance(final, Tensor) else final)
 
@@ -159,10 +165,7 @@ class Recurrent(LayerWeights):
                 state = [x.new_zeros(shape)] * self.cell.state_size
         tap = None
         if self._taps is not None:
-            zeros = torch.zeros(
-                *x.shape[:2], self.hidden_size, dtype=weights["weight_hh"].dtype, device=x.device, requires_grad=True
-            )
-            self._taps.append(zeros)
+            zeros = self._new_tap(x.shape[:2], weights["weight_hh"])
             tap = sequences.reverse(zeros) if backwards else zeros
         every, sizes = self.checkpoint_every, sequences.batch_sizes
         if every is not None and every < len(x) and not lifted():
@@ -177,6 +180,16 @@ class Recurrent(LayerWeights):
         states = scan(self.cell, a, tuple(state), weights, sizes, tap, self.engine, storage)
         ends = (sequences.last(s) for s in states)
         return states[0], *(ends if storage is None else (end.to(dtype) for end in ends))
+
+    def _new_tap(self, steps: Sequence[int], like: Tensor) -> Tensor:
+        """Zeros ``(T, B, H)`` among the taps, for their gradient alone."""
+        assert self._taps is not None
+        if self._handed:
+            zeros = self._handed.pop(0)
+        else:  # not `new_zeros`, of which a compiler makes no leaf
+            zeros = torch.zeros(*steps, self.hidden_size, dtype=like.dtype, device=like.device, requires_grad=True)
+        self._taps.append(zeros)
+        return zeros
 
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
         if hx is None:

@@ -7,9 +7,9 @@ replay and a copy out. The recording calls the layer's own code, so there is no 
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Hashable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -79,10 +79,13 @@ _layers: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionar
 
 def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None) -> Any:
     """What a recurrent layer gives, by a recording; None where there is none and it is to be run plainly."""
-    if torch.compiler.is_compiling() or layer._taps is not None or layer.checkpoint_every is not None:
+    if torch.compiler.is_compiling() or layer.checkpoint_every is not None:
         return None
+    tapped = layer._taps is not None
     drops = layer.training and layer.dropout and layer.num_layers > 1  # each pass another mask
-    if layer.engine != "auto" or drops or not input.numel() or not recordable(layer.cell, max(input.shape[:-1])):
+    if layer.engine != "auto" or drops or not input.numel():
+        return None
+    if not recordable(layer.cell, max(input.shape[:-1]), tapped):
         return None
     states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
     size = input.numel() // layer.input_size * layer.hidden_size * len(layer._suffixes)
@@ -93,10 +96,26 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
         _layers.pop(layer, None)
         return None
     settings = (type(layer.cell).__name__, *vars(layer.cell).values(), *((type(p), p.extra_repr()) for p in made))
-    found = replay(layer, size, (input, *states), settings, tuple(map.recorded_for for map, _ in maps))
+    taps = _taps(layer, input) if tapped else []
+    found = replay(layer, size, (input, *states), settings, tuple(map.recorded_for for map, _ in maps), taps)
     if found is None:
         return None
+    if tapped:
+        layer._taps.extend(taps)
     return found[0], found[1] if layer.cell.state_size == 1 else found[1:]
+
+
+def _taps(layer: Any, input: Tensor) -> list[Tensor]:
+    """A leaf for each direction's gradients by its states; its zeros are read by nobody, and are one number."""
+    steps = (len(input), 1) if input.dim() == 2 else input.shape[:2]
+    shape = (*(reversed(steps) if layer.batch_first and input.dim() == 3 else steps), layer.hidden_size)
+    return [_zero(input.device).expand(shape).requires_grad_() for _ in layer._suffixes]
+
+
+@functools.cache
+def _zero(device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # what is made there could not be used in training
+        return torch.zeros((), device=device)
 
 
 class _Flat(nn.Module):
@@ -108,14 +127,15 @@ class _Flat(nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
-        return self.layer._flat(*given)
+    def forward(self, *given: Tensor, taps: int) -> tuple[Tensor, ...]:
+        states = len(given) - taps
+        return self.layer._flat(*given[:states], taps=given[states:])
 
 
-def passed(layer: nn.Module, weights: Sequence[Tensor], *given: Tensor) -> tuple[Tensor, ...]:
-    """The pass of a layer with these weights in the place of its parameters."""
+def passed(layer: nn.Module, weights: Sequence[Tensor], *given: Tensor, taps: int = 0) -> tuple[Tensor, ...]:
+    """The pass of a layer with these weights in the place of its parameters; the last of what is given are taps."""
     names = [f"layer.{name}" for name, _ in layer.named_parameters()]
-    return functional_call(_Flat(layer), dict(zip(names, weights, strict=True)), given)
+    return functional_call(_Flat(layer), dict(zip(names, weights, strict=True)), given, {"taps": taps})
 
 
 def replay(
@@ -124,6 +144,7 @@ def replay(
     given: Sequence[Tensor],
     settings: tuple[Hashable, ...] = (),
     recorded_for: tuple[Hashable, ...] = (),
+    taps: Sequence[Tensor] = (),
 ) -> tuple[Tensor, ...] | None:
     """The results of a layer's pass by a recording, or None where there is none and it is to be run plainly.
 
@@ -132,7 +153,9 @@ def replay(
         given: input and initial states on a GPU.
         settings: what else the pass depends on.
         recorded_for: by maps; where it changes, what was recorded is of no use any more.
+        taps: see `Recurrent.taps`, one for each layer and direction, or none.
     """
+    given = (*given, *taps)
     device = given[0].device
     if size > _most(device) or torch.cuda.is_current_stream_capturing() or _disturbed(layer):
         return None
@@ -149,8 +172,8 @@ def replay(
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     bits = torch.backends.cuda.matmul.fp32_precision  # of the products with the input
     key = (stream, layer.training, bits, *settings, moving, *(v.shape for v in given))
-    run = partial(passed, layer)
-    found = familiar(known.entries, key, CALLS_BEFORE, MOST, lambda: _record(run, given, weights))
+    run = functools.partial(passed, layer, taps=len(taps))
+    found = familiar(known.entries, key, CALLS_BEFORE, MOST, lambda: _record(run, given, weights, len(taps)))
     if found is None or not found.free:
         return None
     return Replayed.apply(run, found, len(given), *given, *weights)
@@ -173,5 +196,5 @@ def _most(device: torch.device) -> int:
     return min(MOST_NUMBERS, int(torch.cuda.get_device_properties(device).total_memory * MOST_MEMORY) // 4)
 
 
-def _record(run: Pass, given: Sequence[Tensor], weights: Sequence[Tensor]) -> Recording | None:
-    return attempt(lambda: Recording(run, given, weights), given[0].device, "a layer runs")
+def _record(run: Pass, given: Sequence[Tensor], weights: Sequence[Tensor], taps: int) -> Recording | None:
+    return attempt(lambda: Recording(run, given, weights, taps), given[0].device, "a layer runs")

@@ -67,6 +67,27 @@ def test_every_system(name: str, final: bool) -> None:
     check(layer, (7, 5, 3), final=final)
 
 
+@pytest.mark.parametrize("name", systems())
+def test_taps_of_every_system(name: str) -> None:
+    """The gradient by every state out of a recording is that of a plain pass; what was given stays."""
+    layer = create(name, 3, 16).cuda()
+    if not isinstance(layer, Recurrent) or not recordable(layer.cell, 7, tapped=True):
+        pytest.skip(f"{name} is not recorded with taps")
+    given = []
+    for _ in range(PASSES):
+        x, weights = torch.randn(7, 5, 3, device="cuda"), torch.randn(7, 5, 16, device="cuda")
+        found = []
+        for run in (layer, lambda x: layer._passed(x, None)):
+            with layer.taps() as taps:
+                loss = (run(x)[0] * weights).sum()
+            found.append(torch.autograd.grad(loss, [*taps, *layer.parameters()], allow_unused=True))
+        one, other = ([f for f in each if f is not None] for each in found)
+        assert_same(one, other)
+        given.append((one[0], one[0].clone()))
+    assert recordings(layer) == 1
+    assert all(torch.equal(a, b) for a, b in given)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"num_layers": 2, "bidirectional": True}, {"batch_first": True}, {"initial_state": "learned"}, {"bias": False}],

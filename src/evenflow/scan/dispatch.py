@@ -112,10 +112,11 @@ def linearizes(cell: Cell, weights: Weights) -> bool:
     return type(cell) is Elman and fused(cell) is not None and "activation" not in weights
 
 
-def recordable(cell: Cell, steps: int) -> bool:
+def recordable(cell: Cell, steps: int, tapped: bool = False) -> bool:
     """Whether a scan on a GPU is a few kernels that depend on shapes alone. A long linear one looks at its powers."""
     linear = isinstance(cell, Elman) and cell.activation.key == "identity"
-    return fused(cell) is not None and compiled() and not (linear and steps > elman_cuda.STEPS_TO_BEGIN)
+    loops = tapped and isinstance(cell, SCRN)  # see `scan`
+    return fused(cell) is not None and compiled() and not loops and not (linear and steps > elman_cuda.STEPS_TO_BEGIN)
 
 
 def _elman(
