@@ -92,9 +92,17 @@ def test_what_flashrnn_is_given(kind: str, gates: int, biases: int, monkeypatch:
     module = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[kind](2, 4)
     bench_cases._flashrnn(kind, module, torch.randn(6, 3, 2))()
     function = "elman" if kind == "rnn" else kind
-    options = {"function": function, "backend": "cuda_fused"}
+    options = {"function": function, "backend": "cuda_fused", "dtype": "float32"}
     assert seen == [((3, 6, gates, 1, 4), (gates, 1, 4, 4), (biases, 1, 4), options)]
     assert module.weight_ih_l0.grad is not None
+
+
+def test_ratios_are_to_the_fused_flashrnn_where_it_runs() -> None:
+    times = {"evenflow LSTM": 1.0, "flashrnn lstm, step by step": 20.0}
+    result = bench.Result({}, {}, dict.fromkeys(("evenflow LSTM", "flashrnn lstm"), "lstm"), times)
+    assert result.ratios("evenflow LSTM") == {"flashrnn": 1 / 20}
+    result.median_ms["flashrnn lstm"] = 4.0
+    assert result.ratios("evenflow LSTM") == {"flashrnn": 1 / 4}
 
 
 def test_a_peer_that_does_not_run_is_noted() -> None:

@@ -61,6 +61,8 @@ def cases(x: Tensor, hidden: int) -> list[Case]:
         ]
         if x.device.type == "cuda" and importlib.util.find_spec("flashrnn") is not None:
             found.append(Case(f"flashrnn {kind}", kind, _flashrnn(kind, module, x)))
+            if kind != "gru":  # which has no fused version, and takes this one by itself
+                found.append(Case(f"flashrnn {kind}, step by step", kind, _flashrnn(kind, module, x, "cuda")))
         found += [ours(name, kind, layer) for name, layer in layers[kind].items()]
     return found
 
@@ -103,8 +105,8 @@ def _loop(kind: str, layer: nn.Module, x: Tensor) -> Callable[[], object]:
     return run
 
 
-def _flashrnn(kind: str, layer: nn.Module, x: Tensor) -> Callable[[], object]:
-    """One head of the fused CUDA version, with the input projected before it."""
+def _flashrnn(kind: str, layer: nn.Module, x: Tensor, backend: str = "cuda_fused") -> Callable[[], object]:
+    """One head, with the input projected before it: fused over all steps, or its "cuda", a product for each step."""
     W, U, bias, _ = _weights(layer)
     size = U.shape[-1]
     gates = len(U) // size
@@ -117,7 +119,7 @@ def _flashrnn(kind: str, layer: nn.Module, x: Tensor) -> Callable[[], object]:
         R.grad = b.grad = None
         a = linear(x.transpose(0, 1), W, bias).unflatten(-1, (gates, 1, size))
         fused = importlib.import_module("flashrnn").flashrnn
-        states, _ = fused(a, R, b, function=function, backend="cuda_fused")
+        states, _ = fused(a, R, b, function=function, backend=backend, dtype="float32")
         states[0][:, -1].sum().backward()
 
     return run
