@@ -1,10 +1,10 @@
-"""What a layer on a GPU keeps of every step for its way back, and what it costs to keep the output alone.
+"""What a layer on a GPU keeps of every step for its way back, and what it costs to keep the states alone, or less.
 
     python benchmarks/kept_cuda.py [--out benchmarks/results]
 
 H = 128, B = 50, T = 784, float32. "states" is the memory that a forward pass leaves taken, its output included, in
-T·B·H numbers; the input is the caller's. Each layer runs as it is, and with `checkpoint_every` at half of the
-sequence. Times as in goals_cuda.py, medians in milliseconds, to kept-cuda.json.
+T·B·H numbers; the input is the caller's. Each layer runs as it is, with `checkpoint_every` = 1, which keeps all states,
+and with half of the sequence. Times as in goals_cuda.py, medians in milliseconds, to kept-cuda.json.
 """
 
 from __future__ import annotations
@@ -54,8 +54,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     found: dict[str, Any] = {"hardware": torch.cuda.get_device_name(), "torch": torch.__version__}
     for name, make in LAYERS.items():
-        for every in (None, STEPS // 2):
-            label = f"{name}, checkpointed" if every else name
+        for every, label in ((None, name), (1, f"{name}, states alone"), (STEPS // 2, f"{name}, checkpointed")):
             found[label] = measured(make(checkpoint_every=every).cuda())
             print(f"{label}: {found[label]}", flush=True)
     out.mkdir(parents=True, exist_ok=True)

@@ -38,6 +38,28 @@ def test_layers_beside_cudnn(begin: str, end: str) -> None:
         assert shown[label] == [f"{run[name][way] / run['cuDNN'][way]:.2f}" for run in runs], label
 
 
+def test_what_is_kept() -> None:
+    timed, shown = measured("kept-cuda"), rows("### What is kept of a step", "Gated feedback has three layers")
+    names = [name for name in timed if f"{name}, checkpointed" in timed]
+    assert set(names) < set(shown)
+    for name in names:
+        runs = (timed[name], timed[f"{name}, checkpointed"])
+        assert shown[name] == [cell for run in runs for cell in (f"{run['states']:.1f}", f"{run['graph']:.2f}")], name
+
+
+def test_gradients_by_every_state() -> None:
+    taps = measured("goals-cuda")["taps"]
+
+    def more(name: str, way: str) -> str:
+        return f"{100 * (taps[f'{name}, tapped'][way] / taps[name][way] - 1):.1f} %"
+
+    begin = PAGE.index("**Gradients by every state**")
+    said = PAGE[begin : PAGE.index("**T=100,000**", begin)].replace("\n", " ")
+    assert f"{more('H=128', 'graph')} at H=128, {more('H=512', 'graph')} at H=512" in said
+    assert f"recorded: {more('layer H=128', 'graph')} and {more('layer H=512', 'graph')}" in said
+    assert f"script, {more('layer H=512', 'eager')} at H=512" in said
+
+
 def test_updates() -> None:
     timed, shown = measured("training-cuda"), rows("### Updates", "Every system trains faster")
     for name, took in timed["mnist"].items():

@@ -38,8 +38,9 @@ class Recurrent(LayerWeights):
         engine: ``"auto"`` takes the fastest scan there is, ``"torch"`` one without compiled code, ``"reference"`` the
             plain loop.
         checkpoint_every: keep the state of every so many steps alone, and run the steps between them again in the
-            backward pass: less memory for a second forward pass. About √T is the least; None keeps what is faster. In a
-            `Population` and under `torch.func` all is kept.
+            backward pass: less memory for a second forward pass. About √T is the least; 1 keeps all states and nothing
+            else, and runs nothing again; None keeps what is faster. In a `Population` and under `torch.func` all is
+            kept.
         storage: ``"bfloat16"`` or ``"float16"`` keep the output, and what the backward pass needs of every step, in
             half the memory; the weights and the state from step to step stay in single precision. None keeps all so.
         generator: where starting values are drawn from, instead of torch's global one.

@@ -83,6 +83,35 @@ def test_every_system_on_cuda_and_under_autocast(name):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.parametrize("every", [1, 30])
+@pytest.mark.parametrize("name", [name for name in systems() if name != "esn"])  # of that nothing is trained
+def test_what_is_not_kept_is_found_again(name, every):
+    """With `checkpoint_every` a system gives its outputs and gradients by the kernels, from less memory."""
+    seen = []
+    for pieces in (None, every):
+        layer = create(name, 3, 32, generator=torch.Generator().manual_seed(1), checkpoint_every=pieces).cuda()
+        x = torch.randn(100, 9, 3, generator=torch.Generator().manual_seed(2)).cuda().requires_grad_()
+        with layer.taps() as taps:
+            output, _ = layer(x)
+        leaves = [v for v in (x, *layer.parameters(), *taps) if v.requires_grad]
+        slopes = torch.autograd.grad(output.sin().sum(), leaves, allow_unused=True)
+        seen.append([output.detach(), *(slope for slope in slopes if slope is not None)])
+    for expected, got in zip(*seen, strict=True):
+        assert (got - expected).norm() < 1e-5 * expected.norm().clamp(min=1e-6)
+
+
+def test_states_and_nothing_else_are_kept():
+    numbers = 4 * 784 * 50 * 128
+    for name, members in (("sgornn", 1), ("ugru", 1), ("lstm", 2)):
+        layer = create(name, 2, 128, checkpoint_every=1).cuda()
+        x = torch.randn(784, 50, 2, device="cuda")
+        layer(x)
+        before = torch.cuda.memory_allocated()
+        output, _ = layer(x)
+        assert torch.cuda.memory_allocated() - before < (members + 0.2) * numbers
+        output.sum().backward()
+
+
 def test_fit_on_cuda(tmp_path):
     pytest.importorskip("lightning_fabric")
     from evenflow import fit, tasks

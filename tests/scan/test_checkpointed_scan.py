@@ -14,6 +14,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from evenflow import GRU, LSTM, RNN, SCRN, ComplexRNN, GatedFeedbackRNN, ScalarGatedRNN
 from evenflow.recurrent import Recurrent
+from evenflow.scan import checkpoint, elman, gru, lstm
+from evenflow.scan.dispatch import regains
 
 # The same sums in another order, in double precision.
 SAME = {"rtol": 1e-10, "atol": 1e-10}
@@ -83,11 +85,50 @@ def test_gives_the_same(name: str, every: int) -> None:
     assert_same(run(make(name, checkpoint_every=every), x), run(make(name), x))
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_all_states_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every state is kept the way back goes in pieces as well, of three steps here."""
+    monkeypatch.setitem(checkpoint.NUMBERS, "cpu", 3 * 24 + 5)
+    packed = pack_padded_sequence(given(9), torch.tensor([2, 9, 5, 3]), enforce_sorted=False)
+    for x in (given(), packed):
+        assert_same(run(make(name, checkpoint_every=1), x), run(make(name), x))
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if regains(make(name).cell)])
+def test_states_and_nothing_else_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every step: h, of an LSTM c as well, and the input, which is the caller's. And no step is run twice."""
+    layer, x, kept = make(name, checkpoint_every=1), given(200), {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output, _ = layer(x)
+    long = sorted(numbers for numbers in kept.values() if numbers >= 200)
+    assert long == sorted([x.numel(), *[output.numel()] * layer.cell.state_size])
+    for part in (elman, gru, lstm):
+        monkeypatch.setattr(part, "scan", lambda *given: pytest.fail("ran again"))
+    output.sum().backward()
+
+
+def test_half_precision_runs_again() -> None:
+    """The states are stored with eight bits, and the steps went on from more."""
+    found = []
+    for every in (1, None):
+        layer = ScalarGatedRNN(3, 6, generator=torch.Generator().manual_seed(1), checkpoint_every=every).bfloat16()
+        layer(given().bfloat16())[0].float().sin().sum().backward()
+        found.append([p.grad for p in layer.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("name", ["elman", "gru", "lstm"])
-def test_gives_the_same_with_every_option(name: str, options: dict[str, Any]) -> None:
+def test_gives_the_same_with_every_option(name: str, options: dict[str, Any], every: int) -> None:
     x = given()
-    assert_same(run(make(name, checkpoint_every=4, **options), x), run(make(name, **options), x))
+    assert_same(run(make(name, checkpoint_every=every, **options), x), run(make(name, **options), x))
 
 
 @pytest.mark.parametrize("every", [1, 2, 4])
@@ -117,28 +158,31 @@ def test_dropout_between_layers_of_a_step_is_drawn_once(name: str) -> None:
     assert_same(*found)
 
 
-@pytest.mark.parametrize("name", ["elman", "gru", "lstm", *ONE_WAY])
-def test_gives_the_same_from_an_initial_state(name: str) -> None:
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("name", ["elman", "gated", "gru", "lstm", "lstm-peephole", *ONE_WAY])
+def test_gives_the_same_from_an_initial_state(name: str, every: int) -> None:
     generator = torch.Generator().manual_seed(3)
     size, layers = 2 if "lstm" in name else 1, 2 if name in ONE_WAY else 1
     states = tuple(torch.randn(layers, 4, 6, generator=generator, dtype=torch.float64) for _ in range(size))
     hx = states if size == 2 else states[0]
-    assert_same(run(make(name, checkpoint_every=4), given(), hx), run(make(name), given(), hx))
+    assert_same(run(make(name, checkpoint_every=every), given(), hx), run(make(name), given(), hx))
 
 
 @pytest.mark.parametrize("part", ["output", "final"])
 def test_a_loss_of_one_part_alone(part: str) -> None:
     gradients = []
-    for every in (3, None):
+    for every in (3, 1, None):
         layer = make("lstm", checkpoint_every=every)
         output, (_, c_n) = layer(given())
         (output[4] if part == "output" else c_n).sum().backward()
         gradients.append([p.grad for p in layer.parameters()])
-    assert_same(*gradients)
+    for found in gradients[:2]:
+        assert_same(found, gradients[2])
 
 
-def test_frozen_weights_stay_without_gradient() -> None:
-    layer = make("elman", checkpoint_every=3)
+@pytest.mark.parametrize("every", [1, 3])
+def test_frozen_weights_stay_without_gradient(every: int) -> None:
+    layer = make("elman", checkpoint_every=every)
     layer.bias_l0.requires_grad_(False)  # type: ignore[union-attr, operator]
     layer(given())[0].sum().backward()
     assert layer.bias_l0.grad is None  # type: ignore[union-attr]
@@ -158,18 +202,20 @@ def test_autocast_is_the_same_both_times() -> None:
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
 
 
-def test_a_second_derivative_is_refused() -> None:
-    layer, x = make("elman", checkpoint_every=3), given().requires_grad_()
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_second_derivative_is_refused(every: int) -> None:
+    layer, x = make("elman", checkpoint_every=every), given().requires_grad_()
     with pytest.raises(RuntimeError, match="cannot be differentiated again"):
         torch.autograd.grad(layer(x)[0].sum(), x, create_graph=True)
 
 
+@pytest.mark.parametrize("pieces", [1, 4])
 @pytest.mark.parametrize("tapped", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
-def test_many_gradients_side_by_side(name: str, tapped: bool) -> None:
+def test_many_gradients_side_by_side(name: str, tapped: bool, pieces: int) -> None:
     """As a Jacobian by `torch.autograd.functional.jacobian(..., vectorize=True)` asks for them."""
     found = []
-    for every in (4, None):
+    for every in (pieces, None):
         layer, x = make(name, checkpoint_every=every), given().requires_grad_()
         with layer.taps() if tapped else nullcontext([]) as taps:
             output = layer(x)[0][-1, :2]
@@ -197,9 +243,10 @@ def test_on_no_device(name: str) -> None:
     assert output.shape == (11, 4, 6)
 
 
-def test_compiles() -> None:
+@pytest.mark.parametrize("every", [1, 3])
+def test_compiles(every: int) -> None:
     torch._dynamo.reset()
-    layer, x = make("elman", checkpoint_every=3), given()
+    layer, x = make("elman", checkpoint_every=every), given()
     gradients = []
     for way in (layer, torch.compile(layer, backend="aot_eager")):
         layer.zero_grad()

@@ -1,7 +1,12 @@
-"""Runs a long sequence in pieces and keeps the states between them alone; the backward pass runs each piece again."""
+"""Runs a long sequence in pieces and keeps the states between them alone; the backward pass runs each piece again.
+
+Pieces of one step keep every state. Then no step waits for another, and what else the way back needs is found by one
+product for many of them.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,7 +16,11 @@ import torch
 from torch import Tensor
 
 from evenflow.cells import Cell, State, Weights
-from evenflow.scan.dispatch import project, scan
+from evenflow.scan.dispatch import project, regains, scan
+from evenflow.scan.storage import HALF
+
+# Of a state in a piece where all of them are kept: small enough for a processor's cache, large enough for a GPU.
+NUMBERS = {"cpu": 2**18, "cuda": 2**25}
 
 
 def checkpointed(
@@ -30,6 +39,9 @@ def checkpointed(
     The projected input, the gates and the gradients by them exist for one piece at a time. What is as long as the
     sequence: the input, the output, and their gradients. The price is a second forward pass.
 
+    With `every` = 1 all states are kept, and nothing else of a step, for the price of a product over all steps. A cell
+    whose scan cannot do with that (see `dispatch.regains`) keeps no more than √T of them.
+
     Shapes:
         x: ``(T, B, I)``; state: each ``(B, H)``; result: the output ``(T, B, H)``, then the state after the last step
         of each sequence, each ``(B, H)``; beside: ``(T, B, ·)``, columns that the scan gets beside the projected input.
@@ -39,8 +51,13 @@ def checkpointed(
     device = x.device.type
     casts = not x.is_meta and torch.is_autocast_enabled(device)
     autocast = torch.get_autocast_dtype(device) if casts else None
-    plan = _Plan(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state))
     dtype = weights["weight_hh"].dtype
+    # In half precision the states that are kept are not those that the steps went on from.
+    keeps_states = every == 1 and engine != "reference" and regains(cell) and dtype not in HALF
+    if every == 1:
+        numbers = NUMBERS["cuda" if x.is_cuda else "cpu"]
+        every = max(1, numbers // max(1, state[0].numel())) if keeps_states else math.isqrt(len(x))
+    plan = _Plan(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state), keeps_states)
     return _Pieces.apply(plan, x, beside, tap, *(s.to(dtype) for s in state), *weights.values())
 
 
@@ -55,6 +72,7 @@ class _Plan:
     engine: str
     autocast: torch.dtype | None  # what the forward pass ran under, for the one in the backward pass
     members: int
+    keeps_states: bool
 
     def pieces(self, steps: int) -> list[slice]:
         return [slice(t, min(t + self.every, steps)) for t in range(0, steps, self.every)]
@@ -67,22 +85,23 @@ class _Plan:
         tap: Tensor | None,
         state: State,
         weights: Sequence[Tensor],
-    ) -> State:
-        """The output of one piece, and the state each sequence has after it: one that has ended keeps its last."""
+        known: State | None = None,
+    ) -> tuple[State, State]:
+        """The states of one piece, and those each sequence has after it: one that has ended keeps its last."""
         named = dict(zip(self.names, weights, strict=True))
         sizes = None if self.batch_sizes is None else list(self.batch_sizes[piece])
         casts = self.autocast is not None
         with nullcontext() if x.is_meta else torch.autocast(x.device.type, self.autocast, enabled=casts):
             a = project(self.cell, x, named, self.engine)
         a = a if beside is None else torch.cat((a, beside), -1)
-        states = scan(self.cell, a, state, named, sizes, tap, self.engine)
+        states = scan(self.cell, a, state, named, sizes, tap, self.engine, known=known)
         if sizes is None:
-            return states[0], *(s[-1] for s in states)
+            return states, tuple(s[-1] for s in states)
         rows = torch.arange(x.shape[1], device=x.device)
         lengths = (torch.tensor(sizes, device=x.device).unsqueeze(1) > rows).sum(0)
         runs = (lengths > 0).unsqueeze(1)
         ends = (s[(lengths - 1).clamp(min=0), rows] for s in states)
-        return states[0], *(torch.where(runs, end, before) for end, before in zip(ends, state, strict=True))
+        return states, tuple(torch.where(runs, end, before) for end, before in zip(ends, state, strict=True))
 
 
 class _Pieces(torch.autograd.Function):
@@ -97,16 +116,18 @@ class _Pieces(torch.autograd.Function):
         between = [s.new_empty(len(pieces) + 1, *s.shape) for s in state]
         for kept, first in zip(between, state, strict=True):
             kept[0] = first
-        output = state[0].new_empty(*x.shape[:2], state[0].shape[-1])
+        whole = [s.new_empty(*x.shape[:2], s.shape[-1]) for s in (state if plan.keeps_states else state[:1])]
         for index, piece in enumerate(pieces):
             before = tuple(kept[index] for kept in between)
-            output[piece], *ends = plan.run(piece, x[piece], _of(beside, piece), None, before, weights)
+            states, ends = plan.run(piece, x[piece], _of(beside, piece), None, before, weights)
+            for to, part in zip(whole, states, strict=False):
+                to[piece] = part
             for kept, end in zip(between, ends, strict=True):
                 kept[index + 1] = end
         ctx.plan = plan
-        ctx.save_for_backward(x, beside, *weights, *between)
+        ctx.save_for_backward(x, beside, *weights, *between, *(whole if plan.keeps_states else ()))
         ctx.set_materialize_grads(False)
-        return output, *(kept[-1].clone() for kept in between)
+        return whole[0], *(kept[-1].clone() for kept in between)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *after: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -116,15 +137,16 @@ class _Pieces(torch.autograd.Function):
             )
         plan: _Plan = ctx.plan
         x, beside, *rest = ctx.saved_tensors
-        weights, between = rest[: len(plan.names)], rest[len(plan.names) :]
+        count = len(plan.names)
+        weights, between, known = rest[:count], rest[count : count + plan.members], rest[count + plan.members :]
         _, wants_x, wants_beside, wants_tap, *wants = ctx.needs_input_grad
         some = next((g for g in (grad, *after) if g is not None), x)  # `is_grads_batched` brings many side by side
         d_x = some.new_empty(x.shape, dtype=x.dtype) if wants_x else None
         d_beside = some.new_empty(beside.shape, dtype=beside.dtype) if wants_beside else None
-        zeros = between[0].new_zeros(plan.every, *between[0].shape[1:]) if wants_tap else None
+        pieces = plan.pieces(len(x))
+        zeros = between[0].new_zeros(pieces[0].stop, *between[0].shape[1:]) if wants_tap else None
         d_tap = None if zeros is None else some.new_empty(len(x), *zeros.shape[1:], dtype=zeros.dtype)
         sums: list[Tensor | None] = [None] * len(weights)  # of the gradients by the weights, over the pieces
-        pieces = plan.pieces(len(x))
         for index in reversed(range(len(pieces))):
             piece = pieces[index]
             piece_x = x[piece].detach().requires_grad_(wants_x)
@@ -133,7 +155,9 @@ class _Pieces(torch.autograd.Function):
             state = [s[index].detach().requires_grad_() for s in between]
             leaves = [w.detach().requires_grad_(want) for w, want in zip(weights, wants[plan.members :], strict=True)]
             with torch.enable_grad():
-                outputs = plan.run(piece, piece_x, piece_beside, piece_tap, tuple(state), leaves)
+                found_before = tuple(whole[piece] for whole in known) or None
+                states, ends = plan.run(piece, piece_x, piece_beside, piece_tap, tuple(state), leaves, found_before)
+            outputs = (states[0], *ends)
             given = [None if grad is None else grad[piece], *after]
             running = (piece_x, piece_beside, piece_tap, *state, *leaves)
             inputs = [v for v in running if v is not None and v.requires_grad]
@@ -148,10 +172,10 @@ class _Pieces(torch.autograd.Function):
             after = tuple(next(found) for _ in state)
             for i, leaf in enumerate(leaves):
                 if leaf.requires_grad and (new := next(found)) is not None:
-                    if (known := sums[i]) is None:
+                    if (sum_so_far := sums[i]) is None:
                         sums[i] = new.clone()
                     else:
-                        known.add_(new)
+                        sum_so_far.add_(new)
         d_state = (g if want else None for g, want in zip(after, wants, strict=False))
         return None, d_x, d_beside, d_tap, *d_state, *sums
 

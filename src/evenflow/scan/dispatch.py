@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -57,6 +58,7 @@ def scan(
     tap: Tensor | None = None,
     engine: str = "auto",
     storage: torch.dtype | None = None,
+    known: State | None = None,
 ) -> tuple[Tensor, ...]:
     """Every state of `cell` over the steps of `a`; shapes and arguments as in `reference.scan`.
 
@@ -65,6 +67,7 @@ def scan(
             code; ``"reference"``, the loop itself; ``"linearized"``, the fastest whose gradient has one of its own by
             what comes into it, weights and states held: the fused scan of an Elman cell, else the loop.
         storage: the dtype in which the states, and what else the way back needs of every step, are kept.
+        known: every state, where they were found before; a fused scan that `regains` them does not run again.
 
     The recurrence runs in the dtype of its recurrent matrix, autocast or not: errors of half precision would
     accumulate over the steps.
@@ -86,7 +89,8 @@ def scan(
         if transformed() or a.is_meta:  # a fused scan has a gradient for a backward pass alone
             engine = "reference"
         if engine != "reference" and not apart and (run := fused(cell)) is not None:
-            return run(cell, a, state, weights, batch_sizes, tap, engine)
+            more = () if known is None or not regains(cell) else (known,)
+            return run(cell, a, state, weights, batch_sizes, tap, engine, *more)
         states = reference.scan(cell, a.to(dtype), state, weights, batch_sizes, tap)
         return states if storage is None else tuple(s.to(storage) for s in states)
 
@@ -112,6 +116,11 @@ def linearizes(cell: Cell, weights: Weights) -> bool:
     return type(cell) is Elman and fused(cell) is not None and "activation" not in weights
 
 
+def regains(cell: Cell) -> bool:
+    """Whether the fused scan of this cell finds what it keeps of a step again from the states."""
+    return fused(cell) in (_elman, _gru, _lstm)
+
+
 def recordable(cell: Cell, steps: int, tapped: bool = False) -> bool:
     """Whether a scan on a GPU is a few kernels that depend on shapes alone. A long linear one looks at its powers."""
     linear = isinstance(cell, Elman) and cell.activation.key == "identity"
@@ -127,10 +136,12 @@ def _elman(
     batch_sizes: Sequence[int] | None,
     tap: Tensor | None,
     engine: str,
+    known: State | None = None,
 ) -> tuple[Tensor, ...]:
     scalars = cell.scalars(weights) if isinstance(cell, ScalarGated) else (None, None)
     members = (a, weights["weight_hh"], state[0], *scalars, weights.get("activation"), tap)
-    states, _ = elman.scan(*map(_one_model, members), cell.activation.key, batch_sizes, engine)
+    run = elman.scan if known is None else partial(elman.again, known[0].unsqueeze(0))
+    states, _ = run(*map(_one_model, members), cell.activation.key, batch_sizes, engine)
     return (states.squeeze(0),)
 
 
@@ -162,10 +173,12 @@ def _gru(
     batch_sizes: Sequence[int] | None,
     tap: Tensor | None,
     engine: str,
+    known: State | None = None,
 ) -> tuple[Tensor, ...]:
     weight = torch.cat([weights["weight_hh"], weights["weight_hh_n"]])
     members = (a, weight, weights.get("bias_hh_n"), state[0], tap)
-    states, _ = gru.scan(*map(_one_model, members), batch_sizes, engine)
+    run = gru.scan if known is None else partial(gru.again, known[0].unsqueeze(0))
+    states, _ = run(*map(_one_model, members), batch_sizes, engine)
     return (states.squeeze(0),)
 
 
@@ -177,10 +190,12 @@ def _lstm(
     batch_sizes: Sequence[int] | None,
     tap: Tensor | None,
     engine: str,
+    known: State | None = None,
 ) -> tuple[Tensor, ...]:
     truncated = isinstance(cell, LSTM1997) and cell.gradient == "truncated"
     members = (a, weights["weight_hh"], *state, weights.get("peephole"), tap)
-    h, c, _ = lstm.scan(*map(_one_model, members), truncated, batch_sizes, engine)
+    run = lstm.scan if known is None else partial(lstm.again, *(v.unsqueeze(0) for v in known))
+    h, c, _ = run(*map(_one_model, members), truncated, batch_sizes, engine)
     return h.squeeze(0), c.squeeze(0)
 
 
