@@ -66,7 +66,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def passed(layer: Recurrent, *given: Tensor) -> tuple[Tensor, ...] | None:
-    return replayed.replay(layer, 1, given)
+    found = replayed.replay(layer, 1, given)
+    return None if found is None else found[0]
 
 
 def x(*shape: int, grad: bool = False) -> Tensor:
@@ -129,6 +130,28 @@ def test_a_replay_with_taps_is_run_again_without_leaving_more() -> None:
     with torch.no_grad(), layer.taps() as taps:
         assert replayed.replay_layer(layer, a, None) is not None
     assert [tap.shape for tap in taps] == [(5, 3, 4)]
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.vmap], ids=["grad", "vmap"])
+def test_taps_under_a_transform_are_those_of_the_plain_pass(transform: Any) -> None:
+    layer, a = RNN(2, 4), x(5, 3, 2)
+
+    def loss(given: Tensor) -> Tensor:
+        with layer.taps() as taps:
+            assert replayed.replay_layer(layer, given, None) is None
+            assert not taps
+            return layer(given)[0].sum()
+
+    transform(loss)(a.unsqueeze(0) if transform is torch.vmap else a)
+
+
+def test_a_tap_is_of_the_layers_dtype_whoever_asks_first() -> None:
+    replayed._zero.cache_clear()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert replayed._zero(torch.device("cpu")).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_a_tapped_context_runs_its_loop() -> None:

@@ -60,9 +60,9 @@ def cases(x: Tensor, hidden: int) -> list[Case]:
             Case(f"loop {kind}", kind, _loop(kind, module, x)),
         ]
         if x.device.type == "cuda" and importlib.util.find_spec("flashrnn") is not None:
-            found.append(Case(f"flashrnn {kind}", kind, _flashrnn(kind, module, x)))
-            if kind != "gru":  # which has no fused version, and takes this one by itself
-                found.append(Case(f"flashrnn {kind}, step by step", kind, _flashrnn(kind, module, x, "cuda")))
+            if kind != "gru":  # which has no fused version
+                found.append(Case(f"flashrnn {kind}", kind, _flashrnn(kind, module, x)))
+            found.append(Case(f"flashrnn {kind}, step by step", kind, _flashrnn(kind, module, x, "cuda")))
         found += [ours(name, kind, layer) for name, layer in layers[kind].items()]
     return found
 

@@ -38,9 +38,9 @@ class Recurrent(LayerWeights):
         engine: ``"auto"`` takes the fastest scan there is, ``"torch"`` one without compiled code, ``"reference"`` the
             plain loop.
         checkpoint_every: keep the state of every so many steps alone, and run the steps between them again in the
-            backward pass: less memory for a second forward pass. About √T is the least; 1 keeps all states and nothing
-            else, and runs nothing again; None keeps what is faster. In a `Population` and under `torch.func` all is
-            kept.
+            backward pass: less memory for a second forward pass. About √T is the least; 1 keeps all states, and where
+            they are enough (see `scan.checkpoint`) runs nothing again; None keeps what is faster. In a `Population` and
+            under `torch.func` all is kept.
         storage: ``"bfloat16"`` or ``"float16"`` keep the output, and what the backward pass needs of every step, in
             half the memory; the weights and the state from step to step stay in single precision. None keeps all so.
         generator: where starting values are drawn from, instead of torch's global one.
@@ -50,6 +50,7 @@ class Recurrent(LayerWeights):
     """
 
     one_after_another = True  # the layers of a stack; else a step runs through all of them
+    _handed: Sequence[Tensor] = ()  # taps that a recording brings, to be listened to instead of new ones
 
     def __init__(
         self,
@@ -92,9 +93,7 @@ class Recurrent(LayerWeights):
         if storage is not None:
             one_of("storage", storage, STORAGES)
             if checkpoint_every is not None or not self.one_after_another:
-                where = (
-                    "with checkpoint_every, which keeps no steps" if checkpoint_every else f"for {type(self).__name__}"
-                )
+                where = "with checkpoint_every" if checkpoint_every else f"for {type(self).__name__}"
                 raise ValueError(f"storage must be None {where}, got {storage!r}")
         if map != "free" and not any(matrix.mapped for matrix in cell.matrices(hidden_size)):
             kind = type(cell).__name__
@@ -108,7 +107,6 @@ class Recurrent(LayerWeights):
         self.dropout = float(dropout)
         self.initial_state, self.storage = initial_state, storage
         self._taps: list[Tensor] | None = None
-        self._handed: list[Tensor] = []  # taps that a recording brings, to be listened to instead of new ones
         self._start_weights(map, map_options, generator)
         place = torch.get_default_device() if device is None else device
         self.to(device=place, dtype=dtype or torch.get_default_dtype())
@@ -123,7 +121,7 @@ class Recurrent(LayerWeights):
     def _flat(self, input: Tensor, *states: Tensor, taps: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
         """`_passed` from tensors to tensors, with these taps and no others."""
         outer = self._taps, self._handed
-        self._taps, self._handed = [] if taps else None, list(taps)
+        self._taps, self._handed = [] if taps else None, taps
         try:
             output, final = self._passed(input, (states if len(states) > 1 else states[0]) if states else None)
         finally:
@@ -186,7 +184,7 @@ class Recurrent(LayerWeights):
         """Zeros ``(T, B, H)`` among the taps, for their gradient alone."""
         assert self._taps is not None
         if self._handed:
-            zeros = self._handed.pop(0)
+            zeros, *self._handed = self._handed
         else:  # not `new_zeros`, of which a compiler makes no leaf
             zeros = torch.zeros(*steps, self.hidden_size, dtype=like.dtype, device=like.device, requires_grad=True)
         self._taps.append(zeros)

@@ -96,26 +96,27 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
         _layers.pop(layer, None)
         return None
     settings = (type(layer.cell).__name__, *vars(layer.cell).values(), *((type(p), p.extra_repr()) for p in made))
-    taps = _taps(layer, input) if tapped else []
-    found = replay(layer, size, (input, *states), settings, tuple(map.recorded_for for map, _ in maps), taps)
+    shapes = [_states(layer, input)] * len(layer._suffixes) if tapped else []
+    found = replay(layer, size, (input, *states), settings, tuple(map.recorded_for for map, _ in maps), shapes)
     if found is None:
         return None
+    (output, *ends), taps = found
     if tapped:
         layer._taps.extend(taps)
-    return found[0], found[1] if layer.cell.state_size == 1 else found[1:]
+    return output, ends[0] if layer.cell.state_size == 1 else tuple(ends)
 
 
-def _taps(layer: Any, input: Tensor) -> list[Tensor]:
-    """A leaf for each direction's gradients by its states; its zeros are read by nobody, and are one number."""
+def _states(layer: Any, input: Tensor) -> tuple[int, ...]:
+    """The shape of all states of one direction, ``(T, B, H)``."""
     steps = (len(input), 1) if input.dim() == 2 else input.shape[:2]
-    shape = (*(reversed(steps) if layer.batch_first and input.dim() == 3 else steps), layer.hidden_size)
-    return [_zero(input.device).expand(shape).requires_grad_() for _ in layer._suffixes]
+    return (*(reversed(steps) if layer.batch_first and input.dim() == 3 else steps), layer.hidden_size)
 
 
 @functools.cache
 def _zero(device: torch.device) -> Tensor:
+    """What all taps are made of: their zeros are read by nobody."""
     with torch.inference_mode(False):  # what is made there could not be used in training
-        return torch.zeros((), device=device)
+        return torch.zeros((), dtype=torch.float32, device=device)
 
 
 class _Flat(nn.Module):
@@ -144,18 +145,17 @@ def replay(
     given: Sequence[Tensor],
     settings: tuple[Hashable, ...] = (),
     recorded_for: tuple[Hashable, ...] = (),
-    taps: Sequence[Tensor] = (),
-) -> tuple[Tensor, ...] | None:
-    """The results of a layer's pass by a recording, or None where there is none and it is to be run plainly.
+    taps: Sequence[tuple[int, ...]] = (),
+) -> tuple[tuple[Tensor, ...], list[Tensor]] | None:
+    """The results of a layer's pass by a recording and its taps, or None where it is to be run plainly.
 
     Args:
         size: numbers in its output.
         given: input and initial states on a GPU.
         settings: what else the pass depends on.
         recorded_for: by maps; where it changes, what was recorded is of no use any more.
-        taps: see `Recurrent.taps`, one for each layer and direction, or none.
+        taps: the shapes of those wanted, see `Recurrent.taps`.
     """
-    given = (*given, *taps)
     device = given[0].device
     if size > _most(device) or torch.cuda.is_current_stream_capturing() or _disturbed(layer):
         return None
@@ -168,6 +168,8 @@ def replay(
         known.entries = {key: entry for key, entry in known.entries.items() if isinstance(entry, int)}
         known.recorded_for = recorded_for
     weights = known.weights
+    listening = [_zero(device).expand(shape).requires_grad_() for shape in taps]
+    given = (*given, *listening)
     moving = torch.is_grad_enabled() and tuple(v.requires_grad for v in (*given, *weights))
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     bits = torch.backends.cuda.matmul.fp32_precision  # of the products with the input
@@ -176,7 +178,7 @@ def replay(
     found = familiar(known.entries, key, CALLS_BEFORE, MOST, lambda: _record(run, given, weights, len(taps)))
     if found is None or not found.free:
         return None
-    return Replayed.apply(run, found, len(given), *given, *weights)
+    return Replayed.apply(run, found, len(given), *given, *weights), listening
 
 
 def _disturbed(layer: nn.Module) -> bool:

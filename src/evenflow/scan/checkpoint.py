@@ -19,8 +19,9 @@ from evenflow.cells import Cell, State, Weights
 from evenflow.scan.dispatch import project, regains, scan
 from evenflow.scan.storage import HALF
 
-# Of a state in a piece where all of them are kept: small enough for a processor's cache, large enough for a GPU.
-NUMBERS = {"cpu": 2**18, "cuda": 2**25}
+# Of a state in a piece where all of them are kept: small enough for a processor's cache, and on a GPU large enough for
+# kernels that run longer than it takes to start them.
+NUMBERS, LEAST_STEPS = {"cpu": 2**18, "cuda": 2**22}, 16
 
 
 def checkpointed(
@@ -39,8 +40,9 @@ def checkpointed(
     The projected input, the gates and the gradients by them exist for one piece at a time. What is as long as the
     sequence: the input, the output, and their gradients. The price is a second forward pass.
 
-    With `every` = 1 all states are kept, and nothing else of a step, for the price of a product over all steps. A cell
-    whose scan cannot do with that (see `dispatch.regains`) keeps no more than √T of them.
+    With `every` = 1 all states are kept, and nothing else of a step, for the price of a product over all steps. SCRN,
+    gated feedback, cells of one's own and ``engine="reference"`` cannot do with that, nor can layers in half precision,
+    whose steps went on from other states than those that are kept: they keep about √T of them and run again.
 
     Shapes:
         x: ``(T, B, I)``; state: each ``(B, H)``; result: the output ``(T, B, H)``, then the state after the last step
@@ -52,11 +54,11 @@ def checkpointed(
     casts = not x.is_meta and torch.is_autocast_enabled(device)
     autocast = torch.get_autocast_dtype(device) if casts else None
     dtype = weights["weight_hh"].dtype
-    # In half precision the states that are kept are not those that the steps went on from.
     keeps_states = every == 1 and engine != "reference" and regains(cell) and dtype not in HALF
     if every == 1:
         numbers = NUMBERS["cuda" if x.is_cuda else "cpu"]
-        every = max(1, numbers // max(1, state[0].numel())) if keeps_states else math.isqrt(len(x))
+        steps = max(LEAST_STEPS, numbers // max(1, state[0].numel()))
+        every = steps if keeps_states else math.isqrt(len(x))
     plan = _Plan(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state), keeps_states)
     return _Pieces.apply(plan, x, beside, tap, *(s.to(dtype) for s in state), *weights.values())
 
@@ -113,21 +115,22 @@ class _Pieces(torch.autograd.Function):
         pieces = plan.pieces(len(x))
         # What outlives a piece has its place from the start: small tensors left among the freed ones of a piece would
         # split that memory, and the next piece would need more.
-        between = [s.new_empty(len(pieces) + 1, *s.shape) for s in state]
-        for kept, first in zip(between, state, strict=True):
-            kept[0] = first
+        starts = 1 if plan.keeps_states else len(pieces)  # the others are among the states
+        between = [s.new_empty(starts, *s.shape) for s in state]
+        last = [s.clone() for s in state]
         whole = [s.new_empty(*x.shape[:2], s.shape[-1]) for s in (state if plan.keeps_states else state[:1])]
         for index, piece in enumerate(pieces):
-            before = tuple(kept[index] for kept in between)
-            states, ends = plan.run(piece, x[piece], _of(beside, piece), None, before, weights)
+            for kept, first in zip(between, last, strict=True):
+                kept[index : index + 1] = first
+            states, ends = plan.run(piece, x[piece], _of(beside, piece), None, tuple(last), weights)
             for to, part in zip(whole, states, strict=False):
                 to[piece] = part
-            for kept, end in zip(between, ends, strict=True):
-                kept[index + 1] = end
+            for to, end in zip(last, ends, strict=True):
+                to.copy_(end)
         ctx.plan = plan
         ctx.save_for_backward(x, beside, *weights, *between, *(whole if plan.keeps_states else ()))
         ctx.set_materialize_grads(False)
-        return whole[0], *(kept[-1].clone() for kept in between)
+        return whole[0], *last
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *after: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -152,7 +155,9 @@ class _Pieces(torch.autograd.Function):
             piece_x = x[piece].detach().requires_grad_(wants_x)
             piece_beside = None if beside is None else beside[piece].detach().requires_grad_(wants_beside)
             piece_tap = None if zeros is None else zeros[: len(piece_x)].detach().requires_grad_()
-            state = [s[index].detach().requires_grad_() for s in between]
+            # Rows that have ended stand at zero among the states; what they began a piece with moves nothing.
+            first = [s[index] for s in between] if index == 0 or not known else [s[piece.start - 1] for s in known]
+            state = [s.detach().requires_grad_() for s in first]
             leaves = [w.detach().requires_grad_(want) for w, want in zip(weights, wants[plan.members :], strict=True)]
             with torch.enable_grad():
                 found_before = tuple(whole[piece] for whole in known) or None
