@@ -221,10 +221,11 @@ class Bumps(list):
         super().__init__(taps)
         self.at = (layer, step, size)
 
-    def extend(self, taps: list[Tensor]) -> None:
+    def append(self, tap: Tensor) -> None:
         layer, step, size = self.at
-        taps[layer].data[step, 1, 2] = size
-        super().extend(taps)
+        if len(self) == layer:
+            tap.data[step, 1, 2] = size
+        super().append(tap)
 
 
 def test_dropout_on_the_way_up_only():
