@@ -44,7 +44,7 @@ def test_what_is_kept() -> None:
     assert set(names) < set(shown)
     for name in names:
         runs = (timed[name], timed[f"{name}, checkpointed"])
-        assert shown[name] == [cell for run in runs for cell in (f"{run['states']:.1f}", f"{run['graph']:.2f}")], name
+        assert shown[name] == [cell for run in runs for cell in (f"{run['states']:.2f}", f"{run['graph']:.2f}")], name
 
 
 def test_gradients_by_every_state() -> None:
