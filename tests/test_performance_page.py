@@ -39,7 +39,7 @@ def test_layers_beside_cudnn(begin: str, end: str) -> None:
 
 
 def test_what_is_kept() -> None:
-    timed, shown = measured("kept-cuda"), rows("### What is kept of a step", "Gated feedback has three layers")
+    timed, shown = measured("kept-cuda"), rows("### What is kept of a step", "1.05 is one state")
     names = [name for name in timed if f"{name}, checkpointed" in timed]
     assert set(names) < set(shown)
     for name in names:
