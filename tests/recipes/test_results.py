@@ -133,6 +133,9 @@ def test_runs_without_data_are_left_out_with_a_sentence(tmp_path, into):
     _, left = published.merge([write(tmp_path / "a", RECALL, recall(), gone)], into)
     assert left == ["Left out, urnn/table-3, RNN, N=20, seed 1: no data: a folder is empty."]
     assert list(entries(into)) == [(ROW, 1)]
+    write(tmp_path / "b", RECALL, recall(), gone, {**gone, "seed": 2}, {**gone, "seed": 3})
+    _, left = published.merge([tmp_path / "b"], into)
+    assert left == ["Left out, urnn/table-3, RNN, N=20, seed 1, and 2 more: no data: a folder is empty."]
 
 
 def test_the_overview_counts_and_the_claims_follow_the_numbers(tmp_path, into):

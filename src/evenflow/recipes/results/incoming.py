@@ -40,7 +40,7 @@ def find(place: Path) -> list[Path]:
 
 
 def take(path: Path) -> tuple[Record, list[str]]:
-    """What a record.json holds, and a sentence for each run that is left out because nothing was measured."""
+    """What a record.json holds, and a sentence for each reason why runs are left out: nothing was measured."""
     try:
         table = json.loads(path.read_text("utf-8"))
         if not isinstance(table, dict) or "recipe" not in table or "runs" not in table:
@@ -55,17 +55,22 @@ def take(path: Path) -> tuple[Record, list[str]]:
             f"record {str(path)!r} is of the {table.get('scale')} scale, and only the full scale is published: "
             f"run `evenflow reproduce {recipe.address} --scale full`"
         )
-    runs, lines, left = [], [], []
+    runs, lines = [], []
+    left: dict[str, list[str]] = {}
     try:
         for run in table["runs"]:
             if run["outcome"] in ENDED:
                 runs.append(_entry(recipe, run))
                 lines += [Line(run["row"], run["seed"], kind, **line) for kind, line in run["lines"].items()]
             else:
-                left.append(f"Left out, {recipe.address}, {run['row']}, seed {run['seed']}: {run['outcome']}.")
+                left.setdefault(run["outcome"], []).append(f"{run['row']}, seed {run['seed']}")
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"record {str(path)!r} cannot be read: a run lacks {error}") from error
-    return Record(recipe).merged(runs, lines), left
+    sentences = [
+        f"Left out, {recipe.address}, {of[0]}{f', and {len(of) - 1} more' * (len(of) > 1)}: {outcome}."
+        for outcome, of in left.items()
+    ]
+    return Record(recipe).merged(runs, lines), sentences
 
 
 def _entry(recipe: Recipe, run: dict[str, Any]) -> Entry:
