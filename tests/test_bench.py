@@ -90,10 +90,15 @@ def test_what_flashrnn_is_given(kind: str, gates: int, biases: int, monkeypatch:
 
     monkeypatch.setitem(sys.modules, "flashrnn", types.SimpleNamespace(flashrnn=fused))
     module = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}[kind](2, 4)
-    bench_cases._flashrnn(kind, module, torch.randn(6, 3, 2))()
+    cases = bench_cases._flashrnn_cases(kind, module, torch.randn(6, 3, 2))
+    fused_too = ["cuda"] if kind == "gru" else ["cuda_fused", "cuda"]
+    assert [case.name.endswith("step by step") for case in cases] == [backend == "cuda" for backend in fused_too]
+    for case in cases:
+        case.run()
     function = "elman" if kind == "rnn" else kind
-    options = {"function": function, "backend": "cuda_fused", "dtype": "float32"}
-    assert seen == [((3, 6, gates, 1, 4), (gates, 1, 4, 4), (biases, 1, 4), options)]
+    shapes = (3, 6, gates, 1, 4), (gates, 1, 4, 4), (biases, 1, 4)
+    expected = [{"function": function, "backend": backend, "dtype": "float32"} for backend in fused_too]
+    assert seen == [(*shapes, options) for options in expected]
     assert module.weight_ih_l0.grad is not None
 
 

@@ -86,6 +86,8 @@ def test_taps_are_neither_copied_in_nor_put_together(frozen: bool) -> None:
     run = partial(replayed.passed, layer, taps=2)
     made = recording.Recording(run, (x, *taps), list(layer.parameters()), taps=2)
     assert len(made._given) == 1
+    weights = 0 if frozen else sum(p.numel() for p in layer.parameters())
+    assert [flat.numel() for _, flat, _ in made._backward] == [weights] * 2
     results, serial = made.run((x, *taps), recording._Ticket())
     slopes = made.pull(serial, [torch.zeros_like(results[0]), None, None])
     assert slopes is not None

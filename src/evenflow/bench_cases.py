@@ -60,9 +60,7 @@ def cases(x: Tensor, hidden: int) -> list[Case]:
             Case(f"loop {kind}", kind, _loop(kind, module, x)),
         ]
         if x.device.type == "cuda" and importlib.util.find_spec("flashrnn") is not None:
-            if kind != "gru":  # which has no fused version
-                found.append(Case(f"flashrnn {kind}", kind, _flashrnn(kind, module, x)))
-            found.append(Case(f"flashrnn {kind}, step by step", kind, _flashrnn(kind, module, x, "cuda")))
+            found += _flashrnn_cases(kind, module, x)
         found += [ours(name, kind, layer) for name, layer in layers[kind].items()]
     return found
 
@@ -103,6 +101,12 @@ def _loop(kind: str, layer: nn.Module, x: Tensor) -> Callable[[], object]:
         torch.stack(states)[-1].sum().backward()
 
     return run
+
+
+def _flashrnn_cases(kind: str, layer: nn.Module, x: Tensor) -> list[Case]:
+    stepped = Case(f"flashrnn {kind}, step by step", kind, _flashrnn(kind, layer, x, "cuda"))
+    # Of the GRU there is no fused version.
+    return [stepped] if kind == "gru" else [Case(f"flashrnn {kind}", kind, _flashrnn(kind, layer, x)), stepped]
 
 
 def _flashrnn(kind: str, layer: nn.Module, x: Tensor, backend: str = "cuda_fused") -> Callable[[], object]:
