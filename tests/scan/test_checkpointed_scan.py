@@ -47,7 +47,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def make(name: str, **options: Any) -> Recurrent:
-    return LAYERS[name](dtype=torch.float64, generator=torch.Generator().manual_seed(1), **options)
+    generator = torch.Generator().manual_seed(1)
+    layer = LAYERS[name](dtype=torch.float64, generator=generator, **options)
+    if not layer.bias_l0.is_meta:  # some weights, peepholes and biases, start at zero, where they do nothing
+        with torch.no_grad():
+            for p in layer.parameters():
+                p.add_(torch.randn(p.shape, generator=generator, dtype=p.dtype), alpha=0.1)
+    return layer
 
 
 def given(steps: int = 11) -> Tensor:
