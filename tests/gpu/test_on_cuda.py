@@ -89,7 +89,12 @@ def test_what_is_not_kept_is_found_again(name, every):
     """With `checkpoint_every` a system gives its outputs and gradients by the kernels, from less memory."""
     seen = []
     for pieces in (None, every):
-        layer = create(name, 3, 32, generator=torch.Generator().manual_seed(1), checkpoint_every=pieces).cuda()
+        generator = torch.Generator().manual_seed(1)
+        layer = create(name, 3, 32, generator=generator, checkpoint_every=pieces)
+        with torch.no_grad():  # some weights start at zero, where they do nothing
+            for p in layer.parameters():
+                p.add_(torch.randn(p.shape, generator=generator), alpha=0.02)
+        layer.cuda()
         x = torch.randn(100, 9, 3, generator=torch.Generator().manual_seed(2)).cuda().requires_grad_()
         with layer.taps() as taps:
             output, _ = layer(x)
