@@ -43,8 +43,33 @@ def test_what_is_kept() -> None:
     names = [name for name in timed if f"{name}, checkpointed" in timed]
     assert set(names) < set(shown)
     for name in names:
-        runs = (timed[name], timed[f"{name}, checkpointed"])
+        runs = (timed[name], timed[f"{name}, states alone"], timed[f"{name}, checkpointed"])
         assert shown[name] == [cell for run in runs for cell in (f"{run['states']:.2f}", f"{run['graph']:.2f}")], name
+
+
+def test_the_bench() -> None:
+    """The paragraph of ratios to cuDNN's layers, to the loop and to flashrnn, each to two digits."""
+    of = {name.removeprefix("evenflow "): ratios for name, ratios in measured("recurrence-cuda")["ratios"].items()}
+    begin = PAGE.index("On an H200 (`benchmarks/results/recurrence-cuda.json`)")
+    said = PAGE[begin : PAGE.index("## H200", begin)].replace("\n", " ")
+
+    def between(names: list[str], peer: str = "torch", digits: int = 2) -> str:
+        least, most = (f"{end(of[name][peer] for name in names):.{digits}f}" for end in (min, max))
+        return least if least == most else f"{least} to {most}"
+
+    elman = [name for name in of if name.startswith("RNN ") and name != "RNN identity"]
+    systems = ["urnn", "ornn", "spectral", "full-urnn", "arjovsky-urnn", "fastrnn", "sgornn"]
+    assert f"the Elman layers {between(elman)} and {between(['RNN identity'])} without activation" in said
+    assert f"the systems with maps {between(systems)}, GRU {between(['GRU'])}, uGRU {between(['ugru'])}" in said
+    assert f"LSTM {between(['LSTM'])}, with peepholes {between(['LSTM, peephole'])}" in said
+    assert f"of 1997 {between(['LSTM, 1997'])}." in said
+    ours = [*elman, "RNN identity", *systems, "GRU", "ugru", "LSTM", "LSTM, peephole", "LSTM, 1997"]
+    assert {name for name in of if not name.startswith(("torch", "loop", "flashrnn"))} == set(ours)
+    loops = [name for name in of if name.startswith("loop")]
+    flashrnn = ["flashrnn rnn", "flashrnn gru, step by step", "flashrnn lstm"]
+    assert f"plain torch takes {between(loops, digits=0)} times as long as cuDNN" in said
+    assert f"others, {between(flashrnn, digits=0)} times" in said
+    assert f"every layer here takes {between(ours, 'flashrnn')} of its time" in said
 
 
 def test_gradients_by_every_state() -> None:
