@@ -119,10 +119,11 @@ def check_elman(
     same(ELMAN, elman.backward(grad, *kept, *inputs[1:], activation, sizes, True, tile=tile), back)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("batch", [1, 50, 256])
 @pytest.mark.parametrize("size", SIZES)
-def test_elman_sizes(size: int, batch: int) -> None:
-    check_elman(elman_inputs(size, batch, 3, 1, "tanh", False), "tanh", None)
+def test_elman_sizes(size: int, batch: int, steps: int) -> None:
+    check_elman(elman_inputs(size, batch, steps, 1, "tanh", False), "tanh", None)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -149,6 +150,16 @@ def test_some_rows_after_others(gated: bool, ragged: bool) -> None:
 def test_every_activation(activation: str, size: int, gated: bool) -> None:
     # Few steps: near a kink two precisions may differ, and an error made once stays.
     check_elman(elman_inputs(size, 5, 4, 2, activation, gated), activation, [5, 5, 3, 2])
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
+@pytest.mark.parametrize("size", [128, 512])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_long(activation: str, size: int, gated: bool) -> None:
+    *inputs, parameter = elman_inputs(size, 50, 784, 1, activation, gated)
+    if parameter is not None and "modrelu" in activation:
+        parameter = -parameter.abs()  # above zero it jumps, and the precisions part where it does
+    check_elman((*inputs, parameter), activation, None)
 
 
 @pytest.mark.parametrize("size", [128, 256])
@@ -186,7 +197,7 @@ def test_tensor_cores_keep_the_norm(activation: str) -> None:
     assert (d_h0.norm() / grad.norm() - 1).abs() < NORM_KEPT
 
 
-@pytest.mark.parametrize("steps", [3, 784])
+@pytest.mark.parametrize("steps", [1, 3, 784])
 @pytest.mark.parametrize("batch", [1, 50, 256])
 @pytest.mark.parametrize("size", GATED_SIZES)
 def test_gru(size: int, batch: int, steps: int) -> None:
@@ -210,7 +221,7 @@ def check_gru(size: int, batch: int, steps: int, there: plan.Tile | None = None,
     same(GRU, gru.backward(*given, tile=back), gru_torch.backward(*double(given)))
 
 
-@pytest.mark.parametrize("steps", [3, 784])
+@pytest.mark.parametrize("steps", [1, 3, 784])
 @pytest.mark.parametrize("batch", [1, 50, 256])
 @pytest.mark.parametrize("size", GATED_SIZES)
 def test_lstm(size: int, batch: int, steps: int) -> None:
