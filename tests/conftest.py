@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # A busy machine is no failure. In CI the examples are the same each time; by hand they vary, and may find more.
 settings.register_profile("evenflow", deadline=None, derandomize="CI" in os.environ)
@@ -17,6 +20,28 @@ settings.load_profile("evenflow")
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def operators() -> Callable[[Callable[[], object]], list[str]]:
+    """Which of the library's operators a function calls, in order."""
+
+    class Calls(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: list[str] = []
+
+        def __torch_dispatch__(self, op: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+            if op.namespace == "evenflow":
+                self.names.append(op.name())
+            return op(*given, **(named or {}))
+
+    def called(run: Callable[[], object]) -> list[str]:
+        with Calls() as calls:
+            run()
+        return calls.names
+
+    return called
 
 
 @pytest.fixture(scope="session")

@@ -77,6 +77,16 @@ def test_every_system_answers_as_its_members_do(name, engine):
     compare(models_of(lambda g: create(name, I, H, engine=engine, generator=g)), random(M, T, B, I))
 
 
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_all_models_are_one_call_there_and_one_back(name, operators):
+    def calls(count):
+        models = models_of(lambda g: create(name, I, H, generator=g))[:count]
+        return operators(lambda: Population(models)(random(count, T, B, I))[0].sum().backward())
+
+    assert calls(M) == calls(1)
+    assert calls(M)
+
+
 @pytest.mark.parametrize("name", [name for name, map in MAPS.items() if "unitary" not in name])
 def test_every_map_makes_all_matrices_at_once(name):
     compare(models_of(lambda g: RNN(I, H, map=name, generator=g)), random(M, T, B, I))

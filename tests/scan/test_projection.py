@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -48,13 +50,14 @@ def test_manners(biased: bool) -> None:
     torch.library.opcheck(torch.ops.evenflow.projection.default, inputs(2, 3, biased))
 
 
-def test_many_models_by_vmap_are_one_call() -> None:
+def test_many_models_by_vmap_are_one_call(operators: Callable[[Callable[[], object]], list[str]]) -> None:
     x, weight, bias = inputs(3, 2, True)
     assert x is not None
     assert weight is not None
     assert bias is not None
-    found = torch.vmap(lambda *v: projection(*(each.unsqueeze(0) for each in v))[0])(x, weight, bias)
-    torch.testing.assert_close(found, projection(x, weight, bias))
+    every = torch.vmap(lambda *v: projection(*(each.unsqueeze(0) for each in v))[0])
+    torch.testing.assert_close(every(x, weight, bias), projection(x, weight, bias))
+    assert len(operators(lambda: every(x, weight, bias))) == 1
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 12, 17])

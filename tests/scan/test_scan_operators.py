@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -207,6 +209,33 @@ def test_autocast_leaves_the_recurrence_in_single_precision(layer: torch.nn.Modu
     assert output.dtype == torch.float32
     output.sum().backward()
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in layer.parameters())
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch", "reference"])
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda l: type(l).__name__)
+def test_autocast_changes_nothing_where_the_input_is_exact(layer: torch.nn.Module, engine: str) -> None:
+    """Symbols through weights that half precision holds: both passes are then those of single precision."""
+    layer = copy.deepcopy(layer)
+    layer.engine = engine
+    with torch.no_grad():
+        for name, weight in layer.named_parameters():
+            if "ih" in name:
+                weight.copy_(weight.bfloat16())
+            if name.startswith("bias_l"):
+                weight.zero_()
+    x = torch.nn.functional.one_hot(torch.arange(12).reshape(4, 3) % 2).float()
+    results = []
+    for cast in (False, True):
+        layer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast):
+            output, _ = layer(x)
+        # The way back of torch's own operations, which the loop is made of, is for outside.
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast and engine != "reference"):
+            output.square().sum().backward()
+        results.append([output] + [p.grad for name, p in layer.named_parameters() if "hh" in name])
+    assert len(results[0]) > 1
+    for plain, cast in zip(*results, strict=True):
+        torch.testing.assert_close(cast, plain)
 
 
 @pytest.mark.parametrize("kind", [RNN, GRU, LSTM])
