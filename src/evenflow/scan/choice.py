@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from types import ModuleType
 
+import torch
 from torch import Tensor
 
 from evenflow.maps.small_kernels import compiled
@@ -25,22 +26,25 @@ def choose(
     """The module whose `forward` and `backward` run these members, `weight` among them.
 
     ``engine="auto"`` and ``"linearized"`` take the fastest; anything else means torch operations. Where a GPU has to do
-    without its kernels the reason is said, once per reason and process.
+    without kernels the reason is said.
     """
     if engine not in ("auto", LINEARIZED) or not compiled():
         return plain
     if native.runs(*members):
         return native_code
-    if not weight.is_cuda:
+    if weight.device.type in ("cpu", "meta"):
         return plain
-    why = gpu.missing(weight, *members)
+    why = gpu.missing(weight, *members) if weight.is_cuda else f"there are none for {weight.device.type}"
     if why is None:
         return gpu
-    if weight.numel() and why not in _said:
-        _said.add(why)
-        warnings.warn(
-            f"evenflow runs a recurrence step by step, up to a hundred times slower than its GPU kernels: {why}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    if weight.numel():
+        say("step by step, up to a hundred times slower than by GPU kernels", why)
     return plain
+
+
+def say(how: str, why: str) -> None:
+    """That a recurrence runs slower than it could, once per reason and process."""
+    if why in _said or torch.compiler.is_compiling():
+        return
+    _said.add(why)
+    warnings.warn(f"evenflow runs a recurrence {how}: {why}", RuntimeWarning, stacklevel=3)

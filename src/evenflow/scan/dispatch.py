@@ -27,7 +27,7 @@ from evenflow.cells import (
 from evenflow.maps.onlookers import transformed
 from evenflow.maps.small_kernels import compiled
 from evenflow.scan import elman, gated_feedback, gru, linear, lstm, projection, reference
-from evenflow.scan.choice import LINEARIZED
+from evenflow.scan.choice import LINEARIZED, say
 from evenflow.scan.cuda import elman as elman_cuda
 from evenflow.scan.storage import HALF
 
@@ -73,24 +73,18 @@ def scan(
     accumulate over the steps.
     """
     dtype = weights["weight_hh"].dtype
-    if getattr(getattr(cell, "activation", None), "precise", False):
-        if dtype in HALF:
-            engine = "reference"
-        elif storage is not None:  # all is kept in the weights' dtype
-            states = scan(cell, a, state, weights, batch_sizes, tap, engine)
-            return tuple(s.to(storage) for s in states)
+    if storage is not None and dtype not in HALF and _precise(cell):  # all is kept in the weights' dtype
+        states = scan(cell, a, state, weights, batch_sizes, tap, engine)
+        return tuple(s.to(storage) for s in states)
     with nullcontext() if a.is_meta else torch.autocast(a.device.type, enabled=False):
         a, state = a.to(storage or dtype), tuple(s.to(dtype) for s in state)
-        # What reaches a context unit directly, and what by way of h, is told apart in the loop alone.
-        # Gated feedback has taps of its own among what comes in: they reach the layers above within a step.
-        apart = isinstance(cell, SCRN | GatedFeedback) and tap is not None
         if engine == LINEARIZED and not (linearizes(cell, weights) and tap is None and storage is None):
             engine = "reference"
-        if transformed() or a.is_meta:  # a fused scan has a gradient for a backward pass alone
-            engine = "reference"
-        if engine != "reference" and not apart and (run := fused(cell)) is not None:
-            more = () if known is None or not regains(cell) else (known,)
-            return run(cell, a, state, weights, batch_sizes, tap, engine, *more)
+        if engine != "reference" and not a.is_meta:
+            if (why := _loops(cell, dtype, tap)) is None:
+                more = () if known is None or not regains(cell) else (known,)
+                return fused(cell)(cell, a, state, weights, batch_sizes, tap, engine, *more)
+            say("in its plain loop, many times slower than by a fused scan", why)
         states = reference.scan(cell, a.to(dtype), state, weights, batch_sizes, tap)
         return states if storage is None else tuple(s.to(storage) for s in states)
 
@@ -102,6 +96,27 @@ def _same_dtype(cell: Cell, x: Tensor, weights: Weights) -> None:
     casts = not x.is_meta and torch.is_autocast_enabled(x.device.type)
     if not casts or torch.float64 in (x.dtype, weight.dtype):  # which autocast leaves as it is
         raise ValueError(f"input must be {weight.dtype} as the layer's weights are, got {x.dtype}: convert one of them")
+
+
+def _precise(cell: Cell) -> bool:
+    """Whether half precision is too coarse for the states of its activation: slopes are told from their differences."""
+    return getattr(getattr(cell, "activation", None), "precise", False)
+
+
+def _loops(cell: Cell, dtype: torch.dtype, tap: Tensor | None) -> str | None:
+    """Why a recurrence has to run in the plain loop; None where a fused scan will do."""
+    name = type(cell).__name__
+    if fused(cell) is None:
+        return f"there is none of the cell {name}"
+    if transformed():
+        return "a fused scan has a gradient for a backward pass alone, none for torch.func and forward mode"
+    if dtype in HALF and _precise(cell):
+        return f"{cell.activation.key} runs in no fused scan with weights of {dtype}"  # type: ignore[attr-defined]
+    # What reaches a context unit directly, and what by way of h, is told apart in the loop alone. Gated feedback has
+    # taps of its own among what comes in: they reach the layers above within a step.
+    if tap is not None and isinstance(cell, SCRN | GatedFeedback):
+        return f"{name} has no fused scan with taps"
+    return None
 
 
 def fused(cell: Cell):  # type: ignore[no-untyped-def]

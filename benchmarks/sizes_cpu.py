@@ -1,0 +1,105 @@
+"""Layers on a CPU beside torch's own at other sizes than `evenflow bench` has by default, and linear ones in pieces.
+
+    python benchmarks/sizes_cpu.py [--out benchmarks/results] [--rounds 5]
+
+A training pass (input of width 2, loss on the last output), all in turn, medians in milliseconds; for a linear
+recurrence the forward pass at T = 10,000, H = 128, in √T pieces side by side and step by step, by torch operations and
+by compiled code. To sizes-cpu.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evenflow.bench import hardware
+from evenflow.layers import GRU, LSTM, RNN
+from evenflow.scan import chunked, elman_native
+
+SIZES = [
+    *((hidden, 50, 784) for hidden in (32, 64, 100)),
+    (256, 50, 300),
+    (512, 50, 100),
+    (1024, 50, 50),
+    *((128, batch, 784) for batch in (1, 16)),
+    (128, 256, 200),
+]
+LINEAR = {"steps": 10_000, "hidden": 128, "batches": (1, 2, 4, 8, 20)}
+
+Pass = Callable[[], object]
+
+
+def layers(hidden: int) -> dict[str, nn.Module]:
+    return {
+        "torch.nn.RNN": nn.RNN(2, hidden, nonlinearity="relu"),
+        "RNN": RNN(2, hidden, activation="abs"),
+        "torch.nn.GRU": nn.GRU(2, hidden),
+        "GRU": GRU(2, hidden),
+        "torch.nn.LSTM": nn.LSTM(2, hidden),
+        "LSTM": LSTM(2, hidden),
+    }
+
+
+def training_pass(layer: nn.Module, x: Tensor) -> None:
+    layer.zero_grad(set_to_none=True)
+    layer(x)[0][-1].sum().backward()
+
+
+def medians(passes: Mapping[str, Pass], rounds: int) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in passes}
+    for place in range(rounds + 1):  # the first warms up
+        for name, run in passes.items():
+            begin = time.perf_counter()
+            run()
+            if place:
+                times[name].append(1e3 * (time.perf_counter() - begin))
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def linear(batch: int) -> dict[str, Pass]:
+    a = torch.randn(1, LINEAR["steps"], batch, LINEAR["hidden"])
+    weight = torch.linalg.qr(torch.randn(1, LINEAR["hidden"], LINEAR["hidden"]))[0].contiguous()
+    start = torch.zeros(1, batch, LINEAR["hidden"])
+
+    def compiled(a: Tensor, weight: Tensor, h: Tensor) -> Tensor:
+        return elman_native.forward(a.contiguous(), weight, h.contiguous(), None, None, None, "identity", None)[0]
+
+    return {
+        "torch, pieces": partial(chunked.scan, a, weight, start),
+        "torch, steps": partial(chunked._loop, a, weight, start),
+        "compiled, pieces": partial(chunked.scan, a, weight, start, loop=compiled),
+        "compiled, steps": partial(compiled, a, weight, start),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_flush_denormal(True)
+    torch.manual_seed(0)
+    found: dict[str, Any] = {"hardware": hardware(torch.device("cpu"))}
+    for hidden, batch, steps in SIZES:
+        x = torch.randn(steps, batch, 2)
+        passes = {name: partial(training_pass, layer, x) for name, layer in layers(hidden).items()}
+        found[f"{hidden}, {batch}, {steps}"] = medians(passes, options.rounds)
+        print(hidden, batch, steps, found[f"{hidden}, {batch}, {steps}"], flush=True)
+    with torch.no_grad():
+        for batch in LINEAR["batches"]:
+            found[f"linear B={batch}"] = medians(linear(batch), options.rounds)
+            print(batch, found[f"linear B={batch}"], flush=True)
+    (options.out / "sizes-cpu.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
