@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
 
+from evenflow import RNN, create
+from evenflow.cells import Elman
 from evenflow.scan import choice, native
+from evenflow.systems import SYSTEMS
 
 
 class OnGpu:
@@ -59,3 +63,57 @@ def test_a_gpu_without_them_says_why_once() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert choose("auto", OnGpu(), kernels(why)) is PLAIN
+
+
+class OtherElman(Elman):
+    """Another equation, for all that is known."""
+
+
+def forward_mode(layer: RNN) -> None:
+    torch.func.jvp(lambda x: layer(x)[0], (torch.zeros(3, 2, 2),), (torch.ones(3, 2, 2),))
+
+
+def tapped(layer: RNN) -> None:
+    with layer.taps():
+        layer(torch.zeros(3, 2, 2))
+
+
+def with_another_cell(layer: RNN) -> None:
+    layer.cell.__class__ = OtherElman
+    layer(torch.zeros(3, 2, 2))
+
+
+def in_half_precision(layer: RNN) -> None:
+    layer.bfloat16()(torch.zeros(3, 2, 2, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "why"),
+    [
+        ("rnn", forward_mode, "none for torch.func and forward mode"),
+        ("scrn", tapped, "there is none of SCRN with taps"),
+        ("rnn", with_another_cell, "there is none of the cell OtherElman"),
+        ("full-urnn", in_half_precision, "complex_modrelu runs in no fused scan with weights of torch.bfloat16"),
+    ],
+)
+def test_the_plain_loop_is_said_once(name: str, run: Callable[[Any], None], why: str) -> None:
+    with pytest.warns(RuntimeWarning, match=f"plain loop.*: .*{why}$"):
+        run(create(name, 2, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(create(name, 2, 4))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_no_system_says_anything_of_its_own(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        create(name, 2, 4)(torch.zeros(3, 2, 2, requires_grad=True))[0].sum().backward()
+        create(name, 2, 4, engine="reference")(torch.zeros(3, 2, 2))
+
+
+def test_a_gpu_of_another_make_says_why() -> None:
+    other = OnGpu()
+    other.is_cuda, other.device = False, torch.device("mps", 0)
+    with pytest.warns(RuntimeWarning, match="step by step.*: there are none for mps$"):
+        assert choose("auto", other, kernels("never asked")) is PLAIN

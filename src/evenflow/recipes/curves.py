@@ -63,11 +63,30 @@ def _margin(e: Evidence) -> Line:
     return NOTHING if found is None else (found[0], np.abs(found[1][:, 0, 2:] - 1).max(1))
 
 
+def _singular(which: int) -> Callable[[Evidence], Line]:
+    """Of the first recurrent matrix: 0 mean, 2 smallest, 3 largest, as probes record them."""
+
+    def read(e: Evidence) -> Line:
+        found = e.probed("singular_values")
+        return NOTHING if found is None else (found[0], found[1][:, 0, which])
+
+    return read
+
+
+def _reach(e: Evidence) -> Line:
+    """By the last probe, of its largest; the probe counts back from the last step."""
+    found = e.probed("jacobian_norm")
+    if found is None:
+        return NOTHING
+    norms = found[1][-1, ::-1].astype(np.float64)
+    return _counted(norms / max(norms.max(), np.finfo(np.float64).tiny))
+
+
 def _counted(values: np.ndarray) -> Line:
     return np.arange(1, len(values) + 1), values
 
 
-GUESS = "the best guess without memory"
+GUESS, ONE = "the best guess without memory", "1, a matrix that keeps lengths"
 
 CURVES: dict[str, Curve] = {
     "metric": Curve("Validation metric", "update", _column("valid_metric"), marks=True),
@@ -76,6 +95,10 @@ CURVES: dict[str, Curve] = {
     "gap": Curve("Validation minus training loss", "update", _gap, log=False),
     "first-step": Curve("Gradient at the first step, |∂L/∂h₁|", "update", _first_step),
     "margin": Curve("Spectral margin, max |σ − 1|", "update", _margin),
+    "mean": Curve("Mean singular value", "update", _singular(0), lambda _: [1.0], dashed=ONE),
+    "smallest": Curve("Smallest singular value", "update", _singular(2), lambda _: [1.0], dashed=ONE),
+    "largest": Curve("Largest singular value", "update", _singular(3), lambda _: [1.0], dashed=ONE),
+    "reach": Curve("‖∂h_T/∂h_t‖ of its largest, after training", "time step t", _reach, log=True),
     "components": Curve(
         "Norm of the temporal components",
         "time step t",

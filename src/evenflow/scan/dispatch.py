@@ -105,9 +105,8 @@ def _precise(cell: Cell) -> bool:
 
 def _loops(cell: Cell, dtype: torch.dtype, tap: Tensor | None) -> str | None:
     """Why a recurrence has to run in the plain loop; None where a fused scan will do."""
-    name = type(cell).__name__
     if fused(cell) is None:
-        return f"there is none of the cell {name}"
+        return f"there is none of the cell {type(cell).__name__}"
     if transformed():
         return "a fused scan has a gradient for a backward pass alone, none for torch.func and forward mode"
     if dtype in HALF and _precise(cell):
@@ -115,7 +114,7 @@ def _loops(cell: Cell, dtype: torch.dtype, tap: Tensor | None) -> str | None:
     # What reaches a context unit directly, and what by way of h, is told apart in the loop alone. Gated feedback has
     # taps of its own among what comes in: they reach the layers above within a step.
     if tap is not None and isinstance(cell, SCRN | GatedFeedback):
-        return f"{name} has no fused scan with taps"
+        return f"there is none of {type(cell).__name__} with taps"
     return None
 
 

@@ -14,7 +14,7 @@ from ..figures import FIGURES
 from ..page import legends
 from ..run import Reproduction
 
-DRAWN = (*CURVES, "lines", "dots")  # maps of heat and spectra are not kept in a record
+DRAWN = (*CURVES, "lines", "dots")  # maps of heat and bands of spectra are not kept in a record
 WIDE, GAP, LINE = 480.0, 20.0, 24.0  # SVG units: a panel, between panels, a line of text
 LETTER = 6.9  # of the legend's font, on average
 
