@@ -2,7 +2,7 @@
 
     python benchmarks/memory_cpu.py [--out benchmarks/results]
 
-One layer, float32, H = 128, B = 16, one thread, each in a process of its own: its peak in GB, torch and the process
+One layer or four, float32, H = 128, B = 16, one thread, each in a process of its own: its peak in GB, torch and the process
 included, and the seconds of the first step. To memory-cpu.json.
 """
 
@@ -30,6 +30,7 @@ ASKED: list[tuple[str, int, str, dict[str, Any]]] = [
         for name in ("rnn", "gru", "lstm")
         for options in ({}, {"checkpoint_every": 1}, {"checkpoint_every": 150}, {"storage": "bfloat16"})
     ),
+    *(("lstm", SHORT, "output", {"num_layers": 4} | options) for options in ({}, {"storage": "bfloat16"})),
     ("rnn", LONG, "output", {"checkpoint_every": 300}),
     ("rnn", LONG, "h_n", {"checkpoint_every": 300}),
 ]

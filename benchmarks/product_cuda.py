@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from goals_cuda import GOALS, INPUT, STEPS, WITH, Pass, cudnn, milliseconds, training_pass
+from goals_cuda import GOALS, INPUT, STEPS, WITH, cudnn, recorded, training_pass, warm
 
 from evenflow.activations import ACTIVATIONS
 from evenflow.layers import RNN, ScalarGatedRNN
-from evenflow.maps.recorded import uncollected, watched
 from evenflow.scan.cuda import build, elman
 
 CELLS = {"Elman": RNN, "gated": ScalarGatedRNN}
-WARM = 3
 SIZES = [(hidden, batch) for kind, hidden, batch in GOALS if kind == "rnn"]
 
 
@@ -42,18 +40,6 @@ def compiled(hidden: int, batch: int) -> None:
         list(pool.map(lambda kernel: build.code(kernel, 0), wanted))
 
 
-def recorded(run: Pass) -> float:
-    for _ in range(WARM):
-        run()
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    stream.wait_stream(torch.cuda.current_stream())
-    with uncollected(), watched(), torch.cuda.graph(graph, stream=stream):
-        run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph.replay()
-    return milliseconds(graph.replay)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
@@ -67,13 +53,13 @@ def main() -> None:
         if time.monotonic() > end:
             break
         compiled(hidden, batch)
-        table: dict[str, float] = {"cuDNN": recorded(cudnn("rnn", hidden, batch))}
+        table: dict[str, float] = {"cuDNN": recorded(warm(cudnn("rnn", hidden, batch)))}
         x = torch.randn(STEPS, batch, INPUT, device="cuda")
         for cell, kind in CELLS.items():
             for name, given in WITH.items():
                 for activation in ACTIVATIONS:
                     layer = kind(INPUT, hidden, map=name, activation=activation, **given).cuda()
-                    table[f"{cell} {activation}, {name}"] = recorded(training_pass(layer, x, hidden))
+                    table[f"{cell} {activation}, {name}"] = recorded(warm(training_pass(layer, x, hidden)))
         found[f"H={hidden} B={batch}"] = table
         (options.out / "product-cuda.json").write_text(json.dumps(found, indent=1) + "\n")
         ratios = {label: took / table["cuDNN"] for label, took in table.items() if label != "cuDNN"}

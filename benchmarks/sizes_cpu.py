@@ -1,10 +1,11 @@
-"""Layers on a CPU beside torch's own at other sizes than `evenflow bench` has by default, and linear ones in pieces.
+"""Layers on a CPU beside torch's own at other sizes than `evenflow bench` has by default, linear ones in pieces, parts.
 
     python benchmarks/sizes_cpu.py [--out benchmarks/results] [--rounds 5]
 
 A training pass (input of width 2, loss on the last output), all in turn, medians in milliseconds; for a linear
 recurrence the forward pass at T = 10,000, H = 128, in √T pieces side by side and step by step, by torch operations and
-by compiled code. To sizes-cpu.json.
+by compiled code; and what a pass of the Elman layer and of the LSTM is made of at H = 128, B = 50, T = 784. To
+sizes-cpu.json.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 from evenflow.bench import hardware
 from evenflow.layers import GRU, LSTM, RNN
-from evenflow.scan import chunked, elman_native
+from evenflow.scan import chunked, elman_native, linear, lstm_native
 
 SIZES = [
     *((hidden, 50, 784) for hidden in (32, 64, 100)),
@@ -65,7 +66,7 @@ def medians(passes: Mapping[str, Pass], rounds: int) -> dict[str, float]:
     return {name: statistics.median(each) for name, each in times.items()}
 
 
-def linear(batch: int) -> dict[str, Pass]:
+def pieces(batch: int) -> dict[str, Pass]:
     a = torch.randn(1, LINEAR["steps"], batch, LINEAR["hidden"])
     weight = torch.linalg.qr(torch.randn(1, LINEAR["hidden"], LINEAR["hidden"]))[0].contiguous()
     start = torch.zeros(1, batch, LINEAR["hidden"])
@@ -78,6 +79,33 @@ def linear(batch: int) -> dict[str, Pass]:
         "torch, steps": partial(chunked._loop, a, weight, start),
         "compiled, pieces": partial(chunked.scan, a, weight, start, loop=compiled),
         "compiled, steps": partial(compiled, a, weight, start),
+    }
+
+
+def parts(cell: str, hidden: int = 128, batch: int = 50, steps: int = 784) -> dict[str, Pass]:
+    """The compiled scans alone; "way back" has the gradient of W_hh in it."""
+    wide = hidden * (4 if cell == "LSTM" else 1)
+    x, into = torch.randn(steps, batch, 2), torch.randn(wide, 2, requires_grad=True)
+    a = torch.randn(1, steps, batch, wide).mul_(0.3)
+    weight = torch.linalg.qr(torch.randn(wide, hidden))[0].unsqueeze(0).contiguous()
+    start, grad = torch.zeros(1, batch, hidden), torch.randn(1, steps, batch, hidden)
+    there: Callable[[], tuple[Tensor, ...]]
+    if cell == "LSTM":
+        there = partial(lstm_native.forward, a, weight, start, start, None, None)
+        back = partial(lstm_native.backward, grad, None, *there(), weight, start, start, None, False, None, False)
+    else:
+        rest = (weight, start, None, None, None, "relu", None)
+        there = partial(elman_native.forward, a, *rest)
+        back = partial(elman_native.backward, grad, *there(), *rest, False)
+
+    def projected() -> None:
+        linear.project(x, into, None).backward(a[0])
+
+    return {
+        "forward": there,
+        "way back": back,
+        "gradient of W_hh": partial(linear.weight_gradient, back()[0], there()[0], start),
+        "projection and its gradient": projected,
     }
 
 
@@ -96,8 +124,11 @@ def main() -> None:
         print(hidden, batch, steps, found[f"{hidden}, {batch}, {steps}"], flush=True)
     with torch.no_grad():
         for batch in LINEAR["batches"]:
-            found[f"linear B={batch}"] = medians(linear(batch), options.rounds)
+            found[f"linear B={batch}"] = medians(pieces(batch), options.rounds)
             print(batch, found[f"linear B={batch}"], flush=True)
+    for cell in ("Elman", "LSTM"):
+        found[f"parts of {cell}"] = medians(parts(cell), options.rounds)
+        print(cell, found[f"parts of {cell}"], flush=True)
     (options.out / "sizes-cpu.json").write_text(json.dumps(found, indent=1) + "\n")
 
 

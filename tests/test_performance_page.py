@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,11 @@ def test_what_is_kept() -> None:
         assert shown[name] == [cell for run in runs for cell in (f"{run['states']:.2f}", f"{run['graph']:.2f}")], name
 
 
+def ends(values: list[float], digits: int = 2) -> str:
+    least, most = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    return least if least == most else f"{least} to {most}"
+
+
 def test_the_bench() -> None:
     """The paragraph of ratios to cuDNN's layers, to the loop and to flashrnn, each to two digits."""
     of = {name.removeprefix("evenflow "): ratios for name, ratios in measured("recurrence-cuda")["ratios"].items()}
@@ -54,8 +60,7 @@ def test_the_bench() -> None:
     said = PAGE[begin : PAGE.index("## H200", begin)].replace("\n", " ")
 
     def between(names: list[str], peer: str = "torch", digits: int = 2) -> str:
-        least, most = (f"{end(of[name][peer] for name in names):.{digits}f}" for end in (min, max))
-        return least if least == most else f"{least} to {most}"
+        return ends([of[name][peer] for name in names], digits)
 
     elman = [name for name in of if name.startswith("RNN ") and name != "RNN identity"]
     systems = ["urnn", "ornn", "spectral", "full-urnn", "arjovsky-urnn", "fastrnn", "sgornn"]
@@ -101,3 +106,97 @@ def test_every_system_is_faster_than_cudnn() -> None:
         (stack,) = (took[label] for label in took if "3 layers of" in label and not label.endswith(" 128"))
         for system in (label for label in took if not label.startswith("torch") and " x " not in label):
             assert took[system] < (stack if system == "gated-feedback" else took["torch.nn.RNN"]), system
+
+
+def test_every_activation() -> None:
+    product, shown = measured("product-cuda"), rows("Every activation, recorded", "With the exponential only")
+    tables = [product[f"H={hidden} B=50"] for hidden in (128, 256, 512, 1024)]
+    for cell in ("Elman", "gated"):
+        for label, is_complex in ((cell, False), (f"{cell}, complex_modrelu", True)):
+            wanted = [
+                [took / table["cuDNN"] for name, took in table.items() if name.startswith(cell)
+                 and ("complex_modrelu" in name) == is_complex]
+                for table in tables
+            ]  # fmt: skip
+            assert shown[label] == [ends(ratios) for ratios in wanted], label
+    ratios = {name: took / tables[0]["cuDNN"] for name, took in tables[0].items() if name != "cuDNN"}
+    assert len(ratios) == 54
+    missed = {name for name, ratio in ratios.items() if ratio > 0.65}
+    assert missed == {"gated complex_modrelu, rotations", "gated complex_modrelu, svd"}
+    assert all(took / table["cuDNN"] <= 1 / 6 for table in tables[2:3] for took in list(table.values())[1:])
+
+
+def test_what_a_pass_must_cost() -> None:
+    goals, shown = measured("goals-cuda"), rows("### What a pass must cost", "Neither arithmetic nor memory")
+    for hidden in (128, 256, 512, 1024):
+        rows_of_states = 784 * 50 * hidden
+        adds, moved = 3 * rows_of_states * hidden, 7 * 4 * rows_of_states
+        took = goals[f"rnn H={hidden} B=50"]["alone"]["graph"]
+        assert shown[f"H={hidden}"] == [
+            f"{adds / 1e9:.1f} G",
+            f"{1e3 * adds / (132 * 128 * 1.98e9):.2f} ms",
+            f"{moved / 1e6:.0f} MB",
+            f"{1e3 * moved / 4.3e12:.2f} ms",
+            f"{took:.2f} ms",
+            f"{1e3 * took / 784:.2f} µs",
+        ]
+
+
+def test_many_models() -> None:
+    found = measured("goals-cuda")["populations"]
+    begin = PAGE.index("**Many models.**")
+    said = PAGE[begin : PAGE.index("### Exactness", begin)].replace("\n", " ")
+    for models in (16, 32):
+        for name, way in (("alone", "graph"), ("sgornn", "graph"), ("sgornn", "eager")):
+            took, one = found[f"{models} models, {name}"][way], found["one by cuDNN"][way]
+            assert f"{took:.2f}" in said, name
+            assert f"{took / one:.2f}" in said, name
+
+
+def test_exactness() -> None:
+    found = {name: off for name, off in measured("exactness-cuda").items() if isinstance(off, dict)}
+    begin = PAGE.index("### Exactness")
+    said = PAGE[begin : PAGE.index("### What is kept", begin)].replace("\n", " ")
+    apart = [f"{name}, free" for name in ("Elman complex_modrelu", "Elman abs", "Elman modrelu", "gated prelu")]
+
+    def most(what: str, way: str, names: Iterable[str]) -> str:
+        return f"{max(found[name][way][what] for name in names):.1e}".replace("e-0", "e-")
+
+    outputs, others = ([most(what, way, names) for way in ("fused", "loop")] for what, names in
+                       (("outputs", found), ("gradients", found.keys() - set(apart))))  # fmt: skip
+    assert "off by at most {}, those of the plain loop in single precision by {};".format(*outputs) in said
+    assert "by the weights by at most {}, the loop's by {},".format(*others) in said
+    fused, loop = ([most("gradients", way, [name]) for name in apart] for way in ("fused", "loop"))
+    assert f"complex_modrelu, {fused[0]} (the loop {loop[0]})" in said
+    assert "sides: {}, {} and {} ".format(*fused[1:]) + "(the loop {}, {} and {})".format(*loop[1:]) in said
+
+
+def test_sizes_on_a_cpu() -> None:
+    found, shown = (
+        measured("sizes-cpu"),
+        rows("Other sizes (`python benchmarks/sizes_cpu.py`", "Of 1024 units the LSTM"),
+    )
+    for size, took in found.items():
+        if size[0].isdigit():
+            assert shown[size] == [f"{took[n] / took[f'torch.nn.{n}']:.2f}" for n in ("RNN", "GRU", "LSTM")], size
+    pieces = rows("time of pieces / of the loop", "So the compiled loop")
+    for label, kind in (("torch operations", "torch"), ("compiled", "compiled")):
+        times = [found[f"linear B={batch}"] for batch in (1, 2, 4, 8, 20)]
+        assert pieces[label] == [f"{took[f'{kind}, pieces'] / took[f'{kind}, steps']:.1f}" for took in times]
+    parts, table = found["parts of Elman"], rows("| | multiply-adds | bytes moved", "Measured part by part")
+    back = parts["way back"] - parts["gradient of W_hh"]
+    for label, took in (("recurrence, forward", parts["forward"]), ("recurrence, backward", back)):
+        assert table[label][-1] == f"{took:.0f} ms ({1e3 * took / 784:.0f} µs a step)"
+    for label in ("gradient of W_hh", "projection and its gradient"):
+        assert table[label][-1] == f"{parts[label]:.0f} ms"
+
+
+def test_memory_on_a_cpu() -> None:
+    found, shown = measured("memory-cpu"), rows("Peak memory of a training step", "The loss is on")
+    options = ["", ", checkpoint_every=1", ", checkpoint_every=150", ", storage=bfloat16"]
+    for label, name in (("RNN tanh", "rnn"), ("GRU", "gru"), ("LSTM", "lstm")):
+        took = [found[f"{name}, T=20000, output{option}"] for option in options]
+        assert shown[label][1:] == [f"{each['GB']:.2f} GB, {each['seconds']:.1f} s" for each in took]
+    for option in ("", ", storage=bfloat16"):
+        took = found[f"lstm, T=20000, output, num_layers=4{option}"]
+        assert f"{took['GB']:.2f} GB, {took['seconds']:.1f} s" in shown["LSTM, four layers"]
