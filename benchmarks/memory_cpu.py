@@ -2,8 +2,8 @@
 
     python benchmarks/memory_cpu.py [--out benchmarks/results]
 
-One layer or four, float32, H = 128, B = 16, one thread, each in a process of its own: its peak in GB, torch and the process
-included, and the seconds of the first step. To memory-cpu.json.
+One layer or four, float32, H = 128, B = 16, one thread, each in a process of its own: its peak in GB, torch and the
+process included, and the seconds of the first step. To memory-cpu.json.
 """
 
 from __future__ import annotations

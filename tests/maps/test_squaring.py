@@ -15,7 +15,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from evenflow.maps import Exponential
 from evenflow.maps.chebyshev import Polynomial
 from evenflow.maps.recorded import CALLS_BEFORE, Moves, Recording, drop_stale
-from evenflow.maps.squaring import ANGLES, POLYNOMIALS, RESTED, Headroom, exponential, exponential_slope, plan, reach
+from evenflow.maps.squaring import (
+    ANGLES,
+    POLYNOMIALS,
+    RESTED,
+    Headroom,
+    exponential,
+    exponential_slope,
+    norm,
+    plan,
+    reach,
+)
 
 # Entries of the matrix, against torch's in float64, which is right to some 1e-13 itself; times 1 + angle.
 VALUE = {torch.float32: 1e-6, torch.float64: 2e-13}
@@ -136,6 +146,29 @@ def test_as_far_as_the_squarings_reach(angle: float, dtype: torch.dtype) -> None
     assert found >= angle
     assert plan(found, dtype) == (3, plan(angle, dtype)[1])
     assert plan(1.001 * found, dtype)[1] == plan(angle, dtype)[1] + 1
+
+
+class OnGpu(torch.Tensor):
+    """On a CPU, and says otherwise."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("dtype", ANGLES, ids=str)
+def test_a_gpu_squares_as_often_before_a_recording_as_in_it(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    for angle in (0.05, 1.0, 4.0, 20.0):
+        B = skew(True, 4, 4, angle=angle).to(dtype)
+        needed = Headroom.needed(math.sqrt(norm(B @ B).item()), dtype)
+        for known, largest in ((None, needed), (Headroom(4 * needed, torch.zeros(())), 4 * needed)):
+            W, kept = exponential(B.as_subclass(OnGpu), known)
+            assert len(kept) == 1 + 3 + plan(largest, dtype)[1]
+            torch.testing.assert_close(W.as_subclass(torch.Tensor), exponential(B)[0], atol=VALUE[dtype] * 40, rtol=0)
+        assert len(exponential(B)[1]) < len(kept)
+        outgrown = Headroom(angle / 8, torch.zeros(()))
+        assert len(exponential(B.as_subclass(OnGpu), outgrown)[1]) == 1 + 3 + plan(needed, dtype)[1]
 
 
 def test_one_bad_matrix_among_good_ones() -> None:

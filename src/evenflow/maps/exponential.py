@@ -41,7 +41,7 @@ class Exponential(Recordable, Skew):
 
     Note, the gradient: both methods have it written out, with no difference of eigenvalues in a denominator, so it is
     right at B = 0 and at equal eigenvalues.
-    Note, CUDA: s is read from the device once per value. In a CUDA graph it is fixed, with some headroom; numbers
+    Note, CUDA: s is read from the device once per value, and has some headroom. In a CUDA graph it is fixed; numbers
     beyond give a matrix of nan, see `squaring.Headroom`.
 
     Reference: Lin and Wang 2018; Plumbley 2004; Lezcano-Casado and Martínez-Rubio 2019.

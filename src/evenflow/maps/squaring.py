@@ -80,9 +80,14 @@ class Headroom:
     @classmethod
     def over(cls, B: Tensor) -> Headroom:
         """For B and what it may grow to."""
-        angle = math.sqrt(largest(norm(B @ B)).item())
         most = torch.zeros((), dtype=B.dtype.to_real(), device=B.device)
-        return cls(reach(2 * angle + cls.ROOM, B.dtype), most, torch.zeros_like(most, device="cpu", pin_memory=True))
+        met = torch.zeros_like(most, device="cpu", pin_memory=True)
+        return cls(cls.needed(math.sqrt(largest(norm(B @ B)).item()), B.dtype), most, met)
+
+    @classmethod
+    def needed(cls, angle: float, dtype: torch.dtype) -> float:
+        """The largest angle that a recording made at this one is right for."""
+        return reach(2 * angle + cls.ROOM, dtype)
 
     def outgrown(self) -> bool:
         """Whether half of it is used up.
@@ -164,6 +169,9 @@ def exponential(B: Tensor, headroom: Headroom | None = None) -> tuple[Tensor, tu
         angle = headroom.largest
     else:
         angle = math.sqrt(largest(norm(B2)).item()) if B2.numel() else 0.0
+        if B.is_cuda:  # as often as in a recording, so that bits do not change once there is one
+            known = 0.0 if headroom is None else headroom.largest
+            angle = known if angle <= known else Headroom.needed(angle, B.dtype)
     count, s = plan(angle, B.dtype)
     c, x, steps, a, b = polynomial(B.dtype, count, s)
     hermitian = [B2]
