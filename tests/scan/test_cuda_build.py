@@ -86,6 +86,11 @@ def rounds(rows: int, models: int, tile: plan.Tile) -> int:
     return -(-models * -(-rows // tile.rows) // plan.H200.at_once(tile))
 
 
+@pytest.mark.parametrize("hidden", [8, 33, 100, 128, 192, 256, 384, 512, 768, 1024])
+def test_few_batches_compile_anything(hidden: int) -> None:
+    assert len({plan.choose(plan.ELMAN, hidden, batch, 1) for batch in range(1, 513)}) <= 3
+
+
 def test_a_ring_stands_alone() -> None:
     """Room for its weights is made for the first turn's tile."""
     for table in (plan.ELMAN, plan.GRU_FORWARD, plan.GRU_BACKWARD, plan.LSTM_FORWARD, plan.LSTM_BACKWARD):
