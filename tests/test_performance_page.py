@@ -145,7 +145,7 @@ def test_what_a_pass_must_cost() -> None:
 def test_many_models() -> None:
     found = measured("goals-cuda")["populations"]
     begin = PAGE.index("**Many models.**")
-    said = PAGE[begin : PAGE.index("### Exactness", begin)].replace("\n", " ")
+    said = PAGE[begin : PAGE.index("**Gradients by", begin)].replace("\n", " ")
     for models in (16, 32):
         for name, way in (("alone", "graph"), ("sgornn", "graph"), ("sgornn", "eager")):
             took, one = found[f"{models} models, {name}"][way], found["one by cuDNN"][way]
