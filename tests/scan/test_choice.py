@@ -9,8 +9,10 @@ from typing import Any, cast
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from evenflow import RNN, create
+from evenflow.activations import Identity
 from evenflow.cells import Elman
 from evenflow.scan import choice, native
 from evenflow.systems import SYSTEMS
@@ -83,6 +85,15 @@ def with_another_cell(layer: RNN) -> None:
     layer(torch.zeros(3, 2, 2))
 
 
+class OtherIdentity(Identity):
+    """Of one's own."""
+
+
+def with_another_activation(layer: RNN) -> None:
+    layer.cell.activation = OtherIdentity()
+    layer(torch.zeros(3, 2, 2))
+
+
 def in_half_precision(layer: RNN) -> None:
     layer.bfloat16()(torch.zeros(3, 2, 2, dtype=torch.bfloat16))
 
@@ -93,6 +104,7 @@ def in_half_precision(layer: RNN) -> None:
         ("rnn", forward_mode, "none for torch.func and forward mode"),
         ("scrn", tapped, "there is none of SCRN with taps"),
         ("rnn", with_another_cell, "there is none of the cell OtherElman"),
+        ("rnn", with_another_activation, "there is none of the activation OtherIdentity"),
         ("full-urnn", in_half_precision, "complex_modrelu runs in no fused scan with weights of torch.bfloat16"),
     ],
 )
@@ -110,6 +122,26 @@ def test_no_system_says_anything_of_its_own(name: str) -> None:
         warnings.simplefilter("error")
         create(name, 2, 4)(torch.zeros(3, 2, 2, requires_grad=True))[0].sum().backward()
         create(name, 2, 4, engine="reference")(torch.zeros(3, 2, 2))
+
+
+def test_what_is_said_compiles_nothing_anew() -> None:
+    layer, compiler = create("rnn", 2, 4), CompileCounter()
+    layer.cell.__class__ = OtherElman
+    compiled = torch.compile(layer, backend=compiler)
+    for why in ("one reason", "another"):
+        compiled(torch.zeros(3, 2, 2))
+        with pytest.warns(RuntimeWarning):
+            choice.say("slowly", why)
+    compiled(torch.zeros(3, 2, 2))
+    assert compiler.frame_count == 1
+
+
+@pytest.mark.parametrize("weight", [torch.zeros(2, 2, device="meta"), torch.zeros(0, 0)], ids=["meta", "empty"])
+def test_nothing_is_said_of_what_does_not_run(weight: torch.Tensor) -> None:
+    gpu = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 0), dtype=torch.float32, numel=weight.numel)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choose("auto", weight if weight.is_meta else gpu, kernels("too small")) is PLAIN
 
 
 def test_a_gpu_of_another_make_says_why() -> None:

@@ -170,7 +170,7 @@ def exponential(B: Tensor, headroom: Headroom | None = None) -> tuple[Tensor, tu
     else:
         angle = math.sqrt(largest(norm(B2)).item()) if B2.numel() else 0.0
         if B.is_cuda:  # as often as in a recording, so that bits do not change once there is one
-            known = 0.0 if headroom is None else headroom.largest
+            known = -1.0 if headroom is None else headroom.largest
             angle = known if angle <= known else Headroom.needed(angle, B.dtype)
     count, s = plan(angle, B.dtype)
     c, x, steps, a, b = polynomial(B.dtype, count, s)

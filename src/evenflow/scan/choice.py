@@ -44,7 +44,8 @@ def choose(
 
 def say(how: str, why: str) -> None:
     """That a recurrence runs slower than it could, once per reason and process."""
-    if why in _said or torch.compiler.is_compiling():
+    # A compiler would compile anew with every reason that is said, so it is asked first.
+    if torch.compiler.is_compiling() or why in _said:
         return
     _said.add(why)
     warnings.warn(f"evenflow runs a recurrence {how}: {why}", RuntimeWarning, stacklevel=3)

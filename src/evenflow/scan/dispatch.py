@@ -32,6 +32,7 @@ from evenflow.scan.cuda import elman as elman_cuda
 from evenflow.scan.storage import HALF
 
 ENGINES = ("auto", "torch", "reference")
+ACTIVATED = (Elman, ScalarGated, SCRN, ComplexElman)  # cells that leave a choice of activation
 
 
 def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Tensor:
@@ -69,8 +70,7 @@ def scan(
         storage: the dtype in which the states, and what else the way back needs of every step, are kept.
         known: every state, where they were found before; a fused scan that `regains` them does not run again.
 
-    The recurrence runs in the dtype of its recurrent matrix, autocast or not: errors of half precision would
-    accumulate over the steps.
+    It runs in the dtype of its recurrent matrix, autocast or not: errors of half precision would accumulate.
     """
     dtype = weights["weight_hh"].dtype
     if storage is not None and dtype not in HALF and _precise(cell):  # all is kept in the weights' dtype
@@ -106,13 +106,13 @@ def _precise(cell: Cell) -> bool:
 def _loops(cell: Cell, dtype: torch.dtype, tap: Tensor | None) -> str | None:
     """Why a recurrence has to run in the plain loop; None where a fused scan will do."""
     if fused(cell) is None:
-        return f"there is none of the cell {type(cell).__name__}"
+        of, which = ("activation", cell.activation) if type(cell) in ACTIVATED else ("cell", cell)  # type: ignore[attr-defined]
+        return f"there is none of the {of} {type(which).__name__}"
     if transformed():
         return "a fused scan has a gradient for a backward pass alone, none for torch.func and forward mode"
     if dtype in HALF and _precise(cell):
         return f"{cell.activation.key} runs in no fused scan with weights of {dtype}"  # type: ignore[attr-defined]
-    # What reaches a context unit directly, and what by way of h, is told apart in the loop alone. Gated feedback has
-    # taps of its own among what comes in: they reach the layers above within a step.
+    # What reaches a context unit directly or by way of h is told apart in the loop; gated feedback has taps of its own.
     if tap is not None and isinstance(cell, SCRN | GatedFeedback):
         return f"there is none of {type(cell).__name__} with taps"
     return None
@@ -120,7 +120,7 @@ def _loops(cell: Cell, dtype: torch.dtype, tap: Tensor | None) -> str | None:
 
 def fused(cell: Cell):  # type: ignore[no-untyped-def]
     """The fused scan of exactly this cell, or None. A subclass may mean another equation, so it gets none."""
-    if type(cell) in (Elman, ScalarGated, SCRN, ComplexElman) and type(cell.activation) in ACTIVATIONS.values():  # type: ignore[attr-defined]
+    if type(cell) in ACTIVATED and type(cell.activation) in ACTIVATIONS.values():  # type: ignore[attr-defined]
         return _scrn if type(cell) is SCRN else _elman
     return FUSED.get(type(cell))
 
