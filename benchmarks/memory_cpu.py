@@ -59,6 +59,7 @@ def main() -> None:
     if options.one:
         print(json.dumps(step(*json.loads(options.one))))
         return
+    torch.set_num_threads(1)  # as each step has it
     found: dict[str, Any] = {"hardware": hardware(torch.device("cpu"))}
     for asked in ASKED:
         name, steps, loss, given = asked

@@ -1,9 +1,9 @@
 """Every map with every cell and activation on a GPU, beside cuDNN's RNN of the same size in the same run.
 
-    python benchmarks/product_cuda.py [--out benchmarks/results] [--seconds 120]
+    python benchmarks/product_cuda.py [--out benchmarks/results] [--seconds 600]
 
 A recorded training pass as in goals_cuda.py, whose goals these are; medians in milliseconds, to product-cuda.json after
-every number. Without the time for all sizes the last ones are left out.
+every size. Without the time for all sizes the last ones are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIZES = [(hidden, batch) for kind, hidden, batch in GOALS if kind == "rnn"]
 
 
 def compiled(hidden: int, batch: int) -> None:
-    """Compiles the kernels of a size side by side: each of them takes a second or more of a core."""
+    """Compiles the kernels of a size side by side, each of which takes the better part of a second of a core."""
     a = torch.empty(1, STEPS, batch, hidden, device="cuda")
     wanted = {
         kernel

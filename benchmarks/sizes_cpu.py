@@ -1,11 +1,11 @@
 """Layers on a CPU beside torch's own at other sizes than `evenflow bench` has by default, linear ones in pieces, parts.
 
-    python benchmarks/sizes_cpu.py [--out benchmarks/results] [--rounds 5]
+    python benchmarks/sizes_cpu.py [--out benchmarks/results] [--rounds 7]
 
 A training pass (input of width 2, loss on the last output), all in turn, medians in milliseconds; for a linear
-recurrence the forward pass at T = 10,000, H = 128, in √T pieces side by side and step by step, by torch operations and
-by compiled code; and what a pass of the Elman layer and of the LSTM is made of at H = 128, B = 50, T = 784. To
-sizes-cpu.json.
+recurrence at T = 10,000, H = 128, in √T pieces side by side and step by step, both passes by torch operations and the
+forward pass by compiled code; and what a pass of the Elman layer and of the LSTM is made of at H = 128, B = 50,
+T = 784. To sizes-cpu.json.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from evenflow.bench import hardware
 from evenflow.layers import GRU, LSTM, RNN
-from evenflow.scan import chunked, elman_native, linear, lstm_native
+from evenflow.scan import chunked, elman_native, elman_torch, linear, lstm_native
 
 SIZES = [
     *((hidden, 50, 784) for hidden in (32, 64, 100)),
@@ -67,18 +68,23 @@ def medians(passes: Mapping[str, Pass], rounds: int) -> dict[str, float]:
 
 
 def pieces(batch: int) -> dict[str, Pass]:
-    a = torch.randn(1, LINEAR["steps"], batch, LINEAR["hidden"])
+    """There and back by torch operations; the compiled loop there alone, which pieces of it would have to beat."""
+    a, grad = (torch.randn(1, LINEAR["steps"], batch, LINEAR["hidden"]) for _ in range(2))
     weight = torch.linalg.qr(torch.randn(1, LINEAR["hidden"], LINEAR["hidden"]))[0].contiguous()
-    start = torch.zeros(1, batch, LINEAR["hidden"])
+    rest = (weight, torch.zeros(1, batch, LINEAR["hidden"]), None, None, None, "identity", None)
 
     def compiled(a: Tensor, weight: Tensor, h: Tensor) -> Tensor:
-        return elman_native.forward(a.contiguous(), weight, h.contiguous(), None, None, None, "identity", None)[0]
+        return elman_native.forward(a.contiguous(), weight, h.contiguous(), *rest[2:])[0]
+
+    def torch_pass(in_pieces: bool) -> None:
+        with mock.patch.object(chunked, "pays", return_value=in_pieces):
+            elman_torch.backward(grad, *elman_torch.forward(a, *rest), *rest, False)
 
     return {
-        "torch, pieces": partial(chunked.scan, a, weight, start),
-        "torch, steps": partial(chunked._loop, a, weight, start),
-        "compiled, pieces": partial(chunked.scan, a, weight, start, loop=compiled),
-        "compiled, steps": partial(compiled, a, weight, start),
+        "torch, pieces": partial(torch_pass, True),
+        "torch, steps": partial(torch_pass, False),
+        "compiled, pieces": partial(chunked.scan, a, *rest[:2], loop=compiled),
+        "compiled, steps": partial(compiled, a, *rest[:2]),
     }
 
 
@@ -112,11 +118,11 @@ def parts(cell: str, hidden: int = 128, batch: int = 50, steps: int = 784) -> di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
-    found: dict[str, Any] = {"hardware": hardware(torch.device("cpu"))}
+    found: dict[str, Any] = {"hardware": hardware(torch.device("cpu")), "rounds": options.rounds}
     for hidden, batch, steps in SIZES:
         x = torch.randn(steps, batch, 2)
         passes = {name: partial(training_pass, layer, x) for name, layer in layers(hidden).items()}

@@ -23,7 +23,8 @@ class Exponential(Recordable, Skew):
 
     Shapes:
         raw ``(..., n(n-1)/2)``, matrix ``(..., n, n)``. n(n-1)/2 numbers; 14 products of n x n matrices for a
-        value and its gradient at the default start (in float64: 21), three more each time the largest angle doubles.
+        value and its gradient at the default start (in float64: 21; on a GPU: 20), three more each time the largest
+        angle doubles.
 
     Args:
         gradient: ``"exact"``, or ``"plumbley"``: ``dB = G Wᵀ - W Gᵀ`` with G the gradient of W, which is exact at
