@@ -17,19 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from goals_cuda import INPUT, STEPS, WITH
 from torch import Tensor, nn
 
 from evenflow import create
 from evenflow.activations import ACTIVATIONS
+from evenflow.bench import hardware
 from evenflow.layers import GRU, LSTM, RNN, ScalarGatedRNN
 
-STEPS, BATCH, INPUT, HIDDEN = 784, 20, 2, 128
-MAPS: dict[str, dict[str, Any]] = {
-    "exponential": {},
-    "householder": {"reflectors": 16},
-    "svd": {"reflectors": (16, 16)},
-    "rotations": {},
-}
+BATCH, HIDDEN = 20, 128
 CELLS = {"Elman": RNN, "gated": ScalarGatedRNN}
 
 
@@ -37,7 +33,7 @@ def layers() -> Iterator[tuple[str, nn.Module]]:
     for cell, kind in CELLS.items():
         for activation in ACTIVATIONS:
             yield f"{cell} {activation}, free", kind(INPUT, HIDDEN, activation=activation, init="orthogonal")
-        for name, options in MAPS.items():
+        for name, options in WITH.items():
             yield f"{cell} tanh, {name}", kind(INPUT, HIDDEN, map=name, activation="tanh", **options)
     yield from (("GRU", GRU(INPUT, HIDDEN)), ("ugru", create("ugru", INPUT, HIDDEN)))
     yield "LSTM, peephole", LSTM(INPUT, HIDDEN, form="peephole")
@@ -80,8 +76,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    hardware = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
-    found: dict[str, Any] = {"hardware": hardware, "torch": torch.__version__}
+    found: dict[str, Any] = {
+        "hardware": hardware(torch.device(options.device))["name"],
+        "torch": torch.__version__,
+    }
     torch.manual_seed(0)
     for name, layer in layers():
         found[name] = errors(moved(layer).to(options.device), options.device)

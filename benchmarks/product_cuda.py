@@ -27,7 +27,7 @@ SIZES = [(hidden, batch) for kind, hidden, batch in GOALS if kind == "rnn"]
 
 
 def compiled(hidden: int, batch: int) -> None:
-    """Compiles the kernels of a size side by side, each of which takes the better part of a second of a core."""
+    """Compiles the kernels of a size side by side, each of which takes a part of a second of a core."""
     a = torch.empty(1, STEPS, batch, hidden, device="cuda")
     wanted = {
         kernel
