@@ -23,8 +23,8 @@ GROWTH = 10.0
 Loop = Callable[[Tensor, Tensor, Tensor], Tensor]
 # Multiplications in one step up to which pieces are chosen. On a CPU this is measured: at H = 128 and T = 10,000 a
 # training pass in pieces takes 0.1 of the loop's time at one row, 0.3 at four, 0.8 at eight and 1.2 at twenty, on two
-# threads; on one it is 0.5 at four and 1.2 at eight. On other devices it is counted: below this a step's multiplications take less than
-# a microsecond, and its launch takes several.
+# threads; on one it is 0.5 at four and 1.2 at eight. On other devices it is counted: below this a step's
+# multiplications take less than a microsecond, and its launch takes several.
 CPU_STEP, DEVICE_STEP = 2**16, 2**24
 LEAST_STEPS = 512
 
