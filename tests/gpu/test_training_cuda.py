@@ -21,7 +21,8 @@ from evenflow.training.loop import Loop  # noqa: E402
 from evenflow.training.train import build  # noqa: E402
 
 STEPS = 30
-# The exponential map takes other squarings in a recording, so that bits may differ; all else is the same kernels.
+# An exponential recorded after its angles have grown may square more often, so that its last bits may differ; all else
+# is the same kernels.
 CLOSE = 1e-4
 
 
