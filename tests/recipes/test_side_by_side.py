@@ -14,8 +14,8 @@ from evenflow.recipes import load, origin, reproduce, side_by_side
 from evenflow.recipes.configs import plan
 from evenflow.recipes.side_by_side import populations
 from evenflow.training import Run
-from evenflow.training.alarm import TimeUp
 from evenflow.training.loop import Loop
+from evenflow.training.stopping import TimeUp
 
 ROUNDING = 1e-4  # relative: a population adds up in another order than a run alone
 MARGINS = [
@@ -197,7 +197,7 @@ def test_a_persons_interruption_is_not_the_clocks(tmp_path, monkeypatch):
         reproduce(made(), folder=tmp_path, limit=600, progress=False)
 
 
-def test_the_alarm_rings_in_a_recipe(tmp_path):
+def test_the_time_of_a_recipe_ends_in_a_run(tmp_path):
     done = reproduce(load("sgornn/table-1"), folder=tmp_path, rows=["SGORNN, T=5000"], limit=0.5, progress=False)
     assert done.left == 1
     with pytest.raises(ValueError, match="seconds must be a number above 0, got 0"):

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-import signal
-import sys
-import threading
-import time
-from types import FrameType, FunctionType
 
 import pytest
 import torch
 
 from evenflow.training import NonFiniteLoss, Run, train
 from evenflow.training import lengthening as room
-from evenflow.training.alarm import TimeUp, _elsewhere, alarm
 from evenflow.training.lengthening import advance, read_score
 from evenflow.training.watching import step_of_run
 
@@ -121,78 +115,8 @@ def test_the_last_row_says_how_far_a_run_is(tmp_path):
     assert step_of_run(tmp_path / "run2") == 200
 
 
-@pytest.mark.parametrize("way", ["alone", "together"])
-def test_an_alarm_rings_inside_a_run_and_leaves_nothing_behind(way, tmp_path, monkeypatch):
-    """Rung between two runs it waits; in one it leaves it interrupted and free to be resumed, in this process too."""
-    monkeypatch.setattr(room, "_pays", lambda _: way == "together")
-    before = signal.getsignal(signal.SIGALRM)
-    configs, folders = [config(10**6, rate) for rate in (0.01, 0.001)], [tmp_path / "a", tmp_path / "b"]
-
-    def late() -> None:
-        end = time.monotonic() + 0.2
-        while time.monotonic() < end:
-            pass
-        advance(configs, folders)
-
-    with pytest.raises(TimeUp), alarm(0.05):
-        late()
-    assert signal.getsignal(signal.SIGALRM) is before
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    begun = [folder for folder in folders if folder.exists()]
-    assert len(begun) == (2 if way == "together" else 1)
-    assert {Run(folder).status["state"] for folder in begun} == {"interrupted"}
-    with pytest.raises(TimeUp), alarm(0.05):
-        advance(configs, folders)
-    with alarm(None) as check:
-        check()
-
-
-def test_an_alarm_in_another_thread_is_asked():
-    found = []
-
-    def work():
-        try:
-            with alarm(1e-6) as check:
-                while True:
-                    check()
-        except TimeUp as error:
-            found.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert len(found) == 1
-
-
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), "soon"])
-def test_seconds_must_be_above_zero(seconds):
-    with pytest.raises(ValueError, match="seconds must be a number above 0"), alarm(seconds):
-        pass
-
-
 def test_a_divergence_alone_is_no_error(tmp_path):
     bad = config(4, 1e30, optimizer="sgd")
     advance([bad], [tmp_path / "run"])
     with pytest.raises(NonFiniteLoss):
         train(bad, progress=False)
-
-
-def test_an_alarm_gives_back_gradients_that_torch_had_off():
-    """An exception on the way into `no_grad` leaves them off for ever."""
-
-    def struck() -> None:
-        torch.set_grad_enabled(False)
-        raise TimeUp
-
-    with pytest.raises(TimeUp), alarm(100):
-        struck()
-    assert torch.is_grad_enabled()
-
-
-def test_an_alarm_does_not_ring_inside_of_torch():
-    def here() -> FrameType:
-        return sys._getframe()
-
-    within = FunctionType(here.__code__, {"__name__": "torch.autograd.grad_mode", "sys": sys})
-    assert not _elsewhere(here())
-    assert _elsewhere(within())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evenflow.training import Settings, build
-from evenflow.training.alarm import TimeUp, alarm
+from evenflow.training.stopping import TimeUp, limited
 
 from . import cost, verdict
 from .attempts import Outcome, make_task, missing, settle, settled
@@ -127,7 +127,7 @@ def run_all(plans: Plan, progress: bool, announce: Callable[[str], None], limit:
     recipe, total = plans.recipe, len(plans.attempts)
     guesses = [sum(cost.seconds(job, recipe) for job in group) for group in plans.attempts]
     began, outcomes = time.monotonic(), {}
-    with suppress(TimeUp), alarm(limit) as check:
+    with suppress(TimeUp), limited(limit) as check:
         together(plans, progress, announce)
         for index, group in enumerate(plans.attempts):
             check()

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .result import Result
 from .run_folder import Run, refuse_used
 from .seeds import derive
 from .settings import Settings
+from .stopping import attentive
 from .tables import check_data, tables
 
 
@@ -52,7 +54,8 @@ def fit(
 
     The seed decides the batches and the dropout, not the starting weights: those are the model's own. Killed at any
     moment and resumed, a run ends in the same bits as one that was left alone (on a GPU, with an exponential map, last
-    bits may differ). Under `torchrun` each process draws its own batches of `batch_size`, and gradients are averaged.
+    bits may differ). After Ctrl-C or SIGTERM it ends with the update under way and saves that; a second Ctrl-C ends it
+    at once. Under `torchrun` each process draws its own batches of `batch_size`, and gradients are averaged.
 
         >>> model = SequenceModel(create("sgornn", 2, 64), 1)
         >>> result = fit(model, Adding(length=200), steps=3000, optimizer="rmsprop", rate=1e-2)
@@ -97,7 +100,8 @@ def fit_settings(
         check_same(Run(folder), table, settings)
     was_training = model.training
     fabric = launch(settings)
-    with begun(fabric, model, task, settings, folder, table, resume) as loop:
+    listening = attentive() if fabric.world_size == 1 else nullcontext()
+    with listening, begun(fabric, model, task, settings, folder, table, resume) as loop:
         try:
             with noted(loop):
                 loop.run(progress)

@@ -137,7 +137,7 @@ def _restore(loop: Loop, folder: Path) -> None:
         loop.restore(*recovery.load_start(folder / CHECKPOINT, start), repr(str(folder)))
     last = loop.step if start is not None else -1
     if writer is not None:
-        loop.lines = writer.keep_until(last, lines)
+        loop.rows.lines = writer.keep_until(last, lines)
         _say_gap(loop, folder)
         probes = run.probes
         if probes is not None:
@@ -162,7 +162,7 @@ def _say_gap(loop: Loop, folder: Path) -> None:
     """A warning if rows from before the checkpoint are gone."""
     rhythms = (loop.settings.log_every, loop.settings.validate_every, loop.settings.checkpoint_every)
     expected = {step for every in rhythms for step in range(every, loop.step + 1, every)}
-    missing = expected - {metrics.step_of(line) for line in loop.lines}
+    missing = expected - {metrics.step_of(line) for line in loop.rows.lines}
     if missing:
         warnings.warn(
             f"{METRICS} of run {str(folder)!r} has lost {len(missing)} of its rows up to step {loop.step}, the first "
@@ -172,7 +172,7 @@ def _say_gap(loop: Loop, folder: Path) -> None:
 
 
 def _result(loop: Loop, folder: Path | None) -> Result:
-    history = metrics.to_arrays(loop.lines)
+    history = metrics.to_arrays(loop.rows.lines)
 
     def last(column: str) -> float:
         measured = history[column][~np.isnan(history[column])]

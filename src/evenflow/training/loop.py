@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -12,20 +13,22 @@ from torch import Tensor, nn
 
 from evenflow.tasks import Batch, Position, Task
 
-from . import checkpoint, evaluation, metrics, optimizers
+from . import checkpoint, evaluation, optimizers
 from .best import Best
 from .drawing import Drawing
 from .event_log import open_events
 from .judging import Judging
 from .method import Outcome
 from .methods import make_method
-from .non_finite import refuse
+from .non_finite import NonFiniteLoss, refuse
 from .probing import Probing
 from .progress import ProgressBar
+from .rows import Rows
 from .run_folder import RunWriter
 from .schedules import factor
 from .seeds import derive, seed_global
 from .settings import Settings
+from .stopping import wanted
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -37,9 +40,8 @@ class Loop:
     Batches and dropout masks come from generators seeded by (seed, purpose, step, rank). So the state to save is small,
     and a resumed run repeats the interrupted one to the last bit.
 
-    Nothing in an update waits for the device: the loss and the gradient norm are summed there and read when a row is
-    written. Rows are written at multiples of `log_every`, at validations, at checkpoints and at the end; their loss and
-    gradient norm are means over the updates since the row before.
+    Rows are written at multiples of `log_every`, at validations, at checkpoints and at the end, but not where a run is
+    asked to stop; their loss and gradient norm are means over the updates since the row before.
     """
 
     def __init__(
@@ -55,14 +57,11 @@ class Loop:
         seed = functools.partial(derive, settings.seed, "train", rank=fabric.global_rank)
         on_gpu = fabric.device.type == "cuda"
         self._drawing = Drawing(task, settings.batch_size, self._generator, seed, on_gpu)
-        # Of the loss and of the gradient norm, since the last row.
-        self.sums = [torch.zeros((), device=fabric.device) for _ in range(2)]
-        self._since, self.note = 0, ""
+        self.rows, self.note = Rows(fabric.device, writer, open_events(settings, writer)), ""
         self._began = time.monotonic()
         self.step, self.seconds = 0, 0.0
-        self.lines: list[str] = []
+        self._saved = -1  # the step of the last checkpoint
         self.probing = Probing(derive(settings.seed, "directions"))
-        self._events = open_events(settings, writer)
         self.best = Best(task, settings, writer)
         self.judging = Judging(self)
         self.restored = False
@@ -83,6 +82,9 @@ class Loop:
                     self._update()
                     self.look()
                     bar.update(self.step, self.note)
+                    if self.running and (reason := wanted()) is not None:
+                        self.leave()
+                        raise reason
                 self.test()
             finally:
                 bar.close()
@@ -121,17 +123,21 @@ class Loop:
         """What the schedule leaves of the learning rate at the next update."""
         return self._share(self.step)
 
+    def _share(self, step: int) -> float:
+        s = self.settings
+        return factor(s.schedule, step, s.steps, s.decay, s.decay_every)
+
     def absorb(self, outcome: Outcome) -> None:
         """Take in what an update has found."""
-        self.sums[0] += outcome.loss
-        self.sums[1] += outcome.norm
+        self.rows.sums[0] += outcome.loss
+        self.rows.sums[1] += outcome.norm
         self.count(outcome.state)
 
     def count(self, state: Any) -> None:
         """Count an update whose loss and norm are in the sums."""
         if self.task.carries:
             self.state = evaluation.cut(state)
-        self._since += 1
+        self.rows.since += 1
         self.step += 1
 
     @property
@@ -154,11 +160,8 @@ class Loop:
             self._save()
 
     def _row(self, found: tuple[float, float] | None) -> None:
-        loss, norm = self.read(torch.stack(self.sums) / self._since)
-        first = self.step - self._since + 1
-        for total in self.sums:
-            total.zero_()
-        self._since = 0
+        first = self.step - self.rows.since + 1
+        loss, norm = self.read(self.rows.mean())
         row: dict[str, float | None] = {"step": self.step, "loss": loss, "gradient_norm": norm}
         row["rate"] = self.settings.rate * self._share(self.step - 1)
         finite = math.isfinite(loss) and math.isfinite(norm)
@@ -166,11 +169,7 @@ class Loop:
         if valid is not None:
             row["valid_loss"], row["valid_metric"] = valid
         row["seconds"] = round(time.monotonic() - self._began, 3)
-        self.lines.append(metrics.to_line(row))
-        if self.writer is not None:
-            self.writer.append(self.lines[-1])
-        if self._events is not None:
-            self._events(row)
+        self.rows.add(row)
         self.note, rate = f"loss {loss:.4g}", self.settings.rate
         if not finite:
             what = "gradient" if math.isfinite(loss) else "loss"
@@ -208,11 +207,19 @@ class Loop:
             "processes": self.fabric.world_size,
             "seconds": time.monotonic() - self._began,
             "best": self.best.state(),
+            **self.rows.state(),
         }
         if self.task.carries:
             state["carried"] = self.state
         saved = checkpoint.Checkpoint(self.step, checkpoint.weights_of(self.model), state)
         checkpoint.save(self.writer.checkpoints, saved)
+        self._saved = self.step
+
+    def leave(self) -> None:
+        """Save the present step, whichever it is, where the run is asked to stop."""
+        if self._saved != self.step and self.fabric.world_size == 1:  # other processes may be at another step
+            with suppress(NonFiniteLoss, OSError):  # then it goes on from the checkpoint before
+                self._save()
 
     def restore(self, saved: checkpoint.Checkpoint, best: dict[str, Tensor] | None, origin: object) -> None:
         """Go back to a checkpoint; the caller restores the rows and the probes."""
@@ -227,7 +234,8 @@ class Loop:
         self.seconds = state["seconds"]
         self.best.restore(state["best"], best)
         self.state = evaluation.move(state.get("carried"), self.fabric.device)
-        self.step, self.restored = saved.step, True
+        self.rows.restore(state)
+        self.step, self.restored, self._saved = saved.step, True, saved.step
 
     def drawn(self, purpose: str, step: int, rank: int | None = None) -> Batch:
         rank = self.fabric.global_rank if rank is None else rank
@@ -238,11 +246,6 @@ class Loop:
     def position(self) -> Position:
         order = derive(self.settings.seed, "order")
         return Position(self.step, self.settings.steps, order, self.fabric.global_rank, self.fabric.world_size)
-
-    def _share(self, step: int) -> float:
-        """What the schedule leaves of the learning rate."""
-        s = self.settings
-        return factor(s.schedule, step, s.steps, s.decay, s.decay_every)
 
     def read(self, values: Tensor) -> list[float]:
         """Numbers from the device, averaged over the processes: the one place where the loop waits."""

@@ -22,6 +22,7 @@ from .progress import ProgressBar
 from .result import Result
 from .run_folder import Run, refuse_used
 from .settings import Settings
+from .stopping import attentive, wanted
 from .tables import check_data, tables
 from .together import Together, validate
 from .train import build, read_config
@@ -76,7 +77,7 @@ def train_population(
     fabric = launch(settings[0])
     if fabric.world_size > 1:
         raise ValueError("a population trains in one process, got several: start torchrun for each run by itself")
-    with ExitStack() as stack:
+    with attentive(), ExitStack() as stack:
         loops = [
             stack.enter_context(begun(fabric, model, each[0], each[2], folder, table, resume))
             for model, each, folder, table in zip(models, read, places, written, strict=True)
@@ -147,16 +148,23 @@ class _Walk:
                     note(loop, "failed", message=str(error))
                 if not loop.running:  # what has ended stays so, whatever becomes of the others
                     self._conclude(i)
-            running = sum(loop.running and i not in self.ended for i, loop in enumerate(self.loops))
+            running = len(self._running())
             bar.update(loops[0].step, f"{running} of {len(self.loops)} runs, {loops[0].note}")
+            if running and (reason := wanted()) is not None:
+                for i in self._running():
+                    self.loops[i].leave()
+                raise reason
 
     def _conclude(self, i: int) -> None:
         if i not in self.ended:
             self.loops[i].test()
             self.ended[i] = conclude(self.loops[i], self.places[i])
 
+    def _running(self) -> list[int]:
+        return [i for i, loop in enumerate(self.loops) if loop.running and i not in self.ended]
+
     def _behind(self) -> list[int]:
         """Those that run and have come least far: after a crash some may be a checkpoint ahead."""
-        running = [i for i, loop in enumerate(self.loops) if loop.running and i not in self.ended]
+        running = self._running()
         least = min((self.loops[i].step for i in running), default=0)
         return [i for i in running if self.loops[i].step == least]

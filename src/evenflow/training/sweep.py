@@ -16,13 +16,13 @@ import torch
 
 from evenflow import tasks
 
-from .alarm import TimeUp, alarm
 from .candidates import Axes, Omitted, Point, candidates
 from .claimed import claimed
 from .halving import Round, Rules, plan
 from .launch import check_device
 from .settings import Settings
 from .standings import Standing, spent
+from .stopping import TimeUp, limited
 from .sweep_record import SweepRecord
 from .sweep_rounds import Rounds, alike
 
@@ -112,7 +112,7 @@ def sweep(
         **dataclasses.asdict(rules),
         "training": {name: value for name, value in settings.items() if name != "device"},
     }
-    with suppress(TimeUp), alarm(seconds, began) as check, claimed(Path(folder)):
+    with suppress(TimeUp), limited(seconds, began) as check, claimed(Path(folder)):
         record = SweepRecord(Path(folder), request)
         rounds = Rounds(made, dict(task), points, omitted, rules, settings, record, began, progress, announce)
         announce(_counted(points, omitted))

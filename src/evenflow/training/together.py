@@ -31,7 +31,7 @@ class Together:
         self._methods = [cast(GradientMethod, loop.method) for loop in loops]
         maps = [part for part in self.population.modules() if isinstance(part, Map)]
         self._captured = Captured(self._work, maps) if all(method.capturable for method in self._methods) else None
-        self._sums = [total for loop in loops for total in loop.sums]
+        self._sums = [total for loop in loops for total in loop.rows.sums]
         # Runs of one seed, as those of several learning rates, read the same batches: each is drawn once.
         alike: dict[str, int] = {}
         keys = [repr((loop.task.name, loop.task.options(), loop.settings.seed, loop.step)) for loop in loops]
