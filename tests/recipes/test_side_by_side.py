@@ -13,7 +13,7 @@ from evenflow import cli
 from evenflow.recipes import load, origin, reproduce, side_by_side
 from evenflow.recipes.configs import plan
 from evenflow.recipes.side_by_side import populations
-from evenflow.training import Run
+from evenflow.training import Run, stopping
 from evenflow.training.loop import Loop
 from evenflow.training.stopping import TimeUp
 
@@ -202,6 +202,20 @@ def test_the_time_of_a_recipe_ends_in_a_run(tmp_path):
     assert done.left == 1
     with pytest.raises(ValueError, match="seconds must be a number above 0, got 0"):
         reproduce(made(), folder=tmp_path / "never", limit=0, progress=False)
+
+
+def test_once_the_time_is_over_no_further_run_begins(tmp_path, monkeypatch):
+    """Over in the last look of a run, when it is too late to stop that one."""
+    test = Loop.test
+
+    def last(loop):
+        stopping._limits.end = 0.0
+        test(loop)
+
+    monkeypatch.setattr(Loop, "test", last)
+    done = reproduce(made(), "full", folder=tmp_path, limit=60, progress=False)
+    assert done.left == 3
+    assert len(list(tmp_path.rglob("config.toml"))) == 1
 
 
 def test_a_record_keeps_the_rows_of_earlier_goes(tmp_path):

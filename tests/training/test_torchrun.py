@@ -91,6 +91,12 @@ def test_a_crash_and_a_resumption_change_nothing(folder):
     assert_same(folder / "alone", folder / "crashed")
 
 
+def test_when_the_time_of_one_is_up_both_stop_at_the_same_step_and_lose_nothing(folder):
+    assert (folder / "stopped-1.txt").exists()
+    assert (folder / "stopped-0.txt").read_text() == "interrupted at step 4"
+    assert_same(folder / "alone", folder / "timed")
+
+
 def test_both_processes_stop_with_the_same_sentence(folder):
     first, second = ((folder / f"error-{rank}.txt").read_text() for rank in range(2))
     assert first == second

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from evenflow.tasks import Adding
-from evenflow.training import build, fit, read_config, resume, train
+from evenflow.training import Run, build, fit, read_config, resume, stopping, train
 from evenflow.training.launch import leave
+from evenflow.training.loop import Loop
 from evenflow.training.seeds import derive
 
 CONFIG = {
@@ -69,6 +71,24 @@ def main(folder: Path) -> None:
         (folder / "crashed" / "config.toml").write_bytes(config)
     torch.distributed.barrier()
     torch.save(resume(folder / "crashed").model.state_dict(), folder / f"resumed-{rank}.pt")
+
+    # The first one's time is up in the fourth update, the other's never: both stop after it.
+    draw = Loop.draw
+
+    def late(loop: Loop) -> Any:
+        if loop.step == 3 and rank == "0":
+            stopping._limits.end = 0.0
+        return draw(loop)
+
+    Loop.draw = late
+    try:
+        with stopping.limited(1000):
+            train(CONFIG, folder / "timed")
+    except stopping.TimeUp:
+        (folder / f"stopped-{rank}.txt").write_text(Run(folder / "timed").status["message"] if rank == "0" else "")
+    Loop.draw = draw
+    torch.distributed.barrier()
+    resume(folder / "timed")
 
     # What stops the first process from writing stops both, with the same sentence.
     if rank == "0":

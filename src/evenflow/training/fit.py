@@ -24,7 +24,7 @@ from .result import Result
 from .run_folder import Run, refuse_used
 from .seeds import derive
 from .settings import Settings
-from .stopping import attentive
+from .stopping import attentive, heed
 from .tables import check_data, tables
 
 
@@ -54,8 +54,9 @@ def fit(
 
     The seed decides the batches and the dropout, not the starting weights: those are the model's own. Killed at any
     moment and resumed, a run ends in the same bits as one that was left alone (on a GPU, with an exponential map, last
-    bits may differ). After Ctrl-C or SIGTERM it ends with the update under way and saves that; a second Ctrl-C ends it
-    at once. Under `torchrun` each process draws its own batches of `batch_size`, and gradients are averaged.
+    bits may differ). After Ctrl-C or SIGTERM it ends with the update under way, its validation included, and saves
+    that; a second Ctrl-C ends it at once, and so does the first under `torchrun`. There each process draws its own
+    batches of `batch_size`, and gradients are averaged.
 
         >>> model = SequenceModel(create("sgornn", 2, 64), 1)
         >>> result = fit(model, Adding(length=200), steps=3000, optimizer="rmsprop", rate=1e-2)
@@ -100,6 +101,7 @@ def fit_settings(
         check_same(Run(folder), table, settings)
     was_training = model.training
     fabric = launch(settings)
+    heed(fabric)
     listening = attentive() if fabric.world_size == 1 else nullcontext()
     with listening, begun(fabric, model, task, settings, folder, table, resume) as loop:
         try:

@@ -134,7 +134,13 @@ def _restore(loop: Loop, folder: Path) -> None:
     run, writer = Run(folder), loop.writer
     start, lines = _agreed(loop.fabric, lambda: (recovery.find_start(folder / CHECKPOINT), run.metric_lines()))
     if start is not None:
-        loop.restore(*recovery.load_start(folder / CHECKPOINT, start), repr(str(folder)))
+        saved, best = recovery.load_start(folder / CHECKPOINT, start)
+        if saved.state["processes"] != loop.fabric.world_size:
+            raise ValueError(
+                f"run {str(folder)!r} was made by {saved.state['processes']} processes and must be resumed by as many, "
+                f"got {loop.fabric.world_size}"
+            )
+        loop.restore(saved, best, repr(str(folder)))
     last = loop.step if start is not None else -1
     if writer is not None:
         loop.rows.lines = writer.keep_until(last, lines)

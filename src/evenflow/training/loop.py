@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from contextlib import suppress
+import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -28,7 +28,7 @@ from .run_folder import RunWriter
 from .schedules import factor
 from .seeds import derive, seed_global
 from .settings import Settings
-from .stopping import wanted
+from .stopping import agreed
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -60,7 +60,6 @@ class Loop:
         self.rows, self.note = Rows(fabric.device, writer, open_events(settings, writer)), ""
         self._began = time.monotonic()
         self.step, self.seconds = 0, 0.0
-        self._saved = -1  # the step of the last checkpoint
         self.probing = Probing(derive(settings.seed, "directions"))
         self.best = Best(task, settings, writer)
         self.judging = Judging(self)
@@ -79,12 +78,12 @@ class Loop:
             try:
                 self.start()
                 while self.running:
+                    if (reason := agreed(self.fabric, self.step % settings.log_every == 0)) is not None:
+                        self.leave()
+                        raise reason
                     self._update()
                     self.look()
                     bar.update(self.step, self.note)
-                    if self.running and (reason := wanted()) is not None:
-                        self.leave()
-                        raise reason
                 self.test()
             finally:
                 bar.close()
@@ -213,29 +212,24 @@ class Loop:
             state["carried"] = self.state
         saved = checkpoint.Checkpoint(self.step, checkpoint.weights_of(self.model), state)
         checkpoint.save(self.writer.checkpoints, saved)
-        self._saved = self.step
 
     def leave(self) -> None:
         """Save the present step, whichever it is, where the run is asked to stop."""
-        if self._saved != self.step and self.fabric.world_size == 1:  # other processes may be at another step
-            with suppress(NonFiniteLoss, OSError):  # then it goes on from the checkpoint before
-                self._save()
+        try:
+            self._save()
+        except (NonFiniteLoss, OSError) as error:
+            warnings.warn(f"step {self.step} is not saved, the run goes on from one before: {error}", stacklevel=2)
 
     def restore(self, saved: checkpoint.Checkpoint, best: dict[str, Tensor] | None, origin: object) -> None:
         """Go back to a checkpoint; the caller restores the rows and the probes."""
         state: dict[str, Any] = dict(saved.state)
-        if state["processes"] != self.fabric.world_size:
-            raise ValueError(
-                f"run {origin} was made by {state['processes']} processes and must be resumed by as many, "
-                f"got {self.fabric.world_size}"
-            )
         checkpoint.load_weights(self.model, saved.weights, origin)
         optimizers.load(self.optimizer, state["optimizer"])
         self.seconds = state["seconds"]
         self.best.restore(state["best"], best)
         self.state = evaluation.move(state.get("carried"), self.fabric.device)
         self.rows.restore(state)
-        self.step, self.restored, self._saved = saved.step, True, saved.step
+        self.step, self.restored = saved.step, True
 
     def drawn(self, purpose: str, step: int, rank: int | None = None) -> Batch:
         rank = self.fabric.global_rank if rank is None else rank

@@ -22,7 +22,7 @@ from .progress import ProgressBar
 from .result import Result
 from .run_folder import Run, refuse_used
 from .settings import Settings
-from .stopping import attentive, wanted
+from .stopping import attentive, heed, wanted
 from .tables import check_data, tables
 from .together import Together, validate
 from .train import build, read_config
@@ -77,6 +77,7 @@ def train_population(
     fabric = launch(settings[0])
     if fabric.world_size > 1:
         raise ValueError("a population trains in one process, got several: start torchrun for each run by itself")
+    heed()
     with attentive(), ExitStack() as stack:
         loops = [
             stack.enter_context(begun(fabric, model, each[0], each[2], folder, table, resume))
@@ -135,6 +136,10 @@ class _Walk:
         active: list[int] = []
         together: Together | None = None
         while behind := self._behind():
+            if (reason := wanted()) is not None:
+                for i in self._running():
+                    self.loops[i].leave()
+                raise reason
             if behind != active or together is None:
                 active, together = behind, Together([self.loops[i] for i in behind])
             loops = together.loops
@@ -150,10 +155,6 @@ class _Walk:
                     self._conclude(i)
             running = len(self._running())
             bar.update(loops[0].step, f"{running} of {len(self.loops)} runs, {loops[0].note}")
-            if running and (reason := wanted()) is not None:
-                for i in self._running():
-                    self.loops[i].leave()
-                raise reason
 
     def _conclude(self, i: int) -> None:
         if i not in self.ended:

@@ -112,12 +112,12 @@ def sweep(
         **dataclasses.asdict(rules),
         "training": {name: value for name, value in settings.items() if name != "device"},
     }
-    with suppress(TimeUp), limited(seconds, began) as check, claimed(Path(folder)):
+    with suppress(TimeUp), limited(seconds, began), claimed(Path(folder)):
         record = SweepRecord(Path(folder), request)
         rounds = Rounds(made, dict(task), points, omitted, rules, settings, record, began, progress, announce)
         announce(_counted(points, omitted))
         announce("The plan: " + ", ".join(f"{each.points} to {each.until:,} updates" for each in planned) + ".")
-        rounds.hold_all(check)
+        rounds.hold_all()
     return Sweep(
         standings=tuple(rounds.standings()),
         omitted=tuple(omitted),

@@ -16,6 +16,7 @@ from .lengthening import Config, advance, read_score
 from .non_finite import NonFiniteLoss
 from .progress import ProgressBar
 from .standings import Held, Standing, ranked, run_folder, spent
+from .stopping import heed
 from .sweep_record import SweepRecord
 from .watching import watched
 
@@ -44,7 +45,7 @@ class Rounds:
     announce: Callable[[str], None]
     over: bool = False
 
-    def hold_all(self, check: Callable[[], None]) -> None:
+    def hold_all(self) -> None:
         """Hold the rounds that are left to hold."""
         held = self.record.held
         by_name = {point.name: point for point in self.points}
@@ -56,7 +57,7 @@ class Rounds:
                 waiting = [by_name[name] for name in now.entrants if name not in now.scores]
                 self._save("running")
                 if waiting:
-                    self._hold(now, waiting, check)
+                    self._hold(now, waiting)
                 order = [standing for standing in self.standings() if standing.point.name in now.entrants]
                 alive = [standing.point.name for standing in order if standing.state != "diverged"]
                 self._tell(order, len(order) - len(alive))
@@ -70,7 +71,7 @@ class Rounds:
         finally:
             self._save("finished" if self.over else "stopped")
 
-    def _hold(self, now: Held, waiting: list[Point], check: Callable[[], None]) -> None:
+    def _hold(self, now: Held, waiting: list[Point]) -> None:
         """Train the points of a round to its end, shape by shape."""
         number = self.record.held.index(now) + 1
         before = self.record.held[number - 2].round.until if number > 1 else 0
@@ -82,7 +83,7 @@ class Rounds:
         bar = ProgressBar(self.rules.updates, spent(self.record.held), self.progress)
         try:
             for group in alike(waiting):
-                check()
+                heed()
                 runs = [(point, seed) for point in group for seed in seeds]
                 late = [(point, seed) for point, seed in runs if seed != first]
                 configs, folders = self._runs(runs, until, finish)
