@@ -92,9 +92,31 @@ def test_every_map_makes_all_matrices_at_once(name):
     compare(models_of(lambda g: RNN(I, H, map=name, generator=g)), random(M, T, B, I))
 
 
+@pytest.mark.parametrize("name", ["svd", "factorized"])
+def test_maps_with_margins_of_their_own_are_one_product(name, monkeypatch):
+    settings = iter([{"margin": 0.0}, {"margin": 0.5, "bound": "clip", "center": 1.2}, {"margin": None}])
+    models = models_of(lambda g: RNN(I, H, map=name, **next(settings), generator=g))
+    with torch.no_grad():
+        for model in models:
+            model.layer.parametrizations["weight_hh_l0"].original2.add_(0.3 * torch.randn(H))
+    compare(models, random(M, T, B, I))
+    population, made, matrix = Population(models), [], MAPS[name].matrix
+    monkeypatch.setattr(MAPS[name], "matrix", lambda map, *raw: made.append(raw[0].shape[0]) or matrix(map, *raw))
+    population(random(M, T, B, I))
+    assert made == [M]
+
+
+def test_where_a_map_began_is_no_setting():
+    starts = iter(["orthogonal", "identity", "glorot_normal"])
+    models = models_of(lambda g: RNN(I, H, map="factorized", margin=None, init=next(starts), generator=g))
+    assert None not in Population(models)._shared.values()
+    compare(models, random(M, T, B, I))
+
+
 def test_maps_with_other_settings_are_made_one_by_one():
-    margins = iter([0.0, 0.1, 0.5])
-    models = models_of(lambda g: RNN(I, H, map="svd", margin=next(margins), generator=g))
+    precisions = iter([None, "float64", None])
+    models = models_of(lambda g: RNN(I, H, map="svd", precision=next(precisions), generator=g))
+    assert list(Population(models)._shared.values()) == [None]
     compare(models, random(M, T, B, I))
 
 

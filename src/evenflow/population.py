@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,10 @@ from torch.func import functional_call, vmap
 from torch.nn.utils import parametrize
 
 from evenflow.maps import Map, detach
+from evenflow.maps.spectrum import Spectrum
 from evenflow.model import SequenceModel
 
-MOMENTARY = ("training", "recordings", "headroom")  # no settings, but what a part is doing
+MOMENTARY = ("training", "recordings", "headroom", "init")  # no settings, but what a part is doing or began with
 
 
 class Mapped(NamedTuple):
@@ -33,8 +34,8 @@ class Population(nn.Module):
     """M models, each with its own weights and its own batch, answered together.
 
     The models stay what they are: their parameters are stacked for a pass, and gradients reach each model's own, so
-    that any optimiser, checkpoint or probe works on them one by one. Maps that are alike make all M matrices at once;
-    the recurrence is one call of its operator, which knows a dimension of models.
+    that any optimiser, checkpoint or probe works on them one by one. Maps that are alike but for their margins make all
+    M matrices at once; the recurrence is one call of its operator, which knows a dimension of models.
 
     Shapes:
         inputs ``(M, T, B, I)``, or ``(M, T, B)`` with a vocabulary; outputs ``(M, B, O)`` or ``(M, T, B, O)``; lengths
@@ -71,7 +72,7 @@ class Population(nn.Module):
         # Not a submodule: its own numbers are never used.
         self._skeleton = (skeleton,)
         # Looked at once, since on a GPU looking means waiting.
-        self._shared = {weight.full: self._alike(weight) for weight in self._mapped}
+        self._shared = {weight.full: self._one_for_all(weight) for weight in self._mapped}
 
     def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
         """Outputs and final states of all models; with lengths, states beyond the end of a sequence are not its own."""
@@ -97,17 +98,37 @@ class Population(nn.Module):
         """What makes this weight in each model."""
         return [model.get_submodule(weight.path).parametrizations[weight.name] for model in self.models]  # type: ignore[index]
 
-    def _alike(self, weight: Mapped) -> bool:
-        """Whether one map can make this weight for all models."""
+    def _one_for_all(self, weight: Mapped) -> Map | None:
+        """A map that can make this weight for all models; of maps with margins of their own, one without a margin."""
         first, *others = self._chains(weight)
-        return len(first) == 1 and isinstance(first[0], Map) and all(_alike(other[0], first[0]) for other in others)
+        if len(first) != 1 or not isinstance(first[0], Map):
+            return None
+        if all(_alike(other[0], first[0]) for other in others):
+            return cast(Map, first[0])
+        if not hasattr(first[0], "spectrum"):
+            return None
+        bare, *rest = (_without_margin(chain[0]) for chain in (first, *others))
+        return bare if all(_alike(other, bare) for other in rest) else None
 
     def _matrices(self, weight: Mapped) -> Tensor:
-        if self._shared[weight.full]:
-            chains = self._chains(weight)
-            numbers = zip(*(chain.parameters(recurse=False) for chain in chains), strict=True)
-            return chains[0][0](*(torch.stack(each) for each in numbers))
-        return torch.stack([getattr(model.get_submodule(weight.path), weight.name) for model in self.models])
+        shared = self._shared[weight.full]
+        if shared is None:
+            return torch.stack([getattr(model.get_submodule(weight.path), weight.name) for model in self.models])
+        chains = self._chains(weight)
+        numbers = [list(chain.parameters(recurse=False)) for chain in chains]
+        if shared is not chains[0][0]:  # to it, the singular values themselves are the numbers
+            for chain, raw in zip(chains, numbers, strict=True):
+                raw[2] = chain[0].singular_values(*chain[0].full(*raw))
+        return shared(*(torch.stack(each) for each in zip(*numbers, strict=True)))
+
+
+def _without_margin(map: Any) -> Map:
+    """A map whose numbers for the singular values are the singular values."""
+    if not hasattr(map, "spectrum"):
+        return cast(Map, map)
+    bare = copy.deepcopy(map)
+    bare.spectrum = Spectrum(1.0, None, "sigmoid")
+    return cast(Map, bare)
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:

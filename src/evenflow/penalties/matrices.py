@@ -74,3 +74,12 @@ def map_of(part: nn.Module, name: str) -> tuple[Map, list[Tensor]] | None:
     if len(chain) != 1 or not isinstance(chain[0], Map):
         return None
     return chain[0], list(chain.parameters(recurse=False))
+
+
+def spectra(model: nn.Module, user: str) -> list[Tensor] | None:
+    """The singular values of all recurrent matrices where their maps have them at hand (``svd``, ``factorized``)."""
+    weights = recurrent_weights(model, user)
+    made = [map_of(part, name) if gates(part, name) == 1 else None for part, name in weights]
+    if not weights or not all(found is not None and hasattr(found[0], "singular_values") for found in made):
+        return None
+    return [found[0].singular_values(*found[1]) for found in made if found is not None]  # type: ignore[operator]

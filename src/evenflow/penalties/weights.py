@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from evenflow.maps.differentiated import ieee_products
-from evenflow.penalties.matrices import gates, map_of, matrices, recurrent_weights
+from evenflow.penalties.matrices import matrices, spectra
 from evenflow.penalties.penalty import Penalty, Watched
 
 
@@ -54,22 +54,19 @@ class SingularValuePrior(Penalty):
         super().__init__(strength)
 
     def value(self, watched: Watched, loss: Tensor) -> Tensor:
-        total = [(s - 1).square().sum() for s in self._values(watched)]
-        return torch.stack(total).sum()
-
-    def _values(self, watched: Watched) -> list[Tensor]:
-        weights = recurrent_weights(watched.model, self.name)
-        made = [map_of(part, name) if gates(part, name) == 1 else None for part, name in weights]
-        if weights and all(found is not None and hasattr(found[0], "singular_values") for found in made):
-            return [found[0].singular_values(*found[1]) for found in made if found is not None]  # type: ignore[operator]
-        return [torch.linalg.svdvals(W) for W in matrices(watched.model, self.name)]
+        known = spectra(watched.model, self.name)
+        if known is None:
+            known = [torch.linalg.svdvals(W) for W in matrices(watched.model, self.name)]
+        return torch.stack([(s - 1).square().sum() for s in known]).sum()
 
 
 class WeightDecay(Penalty):
     """``λ/2 Σ_W |W|²`` on the recurrent matrices themselves, whatever numbers a map makes them from.
 
     Its gradient by W is λ W, as with the weight decay of torch's SGD. On the bases of a factorized map or the angles of
-    a rotation, the optimiser's own weight decay would mean nothing.
+    a rotation, the optimiser's own weight decay would mean nothing. |W|² is the sum of the squares of the singular
+    values, and a map that has these at hand (``svd``, ``factorized``) is asked for them: no matrix is made, and nothing
+    pulls at its bases, which cannot change |W|².
 
     Args:
         strength: λ.
@@ -83,5 +80,6 @@ class WeightDecay(Penalty):
         super().__init__(strength)
 
     def value(self, watched: Watched, loss: Tensor) -> Tensor:
-        squares = [(W * W.conj()).real.sum() for W in matrices(watched.model, self.name)]
+        known = spectra(watched.model, self.name) or matrices(watched.model, self.name)
+        squares = [(each * each.conj()).real.sum() for each in known]
         return torch.stack(squares).sum() / 2
