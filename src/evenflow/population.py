@@ -104,7 +104,7 @@ class Population(nn.Module):
         if len(first) != 1 or not isinstance(first[0], Map):
             return None
         if all(_alike(other[0], first[0]) for other in others):
-            return cast(Map, first[0])
+            return first[0]
         if not hasattr(first[0], "spectrum"):
             return None
         bare, *rest = (_without_margin(chain[0]) for chain in (first, *others))

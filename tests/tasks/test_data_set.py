@@ -138,3 +138,5 @@ def test_on_a_gpu_the_set_is_kept_there(task):
     batch = task.training_batch(4, Position(3, 10), torch.Generator("cuda"))
     assert batch.inputs.is_cuda
     assert batch.targets.is_cuda
+    there, here = (task.rows(4, Position(3, 10), torch.device(kind)) for kind in ("cuda", "cpu"))
+    assert there.tolist() == here.tolist(), "a seed gives one order on every device"

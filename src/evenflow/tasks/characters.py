@@ -15,9 +15,9 @@ from torch import Tensor
 from evenflow.checks import whole_number
 from evenflow.data.treebank import character_set, read_characters
 
-from .data_set import FileData
+from .data_set import HOST, FileData
 from .next_symbol import PADDING, NextSymbol
-from .ragged import Ragged, inside
+from .ragged import Ragged, RaggedData, inside
 from .task import Batch, option
 
 FILES = {"training": "train", "validation": "valid", "test": "test"}
@@ -25,7 +25,7 @@ SOLVED_BITS = 2.04  # the best of Vorontsov et al., sentences of at most 75 char
 
 
 @dataclass(frozen=True)
-class Characters(FileData, NextSymbol):
+class Characters(RaggedData, FileData, NextSymbol):
     """A sentence letter by letter; after each, the one that follows.
 
     Sentences longer than `longest` are left out, and so are those of one character, which ask for nothing. Each starts
@@ -72,7 +72,8 @@ class Characters(FileData, NextSymbol):
 
     @property
     def baseline(self) -> float:
-        counts = torch.bincount(self._kept(torch.device("cpu"), "training").values.long()).double()
+        training = _keep(self.folder, FILES["training"], self.longest, HOST)
+        counts = torch.bincount(training.values.long()).double()
         return float(torch.special.entr(counts / counts.sum()).sum())
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -81,17 +82,14 @@ class Characters(FileData, NextSymbol):
     def solved(self, metric: float) -> bool:
         return metric <= SOLVED_BITS
 
-    def count(self) -> int:
-        return len(self._kept(torch.device("cpu")))
+    def kept(self, device: torch.device) -> Ragged:
+        return _keep(self.folder, FILES[self.part], self.longest, device)
 
-    def take(self, rows: Tensor) -> Batch:
-        symbols, lengths = self._kept(rows.device).padded(rows)
+    def take(self, rows: Tensor, longest: int | None = None) -> Batch:
+        symbols, lengths = self.kept(rows.device).padded(rows, longest)
         asked = inside(lengths - 1, len(symbols) - 1)
         symbols = symbols.long()
         return Batch(symbols[:-1] * asked, torch.where(asked, symbols[1:], PADDING), lengths - 1)
-
-    def _kept(self, device: torch.device, part: str | None = None) -> Ragged:
-        return _keep(self.folder, FILES[part or self.part], self.longest, device)
 
 
 @lru_cache(maxsize=6)
@@ -99,5 +97,4 @@ def _keep(folder: Path, part: str, longest: int, device: torch.device) -> Ragged
     read = read_characters(folder, part, longest)
     lengths = np.diff(read.offsets)
     symbols = read.symbols[np.repeat(lengths > 1, lengths)]
-    offsets = np.concatenate([[0], np.cumsum(lengths[lengths > 1])])
-    return Ragged(torch.from_numpy(symbols.copy()).to(device), torch.from_numpy(offsets).to(device))
+    return Ragged.cut(symbols, lengths[lengths > 1], device)

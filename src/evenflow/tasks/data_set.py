@@ -21,6 +21,7 @@ from .task import Batch, Position, Task, move
 
 PARTS = ("training", "validation", "test")
 SPLIT_SEED = 1
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class DataSet(Task):
         return max(1, self.count() // (size * processes))
 
     def training_batch(self, size: int, position: Position, generator: torch.Generator) -> Batch:
-        return self.take(self.rows(size, position, generator.device))
+        return self.numbered(self.rows(size, position, generator.device), self.rows(size, position, HOST))
 
     def rows(self, size: int, position: Position, device: torch.device) -> Tensor:
         """The numbers of the sequences in the batch of one update of one process."""
@@ -83,7 +84,12 @@ class DataSet(Task):
 
     def every_batch(self, size: int, position: Position, device: torch.device) -> Iterator[Batch]:
         for first in range(position.rank * size, self.count(), size * position.processes):
-            yield self.take(torch.arange(first, min(first + size, self.count()), device=device))
+            last = min(first + size, self.count())
+            yield self.numbered(torch.arange(first, last, device=device), torch.arange(first, last))
+
+    def numbered(self, rows: Tensor, on_host: Tensor) -> Batch:
+        """`take` where the numbers are known on the host too, for what need not wait for a GPU then."""
+        return self.take(rows)
 
 
 @dataclass(frozen=True)
@@ -117,9 +123,10 @@ def split(count: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:
     return shuffled[held_out:], shuffled[:held_out]
 
 
-# As many as runs that may train side by side, each in its own order.
-@lru_cache(maxsize=64)
+# Twice as many as runs that may train side by side, each in its own order, which a GPU and the host both know.
+@lru_cache(maxsize=128)
 def _order(count: int, seed: int, epoch: int, device: torch.device) -> Tensor:
-    """The order of an epoch, the same in every process and after a resumption."""
-    generator = torch.Generator(device).manual_seed((seed + epoch) % 2**63)
-    return torch.randperm(count, generator=generator, device=device)
+    """The order of an epoch, the same in every process, on every device and after a resumption."""
+    if device != HOST:
+        return _order(count, seed, epoch, HOST).to(device)
+    return torch.randperm(count, generator=torch.Generator().manual_seed((seed + epoch) % 2**63))

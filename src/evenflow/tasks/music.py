@@ -15,7 +15,7 @@ from evenflow.checks import one_of
 from evenflow.data.music import NOTES, SETS, read_music
 
 from .data_set import FileData, need
-from .ragged import Ragged, inside
+from .ragged import Ragged, RaggedData, inside
 from .task import Batch, option
 
 FILES = {"training": "train", "validation": "valid", "test": "test"}
@@ -26,7 +26,7 @@ SOLVED = {"jsb-chorales": 8.71, "musedata": 8.13, "nottingham": 4.46, "piano-mid
 
 
 @dataclass(frozen=True)
-class Music(FileData):
+class Music(RaggedData, FileData):
     """A piano roll, 88 notes on or off a step; after each step, which notes sound at the next?
 
     Pieces have different lengths and are padded to the longest of their batch, on a GPU to one of a few lengths; what
@@ -93,11 +93,11 @@ class Music(FileData):
     def solved(self, metric: float) -> bool:
         return metric <= SOLVED[self.set]
 
-    def count(self) -> int:
-        return len(_keep(self.folder, self.set, FILES[self.part], torch.device("cpu")))
+    def kept(self, device: torch.device) -> Ragged:
+        return _keep(self.folder, self.set, FILES[self.part], device)
 
-    def take(self, rows: Tensor) -> Batch:
-        rolls, lengths = _keep(self.folder, self.set, FILES[self.part], rows.device).padded(rows)
+    def take(self, rows: Tensor, longest: int | None = None) -> Batch:
+        rolls, lengths = self.kept(rows.device).padded(rows, longest)
         asked = inside(lengths - 1, len(rolls) - 1)[..., None]
         rolls = rolls.float()
         return Batch(rolls[:-1] * asked, torch.where(asked, rolls[1:], PADDING), lengths - 1)

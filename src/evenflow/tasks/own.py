@@ -20,17 +20,16 @@ from evenflow.data.guarded import read_bytes
 from evenflow.data.own import Own, read_csv, read_npz
 from evenflow.data.own_sequences import LIMIT, check_choices
 
-from .data_set import DataSet
 from .next_symbol import PADDING
 from .own_parts import Parts, divide
-from .ragged import Ragged, inside
+from .ragged import Ragged, RaggedData, inside
 from .task import Batch, option
 
 SOLVED_ACCURACY, SOLVED_ERROR = 0.95, 0.05
 
 
 @dataclass(frozen=True)
-class OwnData(DataSet):
+class OwnData(RaggedData):
     """Sequences of numbers from a file of one's own.
 
     What is learned follows from the file: classes (cross entropy, judged by the share of right answers), numbers (mean
@@ -138,25 +137,24 @@ class OwnData(DataSet):
     def count(self) -> int:
         return len(self._parts().inputs[self.part])
 
-    def take(self, rows: Tensor) -> Batch:
+    def kept(self, device: torch.device) -> Ragged:
+        return _keep(self, _stamp(self.path), device)[0]
+
+    def take(self, rows: Tensor, longest: int | None = None) -> Batch:
         inputs, targets = _keep(self, _stamp(self.path), rows.device)
-        x, lengths = inputs.padded(rows)
+        x, lengths = inputs.padded(rows, longest)
         running = inside(lengths, len(x))
         x = x * running[..., None]
         if isinstance(targets, Tensor):
             y = targets[rows]
         else:
-            y = targets.padded(rows)[0]
+            y = targets.padded(rows, longest)[0]
             fill = PADDING if self._classes() else float("nan")
             y = torch.where(running if y.dim() == 2 else running[..., None], y, fill)
-        return Batch(x, y, None if self._even() else lengths)
+        return Batch(x, y, None if _even(*self._file()) else lengths)
 
     def _classes(self) -> bool:
         return self._parts().own.kind == "classification"
-
-    def _even(self) -> bool:
-        """Whether all sequences of all parts have one length, so that none is padded."""
-        return len({len(sequence) for part in self._parts().inputs.values() for sequence in part}) == 1
 
     def _need_file(self) -> None:
         if not self.file:
@@ -164,7 +162,11 @@ class OwnData(DataSet):
 
     def _parts(self) -> Parts:
         self._need_file()
-        return _divide(cast(OwnData, self.in_part("training")), _stamp(self.path))
+        return _divide(*self._file())
+
+    def _file(self) -> tuple[OwnData, tuple[int, int]]:
+        """What tells a file from another: it is read once for all parts."""
+        return cast(OwnData, self.in_part("training")), _stamp(self.path)
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,12 @@ def _digest(path: str, stamp: tuple[int, int]) -> str:
 @lru_cache(maxsize=2)
 def _divide(task: OwnData, stamp: tuple[int, int]) -> Parts:
     return divide(task._read(), task.path, task.length)
+
+
+@lru_cache(maxsize=2)
+def _even(task: OwnData, stamp: tuple[int, int]) -> bool:
+    """Whether all sequences of all parts have one length, so that none is padded."""
+    return len({len(sequence) for part in task._parts().inputs.values() for sequence in part}) == 1
 
 
 @lru_cache(maxsize=6)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from .data_set import HOST, DataSet
+from .task import Batch
 
 
 class Ragged(NamedTuple):
@@ -14,37 +20,72 @@ class Ragged(NamedTuple):
 
     Shapes:
         values ``(S, ...)``; offsets ``(N + 1,)`` int64: sequence n is ``values[offsets[n]:offsets[n + 1]]``.
+
+    Attributes:
+        most: the steps of the longest of them.
     """
 
     values: Tensor
     offsets: Tensor
+    most: int
 
     @classmethod
-    def of(cls, sequences: list[np.ndarray], device: torch.device) -> Ragged:
+    def of(cls, sequences: Sequence[np.ndarray], device: torch.device) -> Ragged:
         """From arrays ``(T_n, ...)``."""
-        offsets = np.cumsum([0, *(len(sequence) for sequence in sequences)], dtype=np.int64)
-        values = torch.from_numpy(np.concatenate(sequences))
-        return cls(values.to(device), torch.from_numpy(offsets).to(device))
+        return cls.cut(np.concatenate(sequences), np.array([len(sequence) for sequence in sequences]), device)
+
+    @classmethod
+    def cut(cls, values: np.ndarray, lengths: np.ndarray, device: torch.device) -> Ragged:
+        """From one array ``(S, ...)`` and the lengths of the sequences in it ``(N,)``."""
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        return cls(torch.from_numpy(values).to(device), torch.from_numpy(offsets).to(device), int(max(lengths)))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def padded(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def lengths(self, rows: Tensor) -> Tensor:
+        """Of these sequences ``(B,)``."""
+        return self.offsets[rows + 1] - self.offsets[rows]
+
+    def padded(self, rows: Tensor, longest: int | None = None) -> tuple[Tensor, Tensor]:
         """These sequences ``(T, B, ...)``, T as long as the longest, and their lengths ``(B,)``.
 
         On a GPU T is one of a few lengths, so that what is recorded for one batch serves others. What lies past an end
         is the sequence's last value: whoever asks masks it by the lengths.
+
+        Args:
+            rows: which ones.
+            longest: the steps of the longest of these, where they are known; else a GPU is waited for.
         """
-        first = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - first
-        longest, of_all = torch.stack((lengths.max(), self.offsets.diff().max())).tolist()
-        steps = torch.arange(one_of_few(longest, of_all) if rows.is_cuda else longest, device=rows.device)[:, None]
-        return self.values[first + torch.minimum(steps, lengths - 1)], lengths
+        lengths = self.lengths(rows)
+        if longest is None:
+            longest = int(lengths.max())
+        steps = torch.arange(one_of_few(longest, self.most) if rows.is_cuda else longest, device=rows.device)[:, None]
+        return self.values[self.offsets[rows] + torch.minimum(steps, lengths - 1)], lengths
+
+
+@dataclass(frozen=True)
+class RaggedData(DataSet):
+    """A data set of sequences of different lengths."""
+
+    @abstractmethod
+    def kept(self, device: torch.device) -> Ragged:
+        """The sequences of this part."""
+
+    @abstractmethod
+    def take(self, rows: Tensor, longest: int | None = None) -> Batch:
+        """The sequences with these numbers; `longest` as in `Ragged.padded`."""
+
+    def count(self) -> int:
+        return len(self.kept(HOST))
+
+    def numbered(self, rows: Tensor, on_host: Tensor) -> Batch:
+        return self.take(rows, int(self.kept(HOST).lengths(on_host).max()))
 
 
 def one_of_few(steps: int, most: int) -> int:
-    """The least of `most`, three quarters of it, three quarters of that and so on that is not below `steps`."""
-    while steps <= (less := -(-3 * most // 4)) < most:
+    """The least of `most`, seven eighths of it, seven eighths of that and so on that is not below `steps`."""
+    while steps <= (less := -(-7 * most // 8)) < most:
         most = less
     return most
 
