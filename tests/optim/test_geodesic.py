@@ -295,6 +295,10 @@ def test_a_closure_gives_the_loss():
             "momentum must be at least 0 and below 1, got 1.0",
         ),
         (
+            lambda: GeodesicSGD([nn.Parameter(torch.eye(3))], 1.0, clip_norm=0.0),
+            "clip_norm must be above 0, or None, got 0.0",
+        ),
+        (
             lambda: GeodesicAdam([nn.Parameter(torch.eye(3))], betas=(0.9, 1.0)),
             "betas must be at least 0 and below 1, got (0.9, 1.0)",
         ),
@@ -313,7 +317,7 @@ def test_a_closure_gives_the_loss():
             "to 3",
         ),
     ],
-    ids=["rate", "momentum", "betas", "eps", "wide", "half", "not-orthonormal"],
+    ids=["rate", "momentum", "clip", "betas", "eps", "wide", "half", "not-orthonormal"],
 )
 def test_refused(build, sentence):
     with pytest.raises(ValueError) as error:
@@ -353,6 +357,40 @@ def test_a_recording_takes_the_same_steps(shape, momentum, monkeypatch):
             optimizer.step()
         ends.append(M.detach())
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate", "enough"),
+    [(torch.float32, rate, degree) for rate, degree in ((1e-6, 1), (1e-3, 2), (0.01, 3), (0.02, 7), (0.2, 15))]
+    + [(torch.float64, rate, degree) for rate, degree in ((1e-9, 1), (1e-6, 2), (1e-3, 7), (0.02, 15), (0.2, 31))],
+)
+@pytest.mark.parametrize("shape", [(2, 9, 9), (8, 5), (1, 1)], ids=str)
+def test_a_recording_of_clipped_gradients_takes_a_short_series(shape, dtype, rate, enough, monkeypatch):
+    degrees, series = [], stiefel._series
+    monkeypatch.setattr(stiefel, "recording", lambda value: True)
+    monkeypatch.setattr(stiefel, "_series", lambda M, S, degree: degrees.append(degree) or series(M, S, degree))
+    M, G = orthonormal(*shape), torch.randn(*shape, dtype=torch.float64)
+    G = 0.5 * G / torch.linalg.matrix_norm(G, keepdim=True)
+    steps = []
+    for clip_norm in (None, 0.5):
+        p = nn.Parameter(M.to(dtype, copy=True))
+        p.grad = G.to(dtype)
+        optimizer = GeodesicSGD([p], rate, clip_norm=clip_norm)
+        # As `fit` has it: the rate on the device, where nobody looks, and a first one that is known.
+        optimizer.param_groups[0] |= {"lr": torch.tensor(rate, dtype=torch.float64), "initial_lr": rate}
+        optimizer.step()
+        steps.append(p.detach())
+    for found in steps:
+        torch.testing.assert_close(found.double(), dense(M, G, rate), rtol=0, atol=ROUNDING[dtype])
+    assert degrees == [31, enough]
+
+
+def test_a_gradient_longer_than_it_was_said_to_be_is_not_a_number(monkeypatch):
+    monkeypatch.setattr(stiefel, "recording", lambda value: True)
+    p = nn.Parameter(torch.eye(4))
+    p.grad = 1000 * torch.randn(4, 4)
+    GeodesicSGD([p], 1e-4, clip_norm=1.0).step()
+    assert p.isnan().all()
 
 
 def test_a_step_too_long_for_a_recording_is_not_a_number(monkeypatch):

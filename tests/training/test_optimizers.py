@@ -8,6 +8,7 @@ from torch import nn
 
 from evenflow import RNN
 from evenflow.maps import mapped
+from evenflow.optim import GeodesicAdam, GeodesicSGD
 from evenflow.training.optimizers import BASES, OPTIMIZERS, load, make_optimizer
 from evenflow.training.settings import Settings
 
@@ -105,7 +106,8 @@ def test_orthonormal_bases_have_an_optimiser_of_their_own(bases):
     assert rates == {True: 1e-4}
     ordinary = sorted(group["lr"] for group in optimizer.param_groups if not group["stiefel"])
     assert ordinary == pytest.approx([1e-2, 1e-2 / 0.2])
-    assert [type(member).__name__ for member in optimizer.optimizers] == ["RMSprop", BASES[bases].__name__]
+    kinds = {"sgd": GeodesicSGD, "adam": GeodesicAdam}
+    assert [type(member) for member in optimizer.optimizers] == [torch.optim.RMSprop, kinds[bases]]
 
 
 def test_what_makes_a_matrix_may_have_a_rate_of_its_own():
@@ -166,3 +168,18 @@ def test_what_was_remembered_on_a_gpu_goes_on_elsewhere(name):
         ends.append([p.detach().clone() for p in one.parameters()])
     for a, b in zip(*ends, strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    ("clipping", "known"),
+    [
+        ({}, None),
+        ({"clip_norm": 3.0}, 3.0),
+        ({"clip_norm": 3.0, "clip_scope": "each"}, 3.0),
+        ({"clip_norm": 3.0, "clip_scope": "recurrent"}, None),
+        ({"clip_value": 3.0}, None),
+    ],
+)
+def test_bases_know_how_long_their_gradients_can_be(clipping, known):
+    optimizer = make_optimizer(RNN(2, 4, map="factorized"), Settings(bases_rate=1e-6, **clipping))
+    assert [group["clip_norm"] for group in optimizer.optimizers[1].param_groups] == [known]

@@ -148,6 +148,9 @@ class GeodesicSGD(Geodesic):
         lr: η.
         momentum: μ. The velocity is a tangent, ``V ← μ V + A M``, carried from step to step by projection on the
             tangents at the new M, or at a square M with M, ``V = M S`` and S stays; 0 for none.
+        clip_norm: what no parameter's gradient is longer than, where gradients are clipped before a step; None where
+            they may have any length. It changes nothing but the cost of a step without momentum in a CUDA graph, which
+            cannot look how long one is.
 
     >>> M = nn.Parameter(init.orthogonal(8))
     >>> optimizer = GeodesicSGD([M], lr=0.1)
@@ -162,23 +165,38 @@ class GeodesicSGD(Geodesic):
     References: Wen and Yin 2013; Vorontsov et al. 2017; Li et al. 2020 (momentum).
     """
 
-    def __init__(self, params: Any, lr: float, momentum: float = 0.0) -> None:
+    def __init__(self, params: Any, lr: float, momentum: float = 0.0, clip_norm: float | None = None) -> None:
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be at least 0 and below 1, got {momentum!r}")
-        super().__init__(params, {"lr": lr, "momentum": momentum})
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(f"clip_norm must be above 0, or None, got {clip_norm!r}")
+        super().__init__(params, {"lr": lr, "momentum": momentum, "clip_norm": clip_norm})
 
     def _moved(self, M: Tensor, G: Tensor, step: Step) -> Tensor:
         if step.group["momentum"]:
             return super()._moved(M, G, step)
+        most = _longest_step(step.group)
         if M.shape[-2] == M.shape[-1]:
-            return stiefel.turned(M, stiefel.skew(M, G).mul_(step.numbers[0]))
-        return stiefel.cayley_step(M, step.numbers[0] * G)  # no tangent is needed
+            return stiefel.turned(M, stiefel.skew(M, G).mul_(step.numbers[0]), most)
+        return stiefel.cayley_step(M, step.numbers[0] * G, most)  # no tangent is needed
 
     def _half_step(self, gradient: Tensor, carry: Carry, step: Step) -> Tensor:
         velocity = kept(step.states, "velocity", gradient, step.shape)
         carry(velocity, step.group["momentum"]).add_(gradient)
         keep(step.states, "velocity", velocity)
         return step.numbers[0] * velocity
+
+
+def _longest_step(group: dict[str, Any]) -> float | None:
+    """What η|A| is never above with clipped gradients, |A| being the root of the sum of all squares; None: unknown.
+
+    |A| is at most twice the length of the gradient, and there is room for a rate that a schedule has raised to twice
+    its first.
+    """
+    clip, rate = group.get("clip_norm"), group["lr"]
+    if isinstance(rate, Tensor):  # its value is the GPU's business, but a schedule remembers the first
+        rate = group.get("initial_lr")
+    return None if clip is None or rate is None else 2 * clip * rate
 
 
 def kept(states: list[dict[str, Any]], name: str, like: Tensor, shape: Iterable[int]) -> Tensor:

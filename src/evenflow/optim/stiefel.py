@@ -8,6 +8,7 @@ from torch import Tensor
 # The longest series worth its products: on a CPU four products cost more than a solution, on a GPU far less.
 LONGEST = {"cpu": 3}
 LONGEST_ELSEWHERE = 31
+DEGREES = (1, 2, 3, 7, 15, 31)
 # The rows from which an S on a CPU is eliminated in blocks, at the cost of two to three products, rather than by an LU
 # factorisation at four. On a GPU long series do with fewer launches.
 BLOCKS = {"cpu": 256}
@@ -17,7 +18,7 @@ BLOCKS_UP_TO = 4.0
 LEAF = 64
 
 
-def cayley_step(M: Tensor, Z: Tensor) -> Tensor:
+def cayley_step(M: Tensor, Z: Tensor, most: float | None = None) -> Tensor:
     """``(I + X)⁻¹ (I - X) M`` with the skew ``X = Z Mᴴ - M Zᴴ``: columns that are orthonormal stay so.
 
     With Z = η/2 G this is the step of geodesic descent. X is n x n but of rank 2p at most, so a narrow M never forms
@@ -26,10 +27,13 @@ def cayley_step(M: Tensor, Z: Tensor) -> Tensor:
 
     Shapes:
         M, Z, result: ``(B, n, p)``, p <= n.
+
+    Args:
+        most: see `turned`; twice what no Z is longer than will do.
     """
     n, p = M.shape[-2:]
     if n == p:
-        return turned(M, skew(M, Z))
+        return turned(M, skew(M, Z), most)
     if narrow(M):
         U, V = torch.cat([Z, M], -1), torch.cat([M, -Z], -1)
         inside = torch.bmm(V.mH, U)
@@ -37,7 +41,7 @@ def cayley_step(M: Tensor, Z: Tensor) -> Tensor:
         inside.diagonal(dim1=-2, dim2=-1).add_(1)
         return torch.baddbmm(M, U, torch.linalg.solve_ex(inside, right)[0], alpha=-2)
     P = torch.bmm(M, Z.mH)
-    return turned(M.mH, P - P.mH).mH  # the transpose of the step, and of X
+    return turned(M.mH, P - P.mH, most).mH  # the transpose of the step, and of X
 
 
 def tangent_step(M: Tensor, V: Tensor) -> Tensor:
@@ -71,28 +75,35 @@ def skew(M: Tensor, Z: Tensor) -> Tensor:
     return P - P.mH
 
 
-def turned(M: Tensor, S: Tensor) -> Tensor:
+def turned(M: Tensor, S: Tensor, most: float | None = None) -> Tensor:
     """``M (I + S)⁻¹ (I - S) = 2 M (I + S)⁻¹ - M`` for a skew S, which may be overwritten, and orthonormal rows of M.
 
     A short series where S is small, else one elimination. The series ``(I + S)⁻¹ = Σ (-S)ʲ`` cut after degree d leaves
     ``M (I + S)⁻¹ Sᵈ⁺¹``, no entry of which is above c |S|ᵈ: c is the length of the longest row of S, and |S| is at most
     the largest sum of a row's absolute values and the root of the sum of all squares.
+
+    Args:
+        most: what the root of the sum of all squares will not be above, where that is known in advance: a recording,
+            which cannot look, then takes a series as short as that allows. Above it, the result is nan.
     """
     kind = S.device.type
+    allowed = torch.finfo(S.dtype).eps / 4
+    if recording(S) and most is not None and 2 * most ** (LONGEST_ELSEWHERE + 1) <= allowed:
+        degree = next(d for d in DEGREES if 2 * most ** (d + 1) <= allowed)
+        close = torch.linalg.vector_norm(S, dim=(-2, -1)).amax() <= most
+        return torch.where(close, _series(M, S, degree), torch.nan)
     rows = torch.linalg.vector_norm(S, dim=-1)
     sums = torch.linalg.vector_norm(S, 1, dim=-1)
     bounds = torch.stack([rows.amax(), sums.amax(), torch.linalg.vector_norm(rows, dim=-1).amax()])
-    allowed = torch.finfo(S.dtype).eps / 4
     if recording(S):  # nobody can look: the longest series, and not a number where that is too short
         close = 2 * bounds[0] * bounds[1:].amin() ** LONGEST_ELSEWHERE <= allowed
         return torch.where(close, _series(M, S, LONGEST_ELSEWHERE), torch.nan)
     longest, *bound = bounds.tolist()  # the one time that numbers are read from the device
     blocks = min(bound) <= BLOCKS_UP_TO and kind in BLOCKS and S.shape[-1] >= BLOCKS[kind]
-    most = 2 if blocks else LONGEST.get(kind, LONGEST_ELSEWHERE)
-    degrees = (1, 2, 3, 7, 15, 31)
-    degree = next((d for d in degrees if d <= most and 2 * longest * min(bound) ** d <= allowed), None)
-    if degree is not None:
-        return _series(M, S, degree)
+    top = 2 if blocks else LONGEST.get(kind, LONGEST_ELSEWHERE)
+    found = next((d for d in DEGREES if d <= top and 2 * longest * min(bound) ** d <= allowed), None)
+    if found is not None:
+        return _series(M, S, found)
     S.diagonal(dim1=-2, dim2=-1).add_(1)
     if blocks:
         return _eliminated(M, S)

@@ -49,12 +49,24 @@ def sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     )
 
 
+def geodesic_sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
+    """Wen and Yin 2013, for orthonormal bases."""
+    # Clipped among the recurrent weights alone, bases elsewhere would have gradients of any length.
+    clipped = settings.clip_norm if settings.clip_scope != "recurrent" else None
+    return GeodesicSGD(groups, lr=settings.rate, clip_norm=clipped)
+
+
+def geodesic_adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
+    """Bécigneul and Ganea 2019, for orthonormal bases."""
+    return GeodesicAdam(groups, lr=settings.rate)
+
+
 OPTIMIZERS: dict[str, Callable[[Groups, Settings], torch.optim.Optimizer]] = {
     "adam": adam,
     "rmsprop": rmsprop,
     "sgd": sgd,
 }
-BASES: dict[str, Callable[..., torch.optim.Optimizer]] = {"sgd": GeodesicSGD, "adam": GeodesicAdam}
+BASES: dict[str, Callable[[Groups, Settings], torch.optim.Optimizer]] = {"sgd": geodesic_sgd, "adam": geodesic_adam}
 
 
 def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
@@ -75,7 +87,7 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
         raise ValueError("precision must not be bf16-true with a factorized map: its bases would not stay orthonormal")
     members = [OPTIMIZERS[settings.optimizer](ordinary, settings)] if ordinary else []
     if orthonormal:
-        members.append(BASES[settings.bases](orthonormal, lr=settings.rate))
+        members.append(BASES[settings.bases](orthonormal, settings))
     return members[0] if len(members) == 1 else Joined(members)
 
 
