@@ -89,6 +89,16 @@ def test_a_page_shows_measured_published_verdict_and_what_made_it(tmp_path, into
     assert (into / "urnn/table-3.svg").read_text().startswith("<svg ")
 
 
+def test_what_made_a_row_is_said_by_its_seeds_where_they_differ(tmp_path, into):
+    here = [recall(seed=1), recall("RNN, N=20"), recall("RNN, N=50"), recall("RNN, N=50", seed=4)]
+    there = [recall(seed=seed, hardware="a laptop") for seed in (2, 3)] + [recall("RNN, N=100", hardware="a laptop")]
+    published.merge([write(tmp_path / "a", RECALL, *here, *there)], into)
+    page = published.pages(into)["urnn.md"]
+    assert "an H200, evenflow 0.1.0, torch 2.13.0, 2026-11-15: 4 runs, 50 s, 1,200 updates: all others." in page
+    laptop = "a laptop, evenflow 0.1.0, torch 2.13.0, 2026-11-15: 3 runs, 37.5 s, 900 updates"
+    assert f"{laptop}: RNN, N=100; seeds 2, 3 of uRNN, N=100." in page
+
+
 def test_what_was_out_of_the_ordinary_is_said(tmp_path, into):
     changed = recall()["settings"] | {"task": {**recall()["settings"]["task"], "symbols": 12}}
     runs = [

@@ -129,11 +129,25 @@ def _made(record: Record) -> list[str]:
     for (hardware, version, torch, date), runs in groups.items():
         updates = sum(run.updates for run in runs)
         time = f"{duration(sum(run.seconds for run in runs))}, {updates:,} updates" if updates else "nothing is trained"
-        named = "all others" if runs is most else "; ".join(dict.fromkeys(run.row for run in runs))
+        named = "all others" if runs is most else _named(runs, record)
         rows = f": {named}" if len(groups) > 1 else ""
         number = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
         found.append(f"{hardware}, evenflow {version}, torch {torch}, {date}: {number}, {time}{rows}.")
     return found
+
+
+def _named(runs: Sequence[Entry], record: Record) -> str:
+    """The rows of these runs; with the seeds, where other runs have others of a row."""
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for row in dict.fromkeys(run.row for run in runs):
+        seeds = [run.seed for run in runs if run.row == row]
+        whole = len(seeds) == sum(run.row == row for run in record.runs)
+        by_seeds.setdefault(() if whole else tuple(seeds), []).append(row)
+    told = []
+    for seeds, rows in sorted(by_seeds.items()):
+        of = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))} of " if seeds else ""
+        told.append(of + "; ".join(rows))
+    return "; ".join(told)
 
 
 def _rows(rows: Sequence[str], done: Reproduction) -> str:
