@@ -393,6 +393,22 @@ def test_a_gradient_longer_than_it_was_said_to_be_is_not_a_number(monkeypatch):
     assert p.isnan().all()
 
 
+def test_rounding_is_taken_back_by_whoever_says_so(monkeypatch):
+    monkeypatch.setattr(stiefel, "recording", lambda value: True)
+    off = {}
+    for polishes in (True, False):
+        members = [nn.Parameter((1 + 1e-4) * orthonormal(*shape)) for shape in [(6, 6), (6, 6), (9, 3), (2, 5, 4)]]
+        optimizer = GeodesicSGD(members, 1e-9)
+        optimizer.polishes = polishes
+        for p in members:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        off[polishes] = max(float(residual(p.detach()).max()) for p in members)
+    assert off[True] < 1e-7 < 1e-4 < off[False]
+    optimizer.polish()
+    assert max(float(residual(p.detach()).max()) for p in members) < 1e-7
+
+
 def test_a_step_too_long_for_a_recording_is_not_a_number(monkeypatch):
     monkeypatch.setattr(stiefel, "recording", lambda value: True)
     M, S = torch.eye(4)[None], torch.randn(1, 4, 4)

@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from evenflow import SequenceModel, create, penalties
+from evenflow.maps import mapped
 from evenflow.maps.map import residual
+from evenflow.optim import stiefel
 from evenflow.tasks import Adding, RecallFirst, make
 from evenflow.training import Run, checkpoint, evaluation, fit, resume, train
+from evenflow.training.gradient_method import GradientMethod
 from evenflow.training.loop import Loop
 from evenflow.training.seeds import derive
 
@@ -210,3 +213,19 @@ def test_curvature_may_see_fewer_sequences():
 def test_the_run_folder_names_the_method(tmp_path):
     fit(model_for(), TASK, folder=tmp_path / "run", **QUICK | {"penalty": "stabilizer(2)"})
     assert Run(tmp_path / "run").config["training"]["penalty"] == "stabilizer(2)"
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_rounding_of_bases_is_taken_back_in_time(recorded, monkeypatch):
+    """By the steps themselves, or between them where they are recorded: there they know no count."""
+    monkeypatch.setattr(GradientMethod, "capturable", recorded)
+    monkeypatch.setattr(GradientMethod, "schedule", lambda self, share: None)
+    monkeypatch.setattr(GradientMethod, "records", lambda self, batch: False)
+    seen, polish = [], stiefel.polish
+    monkeypatch.setattr(stiefel, "polish", lambda M: seen.append(len(M)) or polish(M))
+    model = model_for(system="factorized")
+    fit(model, TASK, **(QUICK | {"steps": 70, "optimizer": "rmsprop", "bases_rate": 1e-3}))
+    assert seen == [2, 2]  # both bases, after 32 and 64 updates
+    bases = [p for p, _, stays in mapped(model) if stays]
+    assert len(bases) == 2
+    assert all(residual(p.detach()) < ORTHONORMAL for p in bases)

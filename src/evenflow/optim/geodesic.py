@@ -42,8 +42,12 @@ class Geodesic(torch.optim.Optimizer):
     """What the optimisers of orthonormal columns share: which parameters they take, and the loop over them.
 
     Parameters of one shape are moved together. Every `POLISH_EVERY` steps, counted in the saved state, rounding is
-    taken back by `stiefel.polish`; nothing else is remembered, so that a resumed run repeats the interrupted one.
+    taken back by `stiefel.polish`; nothing else is remembered, so that a resumed run repeats the interrupted one. A
+    recording is made at one step and runs at all that follow, so it does so each time, unless `polishes` is false and
+    somebody calls `polish` between the steps.
     """
+
+    polishes = True
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if not 0 <= defaults["lr"] < float("inf"):
@@ -102,10 +106,18 @@ class Geodesic(torch.optim.Optimizer):
             M = replay(self._recordings, moved, parameters, grads, states, numbers, fixed)
             if M is None:
                 M = moved(grads, states, numbers)
-            # A recording is made at one step and runs at all that follow, so it does what any of them needs.
-            if stiefel.recording(M) or any(state["step"] % POLISH_EVERY == 0 for state in states):
+            due = stiefel.recording(M) or any(state["step"] % POLISH_EVERY == 0 for state in states)
+            if due and self.polishes:
                 M = stiefel.polish(M)
         _put(M, parameters)
+
+    @torch.no_grad()
+    def polish(self) -> None:
+        """Take back the rounding of all parameters."""
+        for group in self.param_groups:
+            for alike in _alike(group["params"]):
+                with ieee_products(alike[0]):
+                    _put(stiefel.polish(_stacked(alike)), alike)
 
     def _numbers(self, states: list[dict[str, Any]], group: dict[str, Any], like: Tensor) -> tuple[Any, ...]:
         """Those of `Step`."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from evenflow import penalties
 from evenflow.maps import Map
+from evenflow.optim import GeodesicSGD
 from evenflow.tasks import Batch, Task
 
 from . import evaluation
@@ -36,6 +37,10 @@ class GradientMethod(Method):
         self._clipped = in_scope(model, settings.clip_scope)
         self._penalty = None if settings.penalty is None else penalties.make(settings.penalty)
         self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
+        # Where updates are recorded rounding is taken back between them: in a recording it would be at every update.
+        self._bases = [each for each in self._members() if isinstance(each, GeodesicSGD)] if self.capturable else []
+        for bases in self._bases:
+            bases.polishes = False
         # Who listens wants no padding.
         self._padded = evaluation.runs_padded(model) and not (self._penalty is not None and self._penalty.listens)
 

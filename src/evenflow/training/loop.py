@@ -138,6 +138,7 @@ class Loop:
             self.state = evaluation.cut(state)
         self.rows.since += 1
         self.step += 1
+        self.method.settle(self.step)
 
     @property
     def validating(self) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from evenflow.optim import GeodesicSGD, Joined, TemporalSimplex
+from evenflow.optim.geodesic import POLISH_EVERY
 from evenflow.tasks import Batch
 
 if TYPE_CHECKING:
@@ -40,17 +42,18 @@ class Method(ABC):
     _padded = (
         False  # whether ragged batches run padded: packed ones are sorted on the host, which no recording waits for
     )
+    _bases: Sequence[GeodesicSGD] = ()  # whose rounding is taken back between updates, not in them
     _share: float | None = None  # of the rates, as they are on the GPU
 
     @property
     def capturable(self) -> bool:
         """Whether an update runs on one GPU without looking at a number, so that it can be recorded."""
-        fabric, members = (
-            self.fabric,
-            self.optimizer.optimizers if isinstance(self.optimizer, Joined) else [self.optimizer],
-        )
+        fabric = self.fabric
         one_gpu = fabric is not None and fabric.device.type == "cuda" and fabric.world_size == 1
-        return one_gpu and self.settings.precision in PLAIN and all(isinstance(member, BLIND) for member in members)
+        return one_gpu and self.settings.precision in PLAIN and all(isinstance(each, BLIND) for each in self._members())
+
+    def _members(self) -> Sequence[torch.optim.Optimizer]:
+        return self.optimizer.optimizers if isinstance(self.optimizer, Joined) else [self.optimizer]
 
     def records(self, batch: Batch) -> bool:
         """Whether the update on this batch can be recorded."""
@@ -64,6 +67,12 @@ class Method(ABC):
             batch, state: what to learn from, and where its sequences begin if they go on from the batch before.
             share: what the schedule leaves of every learning rate.
         """
+
+    def settle(self, step: int) -> None:
+        """Called after update `step`, outside of any recording, for what is not due at every update."""
+        if step % POLISH_EVERY == 0:
+            for bases in self._bases:
+                bases.polish()
 
     def schedule(self, share: float) -> None:
         """Set every learning rate to this share of its own.

@@ -144,8 +144,8 @@ def _named(runs: Sequence[Entry], record: Record) -> str:
         whole = len(seeds) == sum(run.row == row for run in record.runs)
         by_seeds.setdefault(() if whole else tuple(seeds), []).append(row)
     told = []
-    for seeds, rows in sorted(by_seeds.items()):
-        of = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))} of " if seeds else ""
+    for some, rows in sorted(by_seeds.items()):
+        of = f"seed{'s' if len(some) > 1 else ''} {', '.join(map(str, some))} of " if some else ""
         told.append(of + "; ".join(rows))
     return "; ".join(told)
 
