@@ -65,7 +65,9 @@ def test_ragged_batches_that_run_padded(task: str, small_data: Path, monkeypatch
 
 
 def longer(pad: Any) -> Any:
-    def padded(self: ragged.Ragged, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def padded(
+        self: ragged.Ragged, rows: torch.Tensor, longest: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         values, lengths = pad(self, rows)
         return torch.cat([values, values[-1:], values[-1:]]), lengths
 
