@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from evenflow import RNN, SequenceModel, create
-from evenflow.maps import MAPS
+from evenflow.maps import MAPS, attach
 from evenflow.population import Population
 from evenflow.systems import SYSTEMS
 
@@ -106,17 +106,62 @@ def test_maps_with_margins_of_their_own_are_one_product(name, monkeypatch):
     assert made == [M]
 
 
+@pytest.mark.parametrize("margins", [(0.3, 0.3, 0.3), (0.0, 0.3, 0.5)])
+def test_a_model_may_take_the_place_of_another(margins):
+    given = iter([*margins, 0.3])
+    *models, other = [SequenceModel(RNN(I, H, map="svd", margin=margin), O).double() for margin in given]
+    for model in (*models, other):
+        model.layer.parametrizations["weight_hh_l0"].original2.data.normal_()
+    population = Population(models)
+    population.models[0] = other
+    inputs = random(M, T, B, I)
+    expected = torch.stack([model(x)[0] for model, x in zip([other, *models[1:]], inputs, strict=True)])
+    torch.testing.assert_close(population(inputs)[0], expected, atol=ROUNDING, rtol=ROUNDING)
+
+
+def test_models_with_margins_of_their_own_can_be_moved():
+    models = [SequenceModel(RNN(I, H, map="svd", margin=margin), O) for margin in (0.0, 0.3)]
+    assert Population(models).to("meta")(torch.empty(2, T, B, I, device="meta"))[0].is_meta
+
+
+class Doubled(MAPS["svd"]):
+    def singular_values(self, *raw):
+        return 2 * super().singular_values(*raw)
+
+
+def test_a_map_of_ones_own_is_made_by_itself():
+    models = models_of(lambda g: RNN(I, H, generator=g))
+    for model, margin in zip(models, (0.0, 0.3, 0.5), strict=True):
+        attach(model.layer, "weight_hh_l0", Doubled(H, margin=margin))
+    models = [model.double() for model in models]
+    assert list(Population(models)._bare.values()) == [None]
+    compare(models, random(M, T, B, I))
+
+
+class Offset(RNN):
+    """A layer for which `init` is more than where its numbers began."""
+
+    def __init__(self, init):
+        super().__init__(I, H)
+        self.init = init
+
+
+def test_what_a_layer_calls_init_may_be_a_setting():
+    with pytest.raises(ValueError, match="models must be alike in all but their numbers, got another kind at place 1"):
+        Population([SequenceModel(Offset(init), O) for init in (0.0, 1.0)])
+
+
 def test_where_a_map_began_is_no_setting():
     starts = iter(["orthogonal", "identity", "glorot_normal"])
     models = models_of(lambda g: RNN(I, H, map="factorized", margin=None, init=next(starts), generator=g))
-    assert None not in Population(models)._shared.values()
+    assert list(Population(models)._alike.values()) == [True]
     compare(models, random(M, T, B, I))
 
 
 def test_maps_with_other_settings_are_made_one_by_one():
     precisions = iter([None, "float64", None])
     models = models_of(lambda g: RNN(I, H, map="svd", precision=next(precisions), generator=g))
-    assert list(Population(models)._shared.values()) == [None]
+    assert list(Population(models)._bare.values()) == [None]
     compare(models, random(M, T, B, I))
 
 
@@ -182,4 +227,4 @@ def test_what_a_map_has_recorded_is_no_setting() -> None:
     one = SequenceModel(create("urnn", 2, 4), 1)
     other = copy.deepcopy(one)
     other.load_state_dict(one.state_dict())
-    assert all(Population([one, other])._shared.values())
+    assert all(Population([one, other])._alike.values())

@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.utils import parametrize
 
-from evenflow.maps import Map, detach
+from evenflow.maps import MAPS, Map, detach
+from evenflow.maps.factorized import Factorized
 from evenflow.maps.spectrum import Spectrum
+from evenflow.maps.svd import SVD
 from evenflow.model import SequenceModel
 
-MOMENTARY = ("training", "recordings", "headroom", "init")  # no settings, but what a part is doing or began with
+MOMENTARY = ("training", "recordings", "headroom")  # no settings, but what a part is doing
+WITH_MARGIN = (SVD, Factorized)  # maps with singular values for their third numbers
 
 
 class Mapped(NamedTuple):
@@ -34,8 +37,9 @@ class Population(nn.Module):
     """M models, each with its own weights and its own batch, answered together.
 
     The models stay what they are: their parameters are stacked for a pass, and gradients reach each model's own, so
-    that any optimiser, checkpoint or probe works on them one by one. Maps that are alike but for their margins make all
-    M matrices at once; the recurrence is one call of its operator, which knows a dimension of models.
+    that any optimiser, checkpoint or probe works on them one by one. Maps that are alike make all M matrices at once,
+    and so do `svd` and `factorized` ones that differ in their margins; the recurrence is one call of its operator,
+    which knows a dimension of models.
 
     Shapes:
         inputs ``(M, T, B, I)``, or ``(M, T, B)`` with a vocabulary; outputs ``(M, B, O)`` or ``(M, T, B, O)``; lengths
@@ -72,7 +76,8 @@ class Population(nn.Module):
         # Not a submodule: its own numbers are never used.
         self._skeleton = (skeleton,)
         # Looked at once, since on a GPU looking means waiting.
-        self._shared = {weight.full: self._one_for_all(weight) for weight in self._mapped}
+        self._alike = {weight.full: self._are_alike(weight) for weight in self._mapped}
+        self._bare = {weight.full: self._without_margins(weight) for weight in self._mapped}
 
     def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
         """Outputs and final states of all models; with lengths, states beyond the end of a sequence are not its own."""
@@ -98,37 +103,33 @@ class Population(nn.Module):
         """What makes this weight in each model."""
         return [model.get_submodule(weight.path).parametrizations[weight.name] for model in self.models]  # type: ignore[index]
 
-    def _one_for_all(self, weight: Mapped) -> Map | None:
-        """A map that can make this weight for all models; of maps with margins of their own, one without a margin."""
+    def _are_alike(self, weight: Mapped) -> bool:
+        """Whether one of the maps can make this weight for all models."""
         first, *others = self._chains(weight)
-        if len(first) != 1 or not isinstance(first[0], Map):
+        return len(first) == 1 and isinstance(first[0], Map) and all(_alike(other[0], first[0]) for other in others)
+
+    def _without_margins(self, weight: Mapped) -> Map | None:
+        """A map that can make this weight for all models from its singular values, if they differ in margins alone."""
+        chains = self._chains(weight)
+        if any(len(chain) != 1 or type(chain[0]) not in WITH_MARGIN for chain in chains):
             return None
-        if all(_alike(other[0], first[0]) for other in others):
-            return first[0]
-        if not hasattr(first[0], "spectrum"):
-            return None
-        bare, *rest = (_without_margin(chain[0]) for chain in (first, *others))
-        return bare if all(_alike(other, bare) for other in rest) else None
+        bare, *others = (copy.deepcopy(chain[0]) for chain in chains)
+        for map in (bare, *others):
+            map.spectrum = Spectrum(1.0, None, "sigmoid")
+        return bare if all(_alike(other, bare) for other in others) else None
 
     def _matrices(self, weight: Mapped) -> Tensor:
-        shared = self._shared[weight.full]
-        if shared is None:
+        chains, bare = self._chains(weight), self._bare[weight.full]
+        if not self._alike[weight.full] and bare is None:
             return torch.stack([getattr(model.get_submodule(weight.path), weight.name) for model in self.models])
-        chains = self._chains(weight)
+        first = chains[0][0]
         numbers = [list(chain.parameters(recurse=False)) for chain in chains]
-        if shared is not chains[0][0]:  # to it, the singular values themselves are the numbers
+        if not self._alike[weight.full] and bare is not None:
+            bare._buffers = first._buffers  # wherever the models have moved
             for chain, raw in zip(chains, numbers, strict=True):
                 raw[2] = chain[0].singular_values(*chain[0].full(*raw))
-        return shared(*(torch.stack(each) for each in zip(*numbers, strict=True)))
-
-
-def _without_margin(map: Any) -> Map:
-    """A map whose numbers for the singular values are the singular values."""
-    if not hasattr(map, "spectrum"):
-        return cast(Map, map)
-    bare = copy.deepcopy(map)
-    bare.spectrum = Spectrum(1.0, None, "sigmoid")
-    return cast(Map, bare)
+            first = bare
+        return first(*(torch.stack(each) for each in zip(*numbers, strict=True)))
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -167,6 +168,8 @@ def _settings(part: Any) -> dict[str, Any]:
     found = {}
     for name, value in vars(part).items():
         if name.startswith("_") or isinstance(value, nn.Module | Tensor) or name in MOMENTARY:
+            continue
+        if name == "init" and type(part) in MAPS.values():  # where its numbers began
             continue
         plain = isinstance(value, str | int | float | bool | tuple | torch.dtype | None)
         found[name] = value if plain or not hasattr(value, "__dict__") else (type(value).__name__, _settings(value))

@@ -15,7 +15,6 @@ pytest.importorskip("lightning_fabric")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 from evenflow import SequenceModel, create, fit, tasks  # noqa: E402
-from evenflow.training import train_population  # noqa: E402
 from evenflow.training.launch import products  # noqa: E402
 from evenflow.training.loop import Loop  # noqa: E402
 from evenflow.training.train import build  # noqa: E402
@@ -24,19 +23,6 @@ STEPS = 30
 # An exponential recorded after its angles have grown may square more often, so that its last bits may differ; all else
 # is the same kernels.
 CLOSE = 1e-4
-
-
-@pytest.fixture
-def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    made: list[Any] = []
-    record = captured._record
-
-    def noted(*given: Any) -> Any:
-        made.append(record(*given))
-        return made[-1]
-
-    monkeypatch.setattr(captured, "_record", noted)
-    return made
 
 
 def trained(system: str, settings: dict[str, Any], task: str = "adding") -> list[torch.Tensor]:
@@ -181,40 +167,6 @@ def test_a_layers_recording_ends_with_the_setting_it_was_made_under() -> None:
         again = layer(x)[0]
     assert ((short - whole).norm() > 1e-5 * whole.norm()).item()
     torch.testing.assert_close(again, whole, rtol=1e-5, atol=1e-5)
-
-
-def configs(system: str, count: int, **training: Any) -> list[dict[str, Any]]:
-    common = {"steps": STEPS, "device": "cuda", "batch_size": 10} | training
-    return [
-        {
-            "task": {"name": "adding", "length": 20},
-            "system": {"name": system, "hidden_size": 16},
-            "training": common | {"seed": seed, "rate": 1e-3 * (1 + seed)},
-        }
-        for seed in range(count)
-    ]
-
-
-@pytest.mark.parametrize("system", ["rnn", "sgornn", "urnn", "gru", "ugru", "factorized", "full-urnn"])
-def test_a_population_trains_as_its_models_alone(system: str, recordings: list[Any]) -> None:
-    together = train_population(configs(system, 3), progress=False)
-    assert [entry is not None for entry in recordings] == [True]
-    for one, config in zip(together, configs(system, 3), strict=True):
-        (alone,) = train_population([config], progress=False)
-        assert one.valid_loss == pytest.approx(alone.valid_loss, rel=1e-3)
-
-
-def test_margins_side_by_side_train_as_alone(recordings: list[Any]) -> None:
-    """One map makes all matrices, a short series moves the bases, and their rounding is taken back between updates."""
-    settings = {"bases_rate": 1e-3, "optimizer": "rmsprop", "penalty": "weight_decay(1e-3)", "clip_norm": 1.0}
-    given = configs("factorized", 3, steps=70, **settings)
-    for config, margin in zip(given, (0.01, 0.5, "none"), strict=True):
-        config["system"]["margin"] = margin
-    together = train_population(given, progress=False)
-    assert [entry is not None for entry in recordings] == [True]
-    for config, found in zip(given, together, strict=True):
-        (alone,) = train_population([config], progress=False)
-        assert found.valid_loss == pytest.approx(alone.valid_loss, rel=1e-3)
 
 
 def test_what_cannot_be_recorded_trains_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

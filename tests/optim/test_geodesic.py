@@ -385,6 +385,21 @@ def test_a_recording_of_clipped_gradients_takes_a_short_series(shape, dtype, rat
     assert degrees == [31, enough]
 
 
+@pytest.mark.parametrize(
+    ("first", "clip_norm"), [(torch.tensor(1e-6), 1.0), (None, 1.0), (1e-6, None), (1e-3, 1e13)], ids=str
+)
+def test_a_recording_that_knows_too_little_takes_the_longest_series(first, clip_norm, monkeypatch):
+    degrees, series = [], stiefel._series
+    monkeypatch.setattr(stiefel, "recording", lambda value: True)
+    monkeypatch.setattr(stiefel, "_series", lambda M, S, degree: degrees.append(degree) or series(M, S, degree))
+    p = nn.Parameter(torch.eye(4))
+    p.grad = torch.randn(4, 4)
+    optimizer = GeodesicSGD([p], 1e-6, clip_norm=clip_norm)
+    optimizer.param_groups[0] |= {"lr": torch.tensor(1e-6)} | ({} if first is None else {"initial_lr": first})
+    optimizer.step()
+    assert degrees == [31]
+
+
 def test_a_gradient_longer_than_it_was_said_to_be_is_not_a_number(monkeypatch):
     monkeypatch.setattr(stiefel, "recording", lambda value: True)
     p = nn.Parameter(torch.eye(4))

@@ -96,7 +96,7 @@ def test_what_made_a_row_is_said_by_its_seeds_where_they_differ(tmp_path, into):
     page = published.pages(into)["urnn.md"]
     assert "an H200, evenflow 0.1.0, torch 2.13.0, 2026-11-15: 4 runs, 50 s, 1,200 updates: all others." in page
     laptop = "a laptop, evenflow 0.1.0, torch 2.13.0, 2026-11-15: 3 runs, 37.5 s, 900 updates"
-    assert f"{laptop}: RNN, N=100; seeds 2, 3 of uRNN, N=100." in page
+    assert f"{laptop}: RNN, N=100; and with seeds 2, 3 uRNN, N=100." in page
 
 
 def test_what_was_out_of_the_ordinary_is_said(tmp_path, into):

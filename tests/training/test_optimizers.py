@@ -178,8 +178,21 @@ def test_what_was_remembered_on_a_gpu_goes_on_elsewhere(name):
         ({"clip_norm": 3.0, "clip_scope": "each"}, 3.0),
         ({"clip_norm": 3.0, "clip_scope": "recurrent"}, None),
         ({"clip_value": 3.0}, None),
+        ({"clip_norm": 3.0, "schedule": "exponential", "decay": 1.5}, None),
     ],
 )
 def test_bases_know_how_long_their_gradients_can_be(clipping, known):
     optimizer = make_optimizer(RNN(2, 4, map="factorized"), Settings(bases_rate=1e-6, **clipping))
     assert [group["clip_norm"] for group in optimizer.optimizers[1].param_groups] == [known]
+
+
+def test_what_bases_know_of_their_gradients_is_their_own_and_not_a_checkpoints():
+    clipped, free = (
+        make_optimizer(RNN(2, 4, map="factorized"), Settings(bases_rate=1e-6, clip_norm=norm)) for norm in (3.0, None)
+    )
+    saved = clipped.state_dict()
+    load(free, saved)
+    assert free.optimizers[1].param_groups[0]["clip_norm"] is None
+    del saved["optimizers"][1]["param_groups"][0]["clip_norm"]  # as it was saved before
+    load(clipped, saved)
+    assert clipped.optimizers[1].param_groups[0]["clip_norm"] == 3.0

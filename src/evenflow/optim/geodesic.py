@@ -43,8 +43,10 @@ class Geodesic(torch.optim.Optimizer):
 
     Parameters of one shape are moved together. Every `POLISH_EVERY` steps, counted in the saved state, rounding is
     taken back by `stiefel.polish`; nothing else is remembered, so that a resumed run repeats the interrupted one. A
-    recording is made at one step and runs at all that follow, so it does so each time, unless `polishes` is false and
-    somebody calls `polish` between the steps.
+    recording is made at one step and runs at all that follow, so it does so each time.
+
+    Attributes:
+        polishes: whether steps take rounding back; where not, somebody has to call `polish` now and then.
     """
 
     polishes = True
@@ -161,8 +163,9 @@ class GeodesicSGD(Geodesic):
         momentum: μ. The velocity is a tangent, ``V ← μ V + A M``, carried from step to step by projection on the
             tangents at the new M, or at a square M with M, ``V = M S`` and S stays; 0 for none.
         clip_norm: what no parameter's gradient is longer than, where gradients are clipped before a step; None where
-            they may have any length. It changes nothing but the cost of a step without momentum in a CUDA graph, which
-            cannot look how long one is.
+            they may have any length. A CUDA graph cannot look how long a step without momentum is: with this it is
+            shorter, and not a number where a gradient is longer or the rate has been raised to more than twice that
+            at the time of recording, of a rate on the GPU its ``initial_lr``.
 
     >>> M = nn.Parameter(init.orthogonal(8))
     >>> optimizer = GeodesicSGD([M], lr=0.1)
@@ -200,15 +203,14 @@ class GeodesicSGD(Geodesic):
 
 
 def _longest_step(group: dict[str, Any]) -> float | None:
-    """What η|A| is never above with clipped gradients, |A| being the root of the sum of all squares; None: unknown.
+    """What η/2 |A| is never above with clipped gradients, |A| being the root of the sum of all squares; None: unknown.
 
-    |A| is at most twice the length of the gradient, and there is room for a rate that a schedule has raised to twice
-    its first.
+    |A| is at most twice the length of the gradient, and there is room for a rate of twice the first.
     """
     clip, rate = group.get("clip_norm"), group["lr"]
     if isinstance(rate, Tensor):  # its value is the GPU's business, but a schedule remembers the first
         rate = group.get("initial_lr")
-    return None if clip is None or rate is None else 2 * clip * rate
+    return 2 * clip * rate if clip is not None and isinstance(rate, int | float) else None
 
 
 def kept(states: list[dict[str, Any]], name: str, like: Tensor, shape: Iterable[int]) -> Tensor:

@@ -88,7 +88,7 @@ def turned(M: Tensor, S: Tensor, most: float | None = None) -> Tensor:
     """
     kind = S.device.type
     allowed = torch.finfo(S.dtype).eps / 4
-    if recording(S) and most is not None and 2 * most ** (LONGEST_ELSEWHERE + 1) <= allowed:
+    if recording(S) and most is not None and most < 1 and 2 * most ** (LONGEST_ELSEWHERE + 1) <= allowed:
         degree = next(d for d in DEGREES if 2 * most ** (d + 1) <= allowed)
         close = torch.linalg.vector_norm(S, dim=(-2, -1)).amax() <= most
         return torch.where(close, _series(M, S, degree), torch.nan)

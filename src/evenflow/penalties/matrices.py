@@ -60,7 +60,8 @@ def gates(part: nn.Module, name: str) -> int:
     if isinstance(part, Recurrent):
         stacked = {m.name + suffix: m.blocks for m in part.cell.matrices(part.hidden_size) for suffix in part._suffixes}
         return stacked.get(name, 1)
-    rows, columns = getattr(part, name).shape[-2:]
+    made = map_of(part, name)  # which knows its size without making a matrix
+    rows, columns = getattr(part, name).shape[-2:] if made is None else (made[0].rows, made[0].columns)
     # With a projection of the state (proj_size) torch's gates are taller than they are wide.
     height = part.hidden_size if isinstance(part, LAYERS) else columns
     return rows // height if rows % height == 0 else 1

@@ -82,6 +82,10 @@ class Characters(RaggedData, FileData, NextSymbol):
     def solved(self, metric: float) -> bool:
         return metric <= SOLVED_BITS
 
+    @property
+    def unasked(self) -> float:
+        return PADDING
+
     def kept(self, device: torch.device) -> Ragged:
         return _keep(self.folder, FILES[self.part], self.longest, device)
 

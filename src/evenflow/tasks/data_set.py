@@ -69,7 +69,8 @@ class DataSet(Task):
         return max(1, self.count() // (size * processes))
 
     def training_batch(self, size: int, position: Position, generator: torch.Generator) -> Batch:
-        return self.numbered(self.rows(size, position, generator.device), self.rows(size, position, HOST))
+        rows = self.rows(size, position, generator.device)
+        return self.numbered(rows, rows if rows.device == HOST else self.rows(size, position, HOST))
 
     def rows(self, size: int, position: Position, device: torch.device) -> Tensor:
         """The numbers of the sequences in the batch of one update of one process."""

@@ -93,6 +93,10 @@ class Music(RaggedData, FileData):
     def solved(self, metric: float) -> bool:
         return metric <= SOLVED[self.set]
 
+    @property
+    def unasked(self) -> float:
+        return PADDING
+
     def kept(self, device: torch.device) -> Ragged:
         return _keep(self.folder, self.set, FILES[self.part], device)
 

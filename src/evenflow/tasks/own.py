@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -137,6 +138,10 @@ class OwnData(RaggedData):
     def count(self) -> int:
         return len(self._parts().inputs[self.part])
 
+    @property
+    def unasked(self) -> float:
+        return PADDING if self._classes() else math.nan
+
     def kept(self, device: torch.device) -> Ragged:
         return _keep(self, _stamp(self.path), device)[0]
 
@@ -149,8 +154,7 @@ class OwnData(RaggedData):
             y = targets[rows]
         else:
             y = targets.padded(rows, longest)[0]
-            fill = PADDING if self._classes() else float("nan")
-            y = torch.where(running if y.dim() == 2 else running[..., None], y, fill)
+            y = torch.where(running if y.dim() == 2 else running[..., None], y, self.unasked)
         return Batch(x, y, None if _even(*self._file()) else lengths)
 
     def _classes(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from .data_set import HOST, DataSet
 from .task import Batch
+
+FINE = 4  # of the lengths of batches on a GPU that lie close together
 
 
 class Ragged(NamedTuple):
@@ -38,7 +41,9 @@ class Ragged(NamedTuple):
     def cut(cls, values: np.ndarray, lengths: np.ndarray, device: torch.device) -> Ragged:
         """From one array ``(S, ...)`` and the lengths of the sequences in it ``(N,)``."""
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        return cls(torch.from_numpy(values).to(device), torch.from_numpy(offsets).to(device), int(max(lengths)))
+        return cls(
+            torch.from_numpy(values).to(device), torch.from_numpy(offsets).to(device), int(lengths.max(initial=0))
+        )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -79,15 +84,37 @@ class RaggedData(DataSet):
     def count(self) -> int:
         return len(self.kept(HOST))
 
+    @property
+    @abstractmethod
+    def unasked(self) -> float:
+        """What stands past the end of a target of every step."""
+
+    def lengthened(self, batch: Batch, steps: int) -> Batch:
+        """A batch with as many steps more as it takes, past the end of all of its sequences."""
+        more = steps - len(batch.inputs)
+        inputs = _extended(batch.inputs, more, 0)
+        targets = _extended(batch.targets, more, self.unasked) if self.readout == "every" else batch.targets
+        return batch._replace(inputs=inputs, targets=targets)
+
     def numbered(self, rows: Tensor, on_host: Tensor) -> Batch:
         return self.take(rows, int(self.kept(HOST).lengths(on_host).max()))
 
 
 def one_of_few(steps: int, most: int) -> int:
-    """The least of `most`, seven eighths of it, seven eighths of that and so on that is not below `steps`."""
-    while steps <= (less := -(-7 * most // 8)) < most:
+    """The least of a few lengths that is not below `steps`: `most`, seven eighths of it, and so on.
+
+    Below the fifth of them it is three quarters, so that batches of one sequence, of any length, need few as well.
+    """
+    for parts, of in chain([(7, 8)] * FINE, repeat((3, 4))):
+        less = -(-parts * most // of)
+        if not steps <= less < most:
+            return most
         most = less
-    return most
+    raise AssertionError("there is no end to repeat")
+
+
+def _extended(values: Tensor, steps: int, fill: float) -> Tensor:
+    return torch.cat([values, values.new_full((steps, *values.shape[1:]), fill)])
 
 
 def inside(lengths: Tensor, steps: int) -> Tensor:

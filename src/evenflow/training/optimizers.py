@@ -51,9 +51,9 @@ def sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
 
 def geodesic_sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """Wen and Yin 2013, for orthonormal bases."""
-    # Clipped among the recurrent weights alone, bases elsewhere would have gradients of any length.
-    clipped = settings.clip_norm if settings.clip_scope != "recurrent" else None
-    return GeodesicSGD(groups, lr=settings.rate, clip_norm=clipped)
+    # Clipped among the recurrent weights alone, bases elsewhere have gradients of any length. And a rate may grow.
+    known = settings.clip_scope != "recurrent" and settings.decay <= 1
+    return GeodesicSGD(groups, lr=settings.rate, clip_norm=settings.clip_norm if known else None)
 
 
 def geodesic_adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
@@ -92,7 +92,7 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
 
 
 # How an optimiser runs on its device, which may be another one than that of the run it goes on with.
-WAYS = ("capturable", "fused", "foreach")
+WAYS = ("capturable", "fused", "foreach", "clip_norm")
 
 
 def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from evenflow.maps import Map
 from evenflow.model import SequenceModel
 from evenflow.population import Population
 from evenflow.tasks import Batch, Task
+from evenflow.tasks.ragged import RaggedData
 
 from . import evaluation
 from .captured import Captured, side_by_side
@@ -40,7 +41,7 @@ class Together:
 
     def update(self) -> None:
         self.loops[0].seed_noise()
-        drawn = [loop.draw() for loop in self._drawing]
+        drawn = self._drawn()
         states = _stack(
             [loop.state if drawn[which].carried else None for loop, which in zip(self.loops, self._which, strict=True)]
         )
@@ -53,6 +54,16 @@ class Together:
         torch._foreach_add_(self._sums, [number for found in outcomes for number in (found.loss, found.norm)])
         for loop, found in zip(self.loops, outcomes, strict=True):
             loop.count(found.state)
+
+    def _drawn(self) -> list[Batch]:
+        """The batches of an update; of sequences of different lengths all are as long as the longest."""
+        drawn = [loop.draw() for loop in self._drawing]
+        task, steps = self.loops[0].task, {len(batch.inputs) for batch in drawn}
+        if len(steps) == 1 or not isinstance(task, RaggedData):
+            return drawn
+        return [
+            task.lengthened(batch, max(steps)) for batch in drawn
+        ]  # one recording for them, not one for each mixture
 
     def _work(
         self,

@@ -145,9 +145,9 @@ def _named(runs: Sequence[Entry], record: Record) -> str:
         by_seeds.setdefault(() if whole else tuple(seeds), []).append(row)
     told = []
     for some, rows in sorted(by_seeds.items()):
-        of = f"seed{'s' if len(some) > 1 else ''} {', '.join(map(str, some))} of " if some else ""
-        told.append(of + "; ".join(rows))
-    return "; ".join(told)
+        which = f"with seed{'s' if len(some) > 1 else ''} {', '.join(map(str, some))} " if some else ""
+        told.append(which + "; ".join(rows))
+    return "; and ".join(told)
 
 
 def _rows(rows: Sequence[str], done: Reproduction) -> str:
