@@ -154,7 +154,7 @@ def test_what_a_layer_calls_init_may_be_a_setting():
 def test_where_a_map_began_is_no_setting():
     starts = iter(["orthogonal", "identity", "glorot_normal"])
     models = models_of(lambda g: RNN(I, H, map="factorized", margin=None, init=next(starts), generator=g))
-    assert list(Population(models)._alike.values()) == [True]
+    assert list(Population(models)._shared.values()) == [True]
     compare(models, random(M, T, B, I))
 
 
@@ -227,4 +227,4 @@ def test_what_a_map_has_recorded_is_no_setting() -> None:
     one = SequenceModel(create("urnn", 2, 4), 1)
     other = copy.deepcopy(one)
     other.load_state_dict(one.state_dict())
-    assert all(Population([one, other])._alike.values())
+    assert all(Population([one, other])._shared.values())

@@ -76,7 +76,7 @@ class Population(nn.Module):
         # Not a submodule: its own numbers are never used.
         self._skeleton = (skeleton,)
         # Looked at once, since on a GPU looking means waiting.
-        self._alike = {weight.full: self._are_alike(weight) for weight in self._mapped}
+        self._shared = {weight.full: self._alike(weight) for weight in self._mapped}
         self._bare = {weight.full: self._without_margins(weight) for weight in self._mapped}
 
     def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
@@ -103,15 +103,15 @@ class Population(nn.Module):
         """What makes this weight in each model."""
         return [model.get_submodule(weight.path).parametrizations[weight.name] for model in self.models]  # type: ignore[index]
 
-    def _are_alike(self, weight: Mapped) -> bool:
+    def _alike(self, weight: Mapped) -> bool:
         """Whether one of the maps can make this weight for all models."""
         first, *others = self._chains(weight)
         return len(first) == 1 and isinstance(first[0], Map) and all(_alike(other[0], first[0]) for other in others)
 
     def _without_margins(self, weight: Mapped) -> Map | None:
-        """A map that can make this weight for all models from its singular values, if they differ in margins alone."""
+        """A map that makes this weight for all models from its singular values; None unless margins alone differ."""
         chains = self._chains(weight)
-        if any(len(chain) != 1 or type(chain[0]) not in WITH_MARGIN for chain in chains):
+        if self._shared[weight.full] or any(len(chain) != 1 or type(chain[0]) not in WITH_MARGIN for chain in chains):
             return None
         bare, *others = (copy.deepcopy(chain[0]) for chain in chains)
         for map in (bare, *others):
@@ -120,16 +120,16 @@ class Population(nn.Module):
 
     def _matrices(self, weight: Mapped) -> Tensor:
         chains, bare = self._chains(weight), self._bare[weight.full]
-        if not self._alike[weight.full] and bare is None:
+        if not self._shared[weight.full] and bare is None:
             return torch.stack([getattr(model.get_submodule(weight.path), weight.name) for model in self.models])
-        first = chains[0][0]
+        map = chains[0][0]
         numbers = [list(chain.parameters(recurse=False)) for chain in chains]
-        if not self._alike[weight.full] and bare is not None:
-            bare._buffers = first._buffers  # wherever the models have moved
+        if bare is not None:
+            bare._buffers = map._buffers  # wherever the models have moved
             for chain, raw in zip(chains, numbers, strict=True):
                 raw[2] = chain[0].singular_values(*chain[0].full(*raw))
-            first = bare
-        return first(*(torch.stack(each) for each in zip(*numbers, strict=True)))
+            map = bare
+        return map(*(torch.stack(each) for each in zip(*numbers, strict=True)))
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:

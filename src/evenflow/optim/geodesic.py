@@ -163,9 +163,9 @@ class GeodesicSGD(Geodesic):
         momentum: μ. The velocity is a tangent, ``V ← μ V + A M``, carried from step to step by projection on the
             tangents at the new M, or at a square M with M, ``V = M S`` and S stays; 0 for none.
         clip_norm: what no parameter's gradient is longer than, where gradients are clipped before a step; None where
-            they may have any length. A CUDA graph cannot look how long a step without momentum is: with this it is
-            shorter, and not a number where a gradient is longer or the rate has been raised to more than twice that
-            at the time of recording, of a rate on the GPU its ``initial_lr``.
+            they may have any length. A CUDA graph cannot look how long a step is and takes the longest series; with
+            this, and without momentum, as short a one as will do. Where a gradient is longer after all, or the rate
+            is more than twice that of the recording, or than its ``initial_lr`` on a GPU, the result is nan.
 
     >>> M = nn.Parameter(init.orthogonal(8))
     >>> optimizer = GeodesicSGD([M], lr=0.1)

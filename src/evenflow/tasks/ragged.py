@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -41,9 +41,8 @@ class Ragged(NamedTuple):
     def cut(cls, values: np.ndarray, lengths: np.ndarray, device: torch.device) -> Ragged:
         """From one array ``(S, ...)`` and the lengths of the sequences in it ``(N,)``."""
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        return cls(
-            torch.from_numpy(values).to(device), torch.from_numpy(offsets).to(device), int(lengths.max(initial=0))
-        )
+        most = int(lengths.max(initial=0))
+        return cls(torch.from_numpy(values).to(device), torch.from_numpy(offsets).to(device), most)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -105,12 +104,12 @@ def one_of_few(steps: int, most: int) -> int:
 
     Below the fifth of them it is three quarters, so that batches of one sequence, of any length, need few as well.
     """
-    for parts, of in chain([(7, 8)] * FINE, repeat((3, 4))):
-        less = -(-parts * most // of)
+    for place in count():
+        less = -(-7 * most // 8) if place < FINE else -(-3 * most // 4)
         if not steps <= less < most:
-            return most
+            break
         most = less
-    raise AssertionError("there is no end to repeat")
+    return most
 
 
 def _extended(values: Tensor, steps: int, fill: float) -> Tensor:

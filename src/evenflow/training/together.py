@@ -61,9 +61,8 @@ class Together:
         task, steps = self.loops[0].task, {len(batch.inputs) for batch in drawn}
         if len(steps) == 1 or not isinstance(task, RaggedData):
             return drawn
-        return [
-            task.lengthened(batch, max(steps)) for batch in drawn
-        ]  # one recording for them, not one for each mixture
+        # One recording for each length, and not for each mixture of them.
+        return [task.lengthened(batch, max(steps)) for batch in drawn]
 
     def _work(
         self,
