@@ -53,10 +53,10 @@ def fit(
             checkpoint is good.
 
     The seed decides the batches and the dropout, not the starting weights: those are the model's own. Killed at any
-    moment and resumed, a run ends in the same bits as one that was left alone (on a GPU, with an exponential map, last
-    bits may differ). After Ctrl-C or SIGTERM it ends with the update under way, its validation included, and saves
-    that; a second Ctrl-C ends it at once, and so does the first under `torchrun`. There each process draws its own
-    batches of `batch_size`, and gradients are averaged.
+    moment and resumed, a run ends in the same bits as one that was left alone (on a GPU, with an exponential or a
+    factorized map, last bits may differ). After Ctrl-C or SIGTERM it ends with the update under way, its validation
+    included, and saves that; a second Ctrl-C ends it at once, and so does the first under `torchrun`. There each
+    process draws its own batches of `batch_size`, and gradients are averaged.
 
         >>> model = SequenceModel(create("sgornn", 2, 64), 1)
         >>> result = fit(model, Adding(length=200), steps=3000, optimizer="rmsprop", rate=1e-2)

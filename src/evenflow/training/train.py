@@ -61,7 +61,7 @@ def resume(
     """Go on with a run that `train` began and that was killed, interrupted or failed; a finished run is read back.
 
     The end is the one the run would have had without the interruption, to the last bit, on the same machine; on a GPU,
-    with an exponential map, last bits may differ.
+    with an exponential or a factorized map, last bits may differ.
 
     Args:
         data: where its data lies, if no longer where it did: the data folder, or a file of one's own or its folder.
