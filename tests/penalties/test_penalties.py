@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from evenflow import GRU, LSTM, RNN, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel, create, penalties
-from evenflow.maps import SVD, Exponential, attach
+from evenflow.maps import MAPS, SVD, Exponential, attach
 from evenflow.penalties import PENALTIES, SoftOrthogonality, Sum, make
 
 # float64, the same sums in another order.
@@ -101,6 +101,21 @@ def test_weight_decay(kind):
     if kind == "rnn":
         W = model.layer.weight_hh_l0
         torch.testing.assert_close(torch.autograd.grad(penalty_of(model, "weight_decay(0.3)"), W)[0], 0.3 * W, **SAME)
+
+
+@pytest.mark.parametrize("name", ["svd", "factorized"])
+@pytest.mark.parametrize("layer", [RNN, nn.RNN])
+def test_weight_decay_makes_no_matrix_where_the_singular_values_are_known(layer, name, monkeypatch):
+    model = layer(INPUT, HIDDEN, dtype=torch.float64)
+    attach(model, "weight_hh_l0", MAPS[name](HIDDEN, margin=0.4))
+    with torch.no_grad():
+        model.parametrizations["weight_hh_l0"].original2.normal_()
+    expected = 0.15 * model.weight_hh_l0.detach().square().sum()
+    monkeypatch.setattr(MAPS[name], "matrix", None)
+    penalty = value_of(model, "weight_decay(0.3)")
+    torch.testing.assert_close(penalty.detach(), expected, rtol=1e-6, atol=0)  # bases begin as float32 numbers
+    by = torch.autograd.grad(penalty, list(model.parametrizations["weight_hh_l0"].parameters()), allow_unused=True)
+    assert [g is None for g in by] == [True, True, False]
 
 
 @pytest.mark.parametrize("kind", LAYERS)

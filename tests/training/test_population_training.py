@@ -11,6 +11,7 @@ from evenflow.tasks import TASKS
 from evenflow.training import NonFiniteLoss, Result, Run, resume, train
 from evenflow.training.loop import Loop
 from evenflow.training.population import train_population
+from evenflow.training.together import Together
 
 # The same float32 sums in another order, over a few updates.
 SAME = 1e-4
@@ -102,6 +103,24 @@ def test_every_task(name, small_data):
     for one in configs:
         del one["training"]["validation_batches"]
     assert_as_alone(configs, train_population(configs, progress=False))
+
+
+@pytest.mark.parametrize("name", ["music", "ptb-characters"])
+def test_batches_of_several_seeds_are_as_long_as_the_longest(name, small_data, monkeypatch):
+    """So that a GPU records an update for each length, and not for each mixture of lengths."""
+    seen, drawn, work, draw = [], [], Together._work, Loop.draw
+
+    def noted(self, kinds, inputs, *rest):
+        seen.append([len(x) for x in inputs])
+        return work(self, kinds, inputs, *rest)
+
+    monkeypatch.setattr(Together, "_work", noted)
+    monkeypatch.setattr(Loop, "draw", lambda loop: drawn.append(draw(loop)) or drawn[-1])
+    task = {"name": name, **small_options(name, small_data)}
+    train_population([config(task, seed=seed, steps=4, batch_size=2) for seed in range(3)], progress=False)
+    lengths = [[len(batch.inputs) for batch in drawn[first : first + 3]] for first in range(0, len(drawn), 3)]
+    assert any(len(set(each)) > 1 for each in lengths)
+    assert seen == [[max(each)] * 3 for each in lengths]
 
 
 @pytest.fixture
