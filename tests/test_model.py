@@ -105,6 +105,31 @@ def test_dropout_of_the_scores(readout):
     torch.testing.assert_close(scores[kept], plain[kept] / 0.8)
 
 
+@pytest.mark.parametrize("readout", ["last", "every"])
+def test_hidden_units_of_the_readout(readout):
+    layer = RNN(3, 8, bidirectional=True, dtype=torch.float64)
+    model = SequenceModel(layer, 4, readout=readout, readout_units=5)
+    with torch.no_grad():
+        model.hidden.bias.normal_()
+        model.output.bias.normal_()
+    x = torch.randn(7, 6, 3, dtype=torch.float64)
+    h = layer(x)[0] if readout == "every" else layer(x)[0][-1]
+    W_r, b_r, W_o, b_o = *model.hidden.parameters(), *model.output.parameters()
+    torch.testing.assert_close(model(x)[0], (h @ W_r.mT + b_r).clamp(min=0) @ W_o.mT + b_o)
+    assert model.parameter_counts() == {"layer": 2 * (8 * 3 + 8 * 8 + 8), "hidden": 85, "output": 24, "total": 301}
+
+
+def test_hidden_units_start_from_the_generator_and_leave_a_linear_readout_as_it_was():
+    seeded = [torch.Generator().manual_seed(3) for _ in range(3)]
+    one, other = (SequenceModel(RNN(3, 8), 4, readout_units=5, generator=source) for source in seeded[:2])
+    assert torch.equal(one.hidden.weight, other.hidden.weight)
+    assert torch.equal(one.output.weight, other.output.weight)
+    assert not one.hidden.bias.any()
+    plain = SequenceModel(RNN(3, 8), 4, generator=seeded[2])
+    assert [name for name, _ in plain.named_parameters()][-2:] == ["output.weight", "output.bias"]
+    assert plain.hidden is None
+
+
 def test_a_reservoir_with_a_trained_readout():
     model = SequenceModel(EchoState(3, 20), 2, readout="every")
     outputs, _ = model(torch.randn(6, 4, 3))
@@ -123,6 +148,10 @@ def test_dtype_follows_the_layer():
         (lambda: SequenceModel(RNN(2, 4), 1, readout="all"), "readout must be one of last, every, got 'all'"),
         (lambda: SequenceModel(RNN(2, 4), 0), "output_size"),
         (lambda: SequenceModel(RNN(2, 4), 1, vocabulary=0), "vocabulary"),
+        (
+            lambda: SequenceModel(RNN(2, 4), 1, readout_units=0),
+            "readout_units must be a whole number of at least 1, got 0",
+        ),
         (
             lambda: SequenceModel(RNN(2, 4), 1, vocabulary=5, embedding_range=0.0),
             "embedding_range must be a number above 0, got 0.0",

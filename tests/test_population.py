@@ -92,6 +92,11 @@ def test_every_map_makes_all_matrices_at_once(name):
     compare(models_of(lambda g: RNN(I, H, map=name, generator=g)), random(M, T, B, I))
 
 
+@pytest.mark.parametrize("readout", ["last", "every"])
+def test_hidden_units_of_the_readout(readout):
+    compare(models_of(lambda g: RNN(I, H, generator=g), readout=readout, readout_units=5), random(M, T, B, I))
+
+
 @pytest.mark.parametrize("name", ["svd", "factorized"])
 def test_maps_with_margins_of_their_own_are_one_product(name, monkeypatch):
     settings = iter([{"margin": 0.0}, {"margin": 0.5, "bound": "clip", "center": 1.2}, {"margin": None}])

@@ -19,6 +19,9 @@ READOUTS = ("last", "every")
 class SequenceModel(nn.Module):
     """``y = W_o h + b_o`` after a recurrent layer, at the last step or at every step.
 
+    With hidden units in the readout ``y = W_o max(0, W_r h + b_r) + b_o``: then a layer without activation, which keeps
+    all it has read and mixes it linearly, is enough to tell classes apart.
+
     Shapes:
         inputs ``(T, B, I)``, or whole numbers ``(T, B)`` with a vocabulary; outputs ``(B, O)`` with readout ``"last"``
         and ``(T, B, O)`` with ``"every"``.
@@ -33,13 +36,16 @@ class SequenceModel(nn.Module):
         input_dropout, output_dropout: share of the layer's inputs (of the embedding, if there is one) and of the states
             that the readout sees which training sets to zero; at least 0 and below 1.
         score_dropout: the same of the outputs themselves, as one document has it (uRNN, 3).
+        readout_units: hidden units between the states and the outputs; None for none.
 
-    Starting value: readout Glorot uniform with bias zero, embedding N(0, 1) or as `embedding_range` says.
+    Starting value: readout Glorot uniform with biases zero, embedding N(0, 1) or as `embedding_range` says.
 
     >>> model = SequenceModel(RNN(2, 128, map="exponential", activation="abs"), 1)
     >>> outputs, state = model(torch.randn(784, 50, 2))
     >>> outputs.shape
     torch.Size([50, 1])
+
+    Reference, for hidden units in the readout: Pascanu et al. 2014, deep output.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class SequenceModel(nn.Module):
         input_dropout: float = 0.0,
         output_dropout: float = 0.0,
         score_dropout: float = 0.0,
+        readout_units: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -61,6 +68,8 @@ class SequenceModel(nn.Module):
         self.drop_output = _dropout("output_dropout", output_dropout)
         self.drop_scores = _dropout("score_dropout", score_dropout)
         whole_number("output_size", output_size, 1)
+        if readout_units is not None:
+            whole_number("readout_units", readout_units, 1)
         if vocabulary is not None:
             whole_number("vocabulary", vocabulary, 1)
         elif embedding_range is not None:
@@ -79,10 +88,9 @@ class SequenceModel(nn.Module):
                     nn.init.uniform_(start, *_around_zero(embedding_range), generator=generator)
                 self.embedding = nn.Embedding.from_pretrained(start, freeze=False).to(like)
             self.layer = layer  # after the embedding: optimisers know parameters by their order
-            self.output = nn.Linear(units * (2 if getattr(layer, "bidirectional", False) else 1), output_size)
-            nn.init.xavier_uniform_(self.output.weight, generator=generator)
-            nn.init.zeros_(self.output.bias)
-        self.output.to(like)
+            width = units * (2 if getattr(layer, "bidirectional", False) else 1)
+            self.hidden = None if readout_units is None else _linear(width, readout_units, generator).to(like)
+            self.output = _linear(readout_units or width, output_size, generator).to(like)
         # Whether what comes later changes nothing before it; of a layer that does not say so it is not assumed.
         self.one_way = getattr(layer, "bidirectional", None) is False
 
@@ -123,7 +131,10 @@ class SequenceModel(nn.Module):
         """The readout of states, which may be stored in half precision."""
         if getattr(self.layer, "storage", None) is not None:
             seen = seen.to(next(self.layer.parameters()).dtype)
-        return self.drop_scores(self.output(self.drop_output(seen)))
+        seen = self.drop_output(seen)
+        if self.hidden is not None:
+            seen = torch.relu(self.hidden(seen))
+        return self.drop_scores(self.output(seen))
 
     def _last(self, h: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:
@@ -132,8 +143,8 @@ class SequenceModel(nn.Module):
         return h.gather(0, ends.expand(1, -1, h.shape[-1]))[0]
 
     def parameter_counts(self) -> dict[str, int]:
-        """Trained numbers by part: embedding, layer, output and their total."""
-        parts = {"embedding": self.embedding, "layer": self.layer, "output": self.output}
+        """Trained numbers by part: embedding, layer, hidden units of the readout, output, and their total."""
+        parts = {"embedding": self.embedding, "layer": self.layer, "hidden": self.hidden, "output": self.output}
         counts = {
             name: sum(p.numel() for p in part.parameters() if p.requires_grad)
             for name, part in parts.items()
@@ -150,6 +161,13 @@ def _one_each(lengths: Tensor, batch: int) -> Tensor:
     if lengths.shape != (batch,):
         raise ValueError(f"lengths must have shape ({batch},), one for each sequence, got {tuple(lengths.shape)}")
     return lengths.long()
+
+
+def _linear(inputs: int, outputs: int, generator: torch.Generator | None) -> nn.Linear:
+    made = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(made.weight, generator=generator)
+    nn.init.zeros_(made.bias)
+    return made
 
 
 def _dropout(name: str, share: float) -> nn.Dropout:

@@ -165,6 +165,10 @@ def test_more_data_and_smaller_gates_close_the_gap():
             "Theorem 2 of SGORNN needs readout 'last', got 'every'",
         ),
         (
+            lambda x: scalar_gate_gradients(SequenceModel(create("sgornn", 2, 4), 1, readout_units=3), x),
+            "Theorem 2 of SGORNN needs a linear readout, got one with 3 hidden units",
+        ),
+        (
             lambda x: scalar_gate_gradients(SequenceModel(create("sgornn", 2, 4, gain=1.5), 1), x),
             "Theorem 2 of SGORNN needs an orthogonal recurrent matrix, got one with singular value 1.5",
         ),
@@ -177,7 +181,7 @@ def test_more_data_and_smaller_gates_close_the_gap():
             "samples must be a whole number of at least 1, got 0",
         ),
     ],
-    ids=["plain", "stack", "learned", "modrelu", "readout", "gain", "gates", "samples"],
+    ids=["plain", "stack", "learned", "modrelu", "readout", "hidden", "gain", "gates", "samples"],
 )
 def test_refuses(call, message):
     with pytest.raises(ValueError) as refused:

@@ -58,7 +58,10 @@ def replicated(model, inputs, targets, loss, lengths):
     layer = model.layer
     names = [name + suffix for suffix in layer._suffixes for name in layer._names]
     whole = {name: getattr(layer, name).detach() for name in names}
-    whole |= {"output.weight": model.output.weight.detach(), "output.bias": model.output.bias.detach()}
+    linears = {"hidden": model.hidden, "output": model.output}
+    for name, linear in linears.items():
+        if linear is not None:
+            whole |= {f"{name}.weight": linear.weight.detach(), f"{name}.bias": linear.bias.detach()}
     if model.embedding is not None:
         whole["embedding.weight"] = model.embedding.weight.detach()
     copies = [{name: w.clone().requires_grad_() for name, w in whole.items()} for _ in range(STEPS)]
@@ -76,6 +79,8 @@ def replicated(model, inputs, targets, loss, lengths):
             (h,) = layer.cell.step(layer.cell.project(x, ready), (before,), ready)
             states[index] = torch.where(running, h, before)
             x = torch.where(running, h, torch.zeros_like(h))
+        if model.hidden is not None:
+            x = nn.functional.linear(x, own["hidden.weight"], own["hidden.bias"]).clamp(min=0)
         outputs.append(nn.functional.linear(x, own["output.weight"], own["output.bias"]))
     answers = torch.stack(outputs)
     if model.readout == "last":
@@ -106,6 +111,8 @@ CASES = {kind: (kind, {}, None) for kind in LAYERS} | {
     "ragged": ("plain", {}, RAGGED),
     "ragged-symbols-first-state": ("first-state", {"readout": "every", "vocabulary": 3}, RAGGED),
     "ends-early": ("stacked", {"readout": "every"}, ENDS_EARLY),
+    "hidden-units": ("plain", {"readout_units": 6}, RAGGED),
+    "hidden-units-every": ("stacked", {"readout": "every", "readout_units": 6}, ENDS_EARLY),
 }
 
 

@@ -44,6 +44,14 @@ def test_starting_weights_come_from_the_seed_alone():
     assert not torch.equal(first.output.weight, other.output.weight)
 
 
+def test_hidden_units_of_the_readout_are_an_option_of_the_system(tmp_path):
+    config = CONFIG | {"system": CONFIG["system"] | {"readout_units": 5}}
+    result = train(config, tmp_path / "run")
+    assert result.model.hidden.out_features == 5
+    saved = resume(tmp_path / "run").model.state_dict()
+    assert all(torch.equal(saved[name], tensor) for name, tensor in result.model.state_dict().items())
+
+
 def test_without_a_folder():
     assert train(CONFIG).folder is None
 

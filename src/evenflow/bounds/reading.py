@@ -49,6 +49,8 @@ def read(model: SequenceModel, inputs: Tensor, theorem: str) -> Sizes:
     layer = find_layer(model)
     if not isinstance(model, SequenceModel) or layer.num_layers > 1 or layer.bidirectional:
         raise ValueError(f"{theorem} needs a SequenceModel with one layer in one direction")
+    if model.hidden is not None:
+        raise ValueError(f"{theorem} needs a linear readout, got one with {model.hidden.out_features} hidden units")
     if getattr(layer, "initial_state", "zero") != "zero":
         raise ValueError(f"{theorem} needs a layer that starts at zero, got a learned initial state")
     cell, weights = prepared(layer)

@@ -106,12 +106,19 @@ class Readout(Part):
         self.d_outputs = states.new_zeros(steps, *d_outputs.shape).index_put(at, d_outputs)
 
     def weighed(self, coefficients: Tensor) -> Tensor:
-        return (coefficients.view(-1, 1, 1) * self.d_outputs * self.model.output(self.states)).sum()
+        return (coefficients.view(-1, 1, 1) * self.d_outputs * self.model.read(self.states)).sum()
 
     def squares(self) -> Tensor:
+        hidden, output = self.model.hidden, self.model.output
+        used: list[tuple[nn.Linear, Tensor, Tensor]] = []  # with what each is given, and the gradient by what it gives
+        seen = self.states
+        if hidden is not None:
+            seen = torch.relu(hidden(self.states)).detach()
+            used.append((hidden, self.states, (self.d_outputs @ output.weight.detach()) * (seen > 0)))
+        used.append((output, seen, self.d_outputs))
         found = [
-            *([self.d_outputs.mT @ self.states] if self.model.output.weight.requires_grad else []),
-            *([self.d_outputs.sum(1)] if self.model.output.bias.requires_grad else []),
+            *(d.mT @ x for linear, x, d in used if linear.weight.requires_grad),
+            *(d.sum(1) for linear, _, d in used if linear.bias.requires_grad),
         ]
         return _squares(found) if found else torch.zeros_like(self.d_outputs[:, 0, 0])
 

@@ -31,7 +31,7 @@ TABLES = ("task", "system", "training")
 KEPT = (*TABLES, DATA)  # of a run
 DROPS = ("input_dropout", "output_dropout", "score_dropout")
 GIVEN = ("width", "linear", "generator", "device", "dtype")  # of a network without time, and not for a config to say
-OF_THE_MODEL = ("embedding_range", *DROPS)  # among the options of a system
+OF_THE_MODEL = ("embedding_range", "readout_units", *DROPS)  # among the options of a system
 
 
 def train(config: Mapping[str, Any], folder: str | os.PathLike[str] | None = None, *, progress: bool = True) -> Result:
@@ -103,8 +103,8 @@ def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel | F
     """The model for a task: the system's layer and a readout, with starting weights drawn from `seed`.
 
     A network without time (`systems.NETWORKS`) sees all steps of a sequence at once; its hidden_size is its width.
-    `embedding_range`, `input_dropout`, `output_dropout` and `score_dropout` among a system's options are the model's;
-    see `SequenceModel`.
+    `embedding_range`, `readout_units` and the three dropouts among a system's options are the model's; see
+    `SequenceModel`.
     """
     options = dict(system)
     name, hidden_size = options.pop("name"), options.pop("hidden_size")
