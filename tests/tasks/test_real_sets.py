@@ -65,6 +65,42 @@ def test_mnist_is_read_row_by_row(data, width):
     assert (first.min(), first.max()) == (0, 1)
 
 
+@pytest.mark.parametrize("order", ["ordered", "permuted"])
+@pytest.mark.parametrize("width", [1, 4])
+def test_shifted_images_of_mnist(small_data, order, width):
+    plain = make("mnist", data=str(small_data))
+    task = make("mnist", data=str(small_data), order=order, width=width, shift=2)
+    assert task.count() == 25 * plain.count()
+    assert [part.count() for part in (task.held_out(), task.test())] == [
+        part.count() for part in (plain.held_out(), plain.test())
+    ]
+    images = plain.take(torch.arange(3))
+    found = task.take(torch.arange(75))
+    # The same, moved on a larger sheet, and read in the order of the pixels that a permuted task has.
+    sheets = torch.nn.functional.pad(images.inputs[..., 0].T.reshape(3, 28, 28), (2, 2, 2, 2))
+    moved = [sheet[2 - d : 30 - d, 2 - r : 30 - r] for sheet in sheets for d in range(-2, 3) for r in range(-2, 3)]
+    pixels = torch.stack(moved).reshape(75, 784)[:, task._order()]
+    assert torch.equal(found.inputs, pixels.reshape(75, 784 // width, width).transpose(0, 1))
+    assert torch.equal(found.targets, images.targets.repeat_interleave(25))
+    for held_out in (task.held_out(), task.test()):  # not moved: each row is an image
+        alone = make("mnist", data=str(small_data), order=order, width=width).in_part(held_out.part)
+        rows = torch.arange(held_out.count())
+        assert torch.equal(held_out.take(rows).inputs, alone.take(rows).inputs)
+
+
+@pytest.mark.parametrize(
+    ("shift", "words"),
+    [
+        (5, "shift must be at most 4 pixels, which digits have around them, got 5"),
+        (0, "shift must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_a_shift_of_mnist_stays_within_its_margin(shift, words):
+    with pytest.raises(ValueError) as refused:
+        make("mnist", shift=shift)
+    assert str(refused.value) == words
+
+
 def test_the_permutation_of_mnist_never_changes(small_data):
     """Values written down once: a drift would make runs incomparable without a word."""
     ordered, permuted = (

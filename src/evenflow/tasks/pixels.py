@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from evenflow.checks import one_of
+from evenflow.checks import one_of, whole_number
 from evenflow.data.mnist import read_mnist
 
 from .data_set import FileData, split
 from .labelled import Labelled
-from .task import option
+from .task import Batch, option
 
 ORDERS = ("ordered", "permuted")
-PIXELS, CLASSES, BRIGHTEST = 784, 10, 255
+SIDE, CLASSES, BRIGHTEST = 28, 10, 255
+PIXELS = SIDE**2
+FURTHEST = 4  # digits leave as many pixels free around them
 WIDTHS = (1, 2, 4, 7, 8, 14, 16, 28)
 HELD_OUT = 12  # one training image in twelve: 5,000 of 60,000
 PERMUTATION_SEED = 2
@@ -41,6 +45,9 @@ class Pixels(FileData, Labelled):
         order: "ordered", row by row from the top left; "permuted", one random order of the pixels, the same for every
             image and every run.
         width: pixels a step.
+        shift: training images stand in every place up to this many pixels away as well, each way, with dark pixels
+            where nothing comes in: (2 shift + 1)² times as many, and an epoch as much longer. Those for validation and
+            test stay where they are. Not to be compared with what was trained without.
         data: the data folder.
 
         >>> task = Pixels(order="permuted", width=2)
@@ -52,6 +59,9 @@ class Pixels(FileData, Labelled):
 
     order: str = option("ordered", "order of the pixels: ordered (row by row) or permuted (one fixed random order)")
     width: int = option(1, "pixels a step: 1 for 784 steps, 2 for 392")
+    shift: int | None = option(
+        None, "training images in every place up to this many pixels away as well: 9 of each with 1"
+    )
 
     name: ClassVar[str] = "mnist"
     scale: ClassVar[float] = 1 / BRIGHTEST
@@ -60,6 +70,11 @@ class Pixels(FileData, Labelled):
         one_of("order", self.order, ORDERS)
         if self.width not in WIDTHS:
             raise ValueError(f"width must be one of {', '.join(map(str, WIDTHS))}, got {self.width!r}")
+        if self.shift is not None:
+            whole_number("shift", self.shift, 1)
+            if self.shift > FURTHEST:
+                have = "which digits have around them"
+                raise ValueError(f"shift must be at most {FURTHEST} pixels, {have}, got {self.shift}")
 
     @property
     def input_size(self) -> int:
@@ -74,10 +89,35 @@ class Pixels(FileData, Labelled):
         if self.part != "test":
             rows = split(len(labels), len(labels) // HELD_OUT)[self.part == "validation"]
             images, labels = images[rows], labels[rows]
-        pixels = images.reshape(len(images), PIXELS)
-        if self.order == "permuted":
-            pixels = pixels[:, np.random.RandomState(PERMUTATION_SEED).permutation(PIXELS)]
+        pixels = images.reshape(len(images), PIXELS)[:, self._order()]
         return pixels.reshape(len(images), PIXELS // self.width, self.width), labels
+
+    def _order(self) -> np.ndarray:
+        """Which pixel of the image comes when."""
+        if self.order == "ordered":
+            return np.arange(PIXELS)
+        return np.random.RandomState(PERMUTATION_SEED).permutation(PIXELS)
+
+    @property
+    def _shifts(self) -> list[tuple[int, int]]:
+        """The places that an image of this part stands in, pixels down and to the right of its own."""
+        furthest = (self.shift or 0) if self.part == "training" else 0
+        reach = range(-furthest, furthest + 1)
+        return [(down, right) for down in reach for right in reach]
+
+    def count(self) -> int:
+        return super().count() * len(self._shifts)
+
+    def take(self, rows: Tensor) -> Batch:
+        places = len(self._shifts)
+        if places == 1:
+            return super().take(rows)
+        batch = super().take(rows // places)
+        steps, size, width = batch.inputs.shape
+        # One image a row in the order of its steps, and a dark pixel behind it for what comes in from outside.
+        seen = torch.nn.functional.pad(batch.inputs.transpose(0, 1).reshape(size, PIXELS), (0, 1))
+        moved = seen.gather(1, _sources(self, rows.device)[rows % places])
+        return Batch(moved.view(size, steps, width).transpose(0, 1).contiguous(), batch.targets)
 
     def solved(self, metric: float) -> bool:
         return metric >= SOLVED_ACCURACY[self.order]
@@ -86,3 +126,18 @@ class Pixels(FileData, Labelled):
 @lru_cache(maxsize=2)
 def _read(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
     return read_mnist(folder, part)
+
+
+@lru_cache(maxsize=2)
+def _sources(task: Pixels, device: torch.device) -> Tensor:
+    """For each shift and step, the step whose pixel stands there then; 784 where it comes from outside."""
+    order = task._order()
+    when = np.empty(PIXELS, np.int64)
+    when[order] = np.arange(PIXELS)
+    row, column = np.divmod(order, SIDE)
+    found = np.full((len(task._shifts), PIXELS), PIXELS)
+    for source, (down, right) in zip(found, task._shifts, strict=True):
+        from_row, from_column = row - down, column - right
+        inside = (from_row >= 0) & (from_row < SIDE) & (from_column >= 0) & (from_column < SIDE)
+        source[inside] = when[(from_row * SIDE + from_column)[inside]]
+    return torch.from_numpy(found).to(device)
