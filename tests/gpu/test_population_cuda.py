@@ -38,6 +38,17 @@ def test_a_population_trains_as_its_models_alone(system: str, recordings: list[A
         assert one.valid_loss == pytest.approx(alone.valid_loss, rel=1e-3)
 
 
+def test_hidden_units_of_the_readout_train_as_alone(recordings: list[Any]) -> None:
+    given = configs("vprnn", 3)
+    for config in given:
+        config["system"]["readout_units"] = 12
+    together = train_population(given, progress=False)
+    assert [entry is not None for entry in recordings] == [True]
+    for config, found in zip(given, together, strict=True):
+        (alone,) = train_population([config], progress=False)
+        assert found.valid_loss == pytest.approx(alone.valid_loss, rel=1e-3)
+
+
 def test_margins_side_by_side_train_as_alone(recordings: list[Any]) -> None:
     """One map makes all matrices, a short series moves the bases, and their rounding is taken back between updates."""
     settings = {"bases_rate": 1e-3, "optimizer": "rmsprop", "penalty": "weight_decay(1e-3)", "clip_norm": 1.0}
