@@ -77,6 +77,18 @@ def test_a_table_stopped_in_the_middle_goes_on_where_it_was(tmp_path, monkeypatc
     assert [c.values for c in parts.cells.values()] == [c.values for c in whole.cells.values()]
 
 
+def test_seeds_from_another_on_are_added_to_the_record(tmp_path):
+    reproduce(made(seeds=[1]), "full", folder=str(tmp_path), rows=["plain"], progress=False)
+    done = reproduce(made(seeds=[1]), "full", folder=tmp_path, rows=["plain"], seeds=2, seed=2, progress=False)
+    assert [outcome.job.seed for outcome in done.outcomes] == [2, 3]
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert [run["seed"] for run in record["runs"]] == [1, 2, 3]
+    (one,) = reproduce(made(seeds=[1]), "full", folder=tmp_path, rows=["plain"], seed=3, progress=False).outcomes
+    assert one.job.seed == 3  # as many as the recipe has
+    with pytest.raises(ValueError, match=r"^seed must be a whole number of at least 0, got -1$"):
+        reproduce(made(), folder=tmp_path, seed=-1)
+
+
 def test_seeds_side_by_side_give_what_each_gives_alone(tmp_path, monkeypatch):
     told: list[str] = []
     monkeypatch.setattr(side_by_side, "pays", lambda _: True)

@@ -54,6 +54,7 @@ def plan(
     folder: Path,
     *,
     seeds: int | None = None,
+    seed: int | None = None,
     rows: Sequence[str] | None = None,
     task: str | None = None,
     data: str | None = None,
@@ -64,6 +65,7 @@ def plan(
     Args:
         folder: what all run folders lie in.
         seeds: how many seeds; the recipe's own by default, counted on from its last where there are more.
+        seed: the first of them, counted on from there.
         rows: labels; all rows of the scale by default.
         task: another task's name, in place of the recipe's own.
         data: the data folder, for tasks on real data.
@@ -74,21 +76,25 @@ def plan(
         chosen = [row for row in recipe.rows if row in wanted]
     attempts = []
     for row in chosen:
-        for seed in seeds_of(recipe, scale, seeds):
-            where = folder / folder_name(row.label) / f"seed-{seed}"
+        for own in seeds_of(recipe, scale, seeds, seed):
+            where = folder / folder_name(row.label) / f"seed-{own}"
             group = []
             for rate in recipe.scale(scale).rates or recipe.rates or (None,):
-                config = config_of(recipe, row, scale, seed=seed, rate=rate, task=task, data=data, device=device)
-                group.append(Job(row, seed, rate, config, where if rate is None else where / f"rate-{rate:g}"))
+                config = config_of(recipe, row, scale, seed=own, rate=rate, task=task, data=data, device=device)
+                group.append(Job(row, own, rate, config, where if rate is None else where / f"rate-{rate:g}"))
             attempts.append(tuple(group))
     return Plan(recipe, scale, folder, tuple(attempts))
 
 
-def seeds_of(recipe: Recipe, scale: str, count: int | None = None) -> tuple[int, ...]:
+def seeds_of(recipe: Recipe, scale: str, count: int | None = None, first: int | None = None) -> tuple[int, ...]:
     own = recipe.scale(scale).seeds or recipe.seeds
+    if count is not None:
+        whole_number("seeds", count, 1)
+    if first is not None:
+        whole_number("seed", first, 0)
+        return tuple(range(first, first + (count or len(own))))
     if count is None:
         return own
-    whole_number("seeds", count, 1)
     return (own + tuple(range(own[-1] + 1, own[-1] + 1 + count)))[:count]
 
 

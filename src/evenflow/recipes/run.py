@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -51,8 +52,9 @@ def reproduce(
     recipe: str | Recipe,
     scale: str = "quick",
     *,
-    folder: Path | None = None,
+    folder: str | os.PathLike[str] | None = None,
     seeds: int | None = None,
+    seed: int | None = None,
     rows: Sequence[str] | None = None,
     task: str | None = None,
     data: str | None = None,
@@ -69,6 +71,7 @@ def reproduce(
         folder: gets a folder for each row and seed, the page and the record; runs/DOCUMENT/NAME/SCALE by default. Runs
             finished there are read back, interrupted ones resumed.
         seeds: how many; the recipe's own by default.
+        seed: the first of them, to add others to those that have been run elsewhere.
         rows: labels of the rows to run; all of the scale by default.
         task: another task's name in place of the recipe's own: "har", the published windows, for "har-rebuilt".
         data: the data folder.
@@ -78,12 +81,12 @@ def reproduce(
 
     A row that diverges or whose data is missing is an outcome, not an error.
 
-        >>> done = reproduce("galvan/figure-3.1", folder=Path("runs/figure"))
+        >>> done = reproduce("galvan/figure-3.1", folder="runs/figure")
         >>> done.cells["radius 0.8", "first / last"].measured_text()
     """
     found = load(recipe) if isinstance(recipe, str) else recipe
-    where = folder or Path("runs") / found.document / found.name / scale
-    plans = plan(found, scale, where, seeds=seeds, rows=rows, task=task, data=data, device=device)
+    where = Path("runs") / found.document / found.name / scale if folder is None else Path(folder)
+    plans = plan(found, scale, where, seeds=seeds, seed=seed, rows=rows, task=task, data=data, device=device)
     check_plan(plans)
     began = time.monotonic()
     outcomes = run_all(plans, progress, announce, limit)
