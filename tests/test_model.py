@@ -125,9 +125,29 @@ def test_hidden_units_start_from_the_generator_and_leave_a_linear_readout_as_it_
     assert torch.equal(one.hidden.weight, other.hidden.weight)
     assert torch.equal(one.output.weight, other.output.weight)
     assert not one.hidden.bias.any()
-    plain = SequenceModel(RNN(3, 8), 4, generator=seeded[2])
+    expected = [nn.init.xavier_uniform_(torch.empty(shape), generator=seeded[2]) for shape in ((5, 8), (4, 5))]
+    torch.testing.assert_close([one.hidden.weight.data, one.output.weight.data], expected, atol=0, rtol=0)
+    again, source = (torch.Generator().manual_seed(4) for _ in range(2))
+    plain = SequenceModel(RNN(3, 8), 4, generator=again)
     assert [name for name, _ in plain.named_parameters()][-2:] == ["output.weight", "output.bias"]
     assert plain.hidden is None
+    assert torch.equal(plain.output.weight, nn.init.xavier_uniform_(torch.empty(4, 8), generator=source))
+
+
+def test_states_are_dropped_before_the_hidden_units_and_none_of_those():
+    model = SequenceModel(RNN(3, 40), 2, output_dropout=0.5, readout_units=60)
+    seen = {}
+    model.hidden.register_forward_pre_hook(lambda _, given: seen.update(h=given[0]))
+    model.output.register_forward_pre_hook(lambda _, given: seen.update(units=given[0]))
+    model.train()(torch.randn(4, 50, 3))
+    assert abs((seen["h"] == 0).float().mean() - 0.5) < 0.1
+    torch.testing.assert_close(seen["units"], torch.relu(model.hidden(seen["h"])))
+
+
+def test_hidden_units_of_states_in_half_precision():
+    layer = RNN(3, 8, storage="bfloat16")
+    outputs, _ = SequenceModel(layer, 2, readout="every", readout_units=5)(torch.randn(4, 2, 3))
+    assert outputs.dtype == torch.float32
 
 
 def test_a_reservoir_with_a_trained_readout():

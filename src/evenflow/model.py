@@ -19,8 +19,8 @@ READOUTS = ("last", "every")
 class SequenceModel(nn.Module):
     """``y = W_o h + b_o`` after a recurrent layer, at the last step or at every step.
 
-    With hidden units in the readout ``y = W_o max(0, W_r h + b_r) + b_o``: then a layer without activation, which keeps
-    all it has read and mixes it linearly, is enough to tell classes apart.
+    With hidden units in the readout ``y = W_o max(0, W_r h + b_r) + b_o``: then even a layer without activation, whose
+    last state is a linear mixture of all that it has read, may be enough to tell classes apart.
 
     Shapes:
         inputs ``(T, B, I)``, or whole numbers ``(T, B)`` with a vocabulary; outputs ``(B, O)`` with readout ``"last"``
@@ -131,10 +131,11 @@ class SequenceModel(nn.Module):
         """The readout of states, which may be stored in half precision."""
         if getattr(self.layer, "storage", None) is not None:
             seen = seen.to(next(self.layer.parameters()).dtype)
-        seen = self.drop_output(seen)
-        if self.hidden is not None:
-            seen = torch.relu(self.hidden(seen))
-        return self.drop_scores(self.output(seen))
+        return self.drop_scores(self.answer(self.drop_output(seen)))
+
+    def answer(self, seen: Tensor) -> Tensor:
+        """The readout without its dropout."""
+        return self.output(seen if self.hidden is None else torch.relu(self.hidden(seen)))
 
     def _last(self, h: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:

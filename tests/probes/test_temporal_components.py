@@ -316,6 +316,23 @@ def test_refused(model, sentence):
     assert str(error.value) == sentence
 
 
+@pytest.mark.parametrize("units", [None, 6])
+def test_dropout_that_is_switched_on_later_does_not_change_them(units):
+    model = SequenceModel(RNN(INPUT, HIDDEN), OUTPUT, output_dropout=0.5, score_dropout=0.5, readout_units=units).eval()
+    found = temporal_components(model, torch.randn(STEPS, BATCH, INPUT), torch.zeros(BATCH, OUTPUT), squared)
+    model.train()
+    for g, e in zip(found.combine(torch.ones(STEPS)), found.gradient, strict=True):
+        torch.testing.assert_close(g, e)
+
+
+@pytest.mark.parametrize("units", [None, 6])
+def test_states_in_half_precision(units):
+    model = SequenceModel(RNN(INPUT, HIDDEN, storage="bfloat16"), OUTPUT, readout_units=units)
+    found = temporal_components(model, torch.randn(STEPS, BATCH, INPUT), torch.zeros(BATCH, OUTPUT), squared)
+    for g, e in zip(found.combine(torch.ones(STEPS)), found.gradient, strict=True):
+        torch.testing.assert_close(g, e, atol=1e-2, rtol=1e-2)  # states with eight bits
+
+
 def test_an_embedding_that_drops_is_refused():
     model = SequenceModel(RNN(INPUT, HIDDEN), OUTPUT, vocabulary=4, input_dropout=0.5)
     symbols = torch.randint(4, (STEPS, BATCH))

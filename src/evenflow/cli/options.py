@@ -25,7 +25,10 @@ TaskOptions = Annotated[
 SystemOptions = Annotated[
     list[str] | None,
     typer.Option(
-        "--system-option", "-s", metavar="KEY=VALUE", help="An option of the layer, as map=exponential. Repeatable."
+        "--system-option",
+        "-s",
+        metavar="KEY=VALUE",
+        help="An option of the layer or the model, as map=exponential or readout_units=64. Repeatable.",
     ),
 ]
 Data = Annotated[

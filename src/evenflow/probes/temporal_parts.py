@@ -106,7 +106,7 @@ class Readout(Part):
         self.d_outputs = states.new_zeros(steps, *d_outputs.shape).index_put(at, d_outputs)
 
     def weighed(self, coefficients: Tensor) -> Tensor:
-        return (coefficients.view(-1, 1, 1) * self.d_outputs * self.model.read(self.states)).sum()
+        return (coefficients.view(-1, 1, 1) * self.d_outputs * self.model.answer(self.states)).sum()
 
     def squares(self) -> Tensor:
         hidden, output = self.model.hidden, self.model.output

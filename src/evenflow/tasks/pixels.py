@@ -21,7 +21,7 @@ from .task import Batch, option
 ORDERS = ("ordered", "permuted")
 SIDE, CLASSES, BRIGHTEST = 28, 10, 255
 PIXELS = SIDE**2
-FURTHEST = 4  # digits leave as many pixels free around them
+FURTHEST = 4  # pixels that an image may be moved; further away most digits are cut
 WIDTHS = (1, 2, 4, 7, 8, 14, 16, 28)
 HELD_OUT = 12  # one training image in twelve: 5,000 of 60,000
 PERMUTATION_SEED = 2
@@ -46,8 +46,8 @@ class Pixels(FileData, Labelled):
             image and every run.
         width: pixels a step.
         shift: training images stand in every place up to this many pixels away as well, each way, with dark pixels
-            where nothing comes in: (2 shift + 1)² times as many, and an epoch as much longer. Those for validation and
-            test stay where they are. Not to be compared with what was trained without.
+            where nothing comes in; what goes beyond the edge is cut off, with 1 pixel in one image of a hundred. There
+            are (2 shift + 1)² times as many, and an epoch is as much longer. Those for validation and test stay.
         data: the data folder.
 
         >>> task = Pixels(order="permuted", width=2)
@@ -73,8 +73,7 @@ class Pixels(FileData, Labelled):
         if self.shift is not None:
             whole_number("shift", self.shift, 1)
             if self.shift > FURTHEST:
-                have = "which digits have around them"
-                raise ValueError(f"shift must be at most {FURTHEST} pixels, {have}, got {self.shift}")
+                raise ValueError(f"shift must be at most {FURTHEST} pixels, got {self.shift}")
 
     @property
     def input_size(self) -> int:
@@ -135,7 +134,7 @@ def _sources(task: Pixels, device: torch.device) -> Tensor:
     when = np.empty(PIXELS, np.int64)
     when[order] = np.arange(PIXELS)
     row, column = np.divmod(order, SIDE)
-    found = np.full((len(task._shifts), PIXELS), PIXELS)
+    found = np.full((len(task._shifts), PIXELS), PIXELS, np.int64)
     for source, (down, right) in zip(found, task._shifts, strict=True):
         from_row, from_column = row - down, column - right
         inside = (from_row >= 0) & (from_row < SIDE) & (from_column >= 0) & (from_column < SIDE)

@@ -54,7 +54,7 @@ class Axes:
         hidden: hidden sizes; None for the largest multiple of 16, up to 512, within the limit on parameters, and 128
             where there is no limit.
         optimizers, rates: how points learn.
-        system: options of every layer, such as ``{"initial_state": "learned"}``.
+        system: options of every layer and model, such as ``{"initial_state": "learned", "readout_units": 64}``.
     """
 
     maps: Sequence[str] = ("exponential", "householder", "rotations", "svd")
