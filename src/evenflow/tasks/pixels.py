@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenflow.checks import one_of, whole_number
+from evenflow.checks import number, one_of, whole_number
 from evenflow.data.mnist import read_mnist
 
 from .data_set import FileData, split
+from .distortion import distorted
 from .labelled import Labelled
 from .task import Batch, option
 
@@ -22,6 +23,8 @@ ORDERS = ("ordered", "permuted")
 SIDE, CLASSES, BRIGHTEST = 28, 10, 255
 PIXELS = SIDE**2
 FURTHEST = 4  # pixels that an image may be moved; further away most digits are cut
+STRONGEST = 0.3  # distortion; with more, much of a digit may leave the image
+VARIANTS = 64  # of each distorted image
 WIDTHS = (1, 2, 4, 7, 8, 14, 16, 28)
 HELD_OUT = 12  # one training image in twelve: 5,000 of 60,000
 PERMUTATION_SEED = 2
@@ -48,6 +51,8 @@ class Pixels(FileData, Labelled):
         shift: training images stand in every place up to this many pixels away as well, each way, with dark pixels
             where nothing comes in; what goes beyond the edge is cut off, with 1 pixel in one image of a hundred. There
             are (2 shift + 1)² times as many, and an epoch is as much longer. Those for validation and test stay.
+        distort: training images are seen in 64 variants each, turned, sheared, stretched and moved at random by up to
+            this much, see `distortion`; an epoch is as much longer. In place of `shift`.
         data: the data folder.
 
         >>> task = Pixels(order="permuted", width=2)
@@ -62,6 +67,9 @@ class Pixels(FileData, Labelled):
     shift: int | None = option(
         None, "training images in every place up to this many pixels away as well: 9 of each with 1"
     )
+    distort: float | None = option(
+        None, "training images turned, sheared, stretched and moved at random by up to this share, 64 of each: 0.1"
+    )
 
     name: ClassVar[str] = "mnist"
     scale: ClassVar[float] = 1 / BRIGHTEST
@@ -74,6 +82,14 @@ class Pixels(FileData, Labelled):
             whole_number("shift", self.shift, 1)
             if self.shift > FURTHEST:
                 raise ValueError(f"shift must be at most {FURTHEST} pixels, got {self.shift}")
+        if self.distort is not None:
+            number("distort", self.distort)
+            if not 0 < self.distort <= STRONGEST:
+                raise ValueError(f"distort must lie above 0 and be at most {STRONGEST}, got {self.distort}")
+            if self.shift is not None:
+                raise ValueError(
+                    f"distort moves images too and stands in place of shift, got both, {self.distort} and {self.shift}"
+                )
 
     @property
     def input_size(self) -> int:
@@ -104,19 +120,31 @@ class Pixels(FileData, Labelled):
         reach = range(-furthest, furthest + 1)
         return [(down, right) for down in reach for right in reach]
 
+    @property
+    def _variants(self) -> int:
+        """How many sequences of this part are made of one image."""
+        return VARIANTS if self.distort is not None and self.part == "training" else len(self._shifts)
+
     def count(self) -> int:
-        return super().count() * len(self._shifts)
+        return super().count() * self._variants
 
     def take(self, rows: Tensor) -> Batch:
-        places = len(self._shifts)
-        if places == 1:
+        if self._variants == 1:
             return super().take(rows)
-        batch = super().take(rows // places)
+        batch = super().take(rows // self._variants)
         steps, size, width = batch.inputs.shape
-        # One image a row in the order of its steps, and a dark pixel behind it for what comes in from outside.
-        seen = torch.nn.functional.pad(batch.inputs.transpose(0, 1).reshape(size, PIXELS), (0, 1))
-        moved = seen.gather(1, _sources(self, rows.device)[rows % places])
-        return Batch(moved.view(size, steps, width).transpose(0, 1).contiguous(), batch.targets)
+        seen = batch.inputs.transpose(0, 1).reshape(size, PIXELS)  # one image a row, in the order of its steps
+        changed = self._moved(seen, rows) if self.distort is None else self._distorted(seen, rows)
+        return Batch(changed.view(size, steps, width).transpose(0, 1).contiguous(), batch.targets)
+
+    def _moved(self, seen: Tensor, rows: Tensor) -> Tensor:
+        dark = torch.nn.functional.pad(seen, (0, 1))  # a pixel behind the image for what comes in from outside
+        return dark.gather(1, _sources(self, rows.device)[rows % self._variants])
+
+    def _distorted(self, seen: Tensor, rows: Tensor) -> Tensor:
+        assert self.distort is not None
+        order, when = _both_ways(self, rows.device)
+        return distorted(seen[:, when].view(-1, SIDE, SIDE), rows, self.distort).view(-1, PIXELS)[:, order]
 
     def solved(self, metric: float) -> bool:
         return metric >= SOLVED_ACCURACY[self.order]
@@ -128,11 +156,17 @@ def _read(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=2)
+def _both_ways(task: Pixels, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Which pixel of the image comes when, and when each pixel comes."""
+    order = torch.from_numpy(task._order())
+    return order.to(device), order.argsort().to(device)
+
+
+@lru_cache(maxsize=2)
 def _sources(task: Pixels, device: torch.device) -> Tensor:
     """For each shift and step, the step whose pixel stands there then; 784 where it comes from outside."""
     order = task._order()
-    when = np.empty(PIXELS, np.int64)
-    when[order] = np.arange(PIXELS)
+    when = np.argsort(order)
     row, column = np.divmod(order, SIDE)
     found = np.full((len(task._shifts), PIXELS), PIXELS, np.int64)
     for source, (down, right) in zip(found, task._shifts, strict=True):
