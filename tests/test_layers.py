@@ -201,6 +201,23 @@ def test_copies_are_whole(name, way):
 
 
 @pytest.mark.parametrize("name", LAYERS)
+def test_input_weights_start_within_their_range(name):
+    """All else starts as it would without: the recurrent matrices have their own draws."""
+    wide, narrow = (LAYERS[name](num_layers=2, input_range=reach) for reach in (None, 0.01))
+    inputs = [weight for key, weight in narrow.named_parameters() if key.startswith("weight_ih_l")]
+    assert len(inputs) == 2
+    for weight in inputs:
+        assert 0.005 < weight.abs().max() <= 0.01
+        assert weight.min() < 0 < weight.max()
+    assert max(weight.abs().max() for key, weight in wide.named_parameters() if key.startswith("weight_ih_l")) > 0.01
+
+
+def test_input_weights_in_a_range_are_drawn_from_the_generator():
+    first, second = (RNN(2, 4, input_range=0.1, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(first.weight_ih_l0, second.weight_ih_l0)
+
+
+@pytest.mark.parametrize("name", LAYERS)
 def test_learned_initial_state_is_used_and_trained(name):
     layer = LAYERS[name](initial_state="learned")
     assert tuple(layer.h0_l0.shape) == (HIDDEN,)
@@ -375,6 +392,8 @@ BAD = [
     (lambda: LSTM(2, 4, forget_bias=float("nan")), "forget_bias must be a finite number, got nan"),
     (lambda: LSTM(2, 4, forget_bias=float("inf")), "forget_bias must be a finite number, got inf"),
     (lambda: RNN(2, 4, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
+    (lambda: RNN(2, 4, input_range=0.0), "input_range must be a number above 0, got 0.0"),
+    (lambda: RNN(2, 4, input_range="small"), "input_range must be a finite number, got 'small'"),
     (lambda: RNN(2, 4, initial_state="random"), "initial_state must be one of zero, learned, got 'random'"),
     (lambda: RNN(2, 4, engine="warp"), "engine"),
     (lambda: RNN(2, 4, activation="rellu"), "did you mean 'relu'"),

@@ -29,14 +29,20 @@ class LayerWeights(Pickled):
     _names: tuple[str, ...] = ()
     _shapes: Mapping[str, torch.Size] = {}  # layers saved whole before there was this have none
 
-    def _start_weights(self, map: MapChoice, map_options: dict[str, Any], generator: torch.Generator | None) -> None:
+    def _start_weights(
+        self,
+        map: MapChoice,
+        map_options: dict[str, Any],
+        input_range: float | None,
+        generator: torch.Generator | None,
+    ) -> None:
         """All weights, with their starting values."""
         directions = ("", "_reverse") if self.bidirectional else ("",)
         self._suffixes = [f"_l{layer}{direction}" for layer in range(self.num_layers) for direction in directions]
         self._shapes = {}
         with torch.device("cpu"):  # starting values are drawn there, whatever the default device
             for index, suffix in enumerate(self._suffixes):
-                self._start_one(index, suffix, map, map_options, generator)
+                self._start_one(index, suffix, map, map_options, input_range, generator)
 
     def _start_one(
         self,
@@ -44,12 +50,15 @@ class LayerWeights(Pickled):
         suffix: str,
         map: MapChoice,
         map_options: dict[str, Any],
+        input_range: float | None,
         generator: torch.Generator | None,
     ) -> None:
         """The weights of one layer and direction, with their starting values."""
         cell, hidden_size, directions = self.cell, self.hidden_size, 2 if self.bidirectional else 1
         width = self.input_size if index < directions else directions * hidden_size
         start = cell.start(width, hidden_size, self.bias, generator)
+        if input_range is not None:
+            start["weight_ih"].uniform_(-input_range, input_range, generator=generator)
         if self.initial_state == "learned":
             start |= {f"{letter}0": torch.zeros(hidden_size) for letter in "hc"[: cell.state_size]}
         matrices = cell.matrices(hidden_size)

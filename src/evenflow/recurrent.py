@@ -35,6 +35,8 @@ class Recurrent(LayerWeights):
         map: what the recurrent matrix is made by, a name of `maps.MAPS` or a function of the matrix's size that returns
             a `maps.Map`. Options of the map follow as keywords.
         initial_state: ``"zero"``, or ``"learned"`` for one trained vector per layer and direction.
+        input_range: input weights start uniform between minus this and this, in place of Glorot's; small ones leave
+            units that saturate (tanh) nearly linear at the start, so that a gradient reaches further back.
         engine: ``"auto"`` takes the fastest scan there is, ``"torch"`` one without compiled code, ``"reference"`` the
             plain loop.
         checkpoint_every: keep the state of every so many steps alone, and run the steps between them again in the
@@ -65,6 +67,7 @@ class Recurrent(LayerWeights):
         dropout: float = 0.0,
         bidirectional: bool = False,
         initial_state: str = "zero",
+        input_range: float | None = None,
         engine: str = "auto",
         checkpoint_every: int | None = None,
         storage: str | None = None,
@@ -87,6 +90,10 @@ class Recurrent(LayerWeights):
         if generator is not None and not isinstance(generator, torch.Generator):
             raise ValueError(f"generator must be a torch.Generator, got {generator!r}")
         one_of("initial_state", initial_state, INITIAL_STATES)
+        if input_range is not None:
+            number("input_range", input_range)
+            if input_range <= 0:
+                raise ValueError(f"input_range must be a number above 0, got {input_range}")
         one_of("engine", engine, ENGINES)
         if checkpoint_every is not None:
             whole_number("checkpoint_every", checkpoint_every, 1)
@@ -107,7 +114,7 @@ class Recurrent(LayerWeights):
         self.dropout = float(dropout)
         self.initial_state, self.storage = initial_state, storage
         self._taps: list[Tensor] | None = None
-        self._start_weights(map, map_options, generator)
+        self._start_weights(map, map_options, input_range, generator)
         place = torch.get_default_device() if device is None else device
         self.to(device=place, dtype=dtype or torch.get_default_dtype())
 

@@ -66,6 +66,17 @@ def adam(w, g, memory, t):
     return w - 0.1 * (memory["m"] / (1 - 0.9**t)) / ((memory["s"] / (1 - 0.999**t)) ** 0.5 + 1e-8)
 
 
+def cautious_rmsprop(w, g, memory, t):
+    memory["s"] = 0.9 * memory.get("s", 0.0) + 0.1 * g * g
+    return w - 0.1 * g / (memory["s"] ** 0.5 + 0.5)
+
+
+def cautious_adam(w, g, memory, t):
+    memory["m"] = 0.9 * memory.get("m", 0.0) + 0.1 * g
+    memory["s"] = 0.999 * memory.get("s", 0.0) + 0.001 * g * g
+    return w - 0.1 * (memory["m"] / (1 - 0.9**t)) / ((memory["s"] / (1 - 0.999**t)) ** 0.5 + 0.5)
+
+
 @pytest.mark.parametrize(
     ("options", "equation"),
     [
@@ -75,8 +86,10 @@ def adam(w, g, memory, t):
         ({"optimizer": "sgd", "weight_decay": 0.5}, with_weight_decay),
         ({"optimizer": "rmsprop", "smoothing": 0.9}, rmsprop),
         ({"optimizer": "adam"}, adam),
+        ({"optimizer": "rmsprop", "smoothing": 0.9, "epsilon": 0.5}, cautious_rmsprop),
+        ({"optimizer": "adam", "epsilon": 0.5}, cautious_adam),
     ],
-    ids=["sgd", "momentum", "nesterov", "weight decay", "rmsprop", "adam"],
+    ids=["sgd", "momentum", "nesterov", "weight decay", "rmsprop", "adam", "rmsprop's epsilon", "adam's epsilon"],
 )
 def test_each_follows_its_equation(options, equation):
     assert trajectory(Settings(rate=0.1, **options)) == pytest.approx(written_out(equation), abs=ROUNDING)

@@ -81,6 +81,7 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
             {"optimizer": "sgd", "nesterov": True},
             "nesterov needs sgd with a momentum above 0, got sgd with momentum 0.0",
         ),
+        ({"epsilon": 0.0}, "epsilon must be a number above 0, got 0.0"),
         ({"learning_rate": 0.1}, "unknown training setting 'learning_rate', did you mean rate?"),
     ],
     ids=lambda value: next(iter(value.items())).__repr__() if isinstance(value, dict) else "",
@@ -94,6 +95,10 @@ def test_wrong_settings(options, sentence):
     ("settings", "sentence"),
     [
         ({"smoothing": 0.5}, "smoothing goes with optimizer rmsprop, got 0.5 without it"),
+        (
+            {"epsilon": 1e-3, "optimizer": "sgd"},
+            "epsilon goes with optimizer adam or rmsprop, got 0.001 without it",
+        ),
         ({"decay": 0.9}, "decay goes with schedule exponential or step, got 0.9 without it"),
         (
             {"decay_every": 7, "schedule": "linear"},

@@ -15,12 +15,19 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 Groups = list[dict[str, Any]]
+EPSILON = 1e-8  # torch's own
 
 
 def adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """Kingma and Ba 2015."""
     return _counted_on_gpu(
-        torch.optim.Adam(groups, lr=settings.rate, weight_decay=settings.weight_decay, fused=_one_kernel(groups))
+        torch.optim.Adam(
+            groups,
+            lr=settings.rate,
+            eps=settings.epsilon or EPSILON,
+            weight_decay=settings.weight_decay,
+            fused=_one_kernel(groups),
+        )
     )
 
 
@@ -31,6 +38,7 @@ def rmsprop(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
             groups,
             lr=settings.rate,
             alpha=settings.smoothing,
+            eps=settings.epsilon or EPSILON,
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
         )

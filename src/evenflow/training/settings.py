@@ -41,6 +41,9 @@ class Settings:
     momentum: float = option(0.0, "momentum of sgd and rmsprop")
     nesterov: bool = option(False, "look ahead along the momentum (sgd)")
     smoothing: float = option(0.99, "how much rmsprop's running mean of squares keeps at each step")
+    epsilon: float | None = option(
+        None, "what adam and rmsprop add to the root of the mean square that they divide by; 1e-8 by default"
+    )
     weight_decay: float = option(0.0, "pull of the weights towards zero, added to the gradient")
     map_rate: float | None = option(
         None, "learning rate of what makes a map's matrix, the common one by default; expRNN's authors take a tenth"
@@ -86,9 +89,9 @@ class Settings:
         for name in ("patience", "probe_every", "epochs", "validation_batches", "curvature_size"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
-        for name in ("rate", "decay", "damping", "clip_norm", "clip_value", "map_rate", "bases_rate", "psi"):
+        for name in ("rate", "decay", "damping", "clip_norm", "clip_value", "map_rate", "bases_rate", "psi", "epsilon"):
             value = getattr(self, name)
-            if not (value is None and name in ("clip_norm", "clip_value", "map_rate", "bases_rate", "psi")):
+            if not (value is None and type(self).__dataclass_fields__[name].default is None):
                 _number(name, value, "above 0", lambda v: v > 0)
         for name in ("weight_decay", "structural"):
             _number(name, getattr(self, name), "of at least 0", lambda v: v >= 0)
@@ -117,6 +120,7 @@ class Settings:
         # A setting that would change nothing is a slip, and is not passed over.
         for name, used, needs in (
             ("smoothing", self.optimizer == "rmsprop", "optimizer rmsprop"),
+            ("epsilon", self.optimizer in ("adam", "rmsprop"), "optimizer adam or rmsprop"),
             ("weight_decay", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("penalty", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("clip_norm", by_gradient, "optimizer adam, rmsprop or sgd"),
