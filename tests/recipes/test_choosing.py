@@ -50,6 +50,13 @@ def test_numbers_come_from_the_pages_that_are_linked(row: str) -> None:
     hold(row)
 
 
+def test_the_readme_quotes_the_sweeps() -> None:
+    paragraphs = (DOCS.parent / "README.md").read_text().split("\n\n")
+    (told,) = [text for text in paragraphs if "What the documents' tables give at full scale" in text]
+    assert len(numbers(told)) > 5
+    check("the README", [told], [(DOCS / "results/sweeps.md").read_text()])
+
+
 def test_a_row_may_quote_a_sweep_and_no_other_number(tmp_path: Path) -> None:
     write(tmp_path / "har", point(test=(0.951, 0.955)))
     write(tmp_path / "copy", point(test=(0.871, 0.875)), task={"name": "copy", "length": 2000})

@@ -205,8 +205,8 @@ def test_the_package_runs_as_a_module(into):
 def test_remarks_are_shown_and_may_not_bring_numbers_of_their_own(tmp_path, into):
     published.merge([write(tmp_path / "a", RECALL, recall(accuracy=87.654))], into)
     remarks = into / "remarks.toml"
-    remarks.write_text('["urnn/table-3"]\nremarks = ["On an H200 it stops at 87.7 % after 300 of 20,000 updates."]\n')
-    assert "- On an H200 it stops at 87.7 % after 300 of 20,000 updates." in published.pages(into)["urnn.md"]
+    remarks.write_text('["urnn/table-3"]\nremarks = ["On an H200 it stops at 87.7 % after 300 of 80,000 updates."]\n')
+    assert "- On an H200 it stops at 87.7 % after 300 of 80,000 updates." in published.pages(into)["urnn.md"]
     remarks.write_text('["urnn/table-3"]\nremarks = ["With a rate of 0.123 it is solved."]\n')
     with pytest.raises(ValueError) as error:
         published.pages(into)

@@ -146,7 +146,7 @@ def test_the_command_publishes_links_and_checks(tmp_path, into, capsys):
     write(tmp_path / "runs/a", point(), OUT)
     assert command(tmp_path / "runs", "--into", into) == 0
     assert "sweeps/har: 2 points, the best of them exponential gated relu, 128 units." in capsys.readouterr().out
-    line = "| [har](sweeps.md) | exponential gated relu, 128 units | test accuracy (%) 92 ± 1.4 |"
+    line = "| [har](sweeps.md) | exponential gated relu, 128 units | 2 | test accuracy (%) 92 ± 1.4 |"
     assert line in (into / "README.md").read_text()
     assert command("--into", into, "--check") == 0
     record = into / "sweeps/har.json"

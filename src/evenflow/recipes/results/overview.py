@@ -28,7 +28,8 @@ evenflow results runs                             # merges it into docs/results 
 
 
 SWEEPS = (
-    "The best point of map × cell × activation for a task, each found by `evenflow sweep`; [more of each](sweeps.md)."
+    "The best point of map × cell × activation for a task, found by `evenflow sweep` among as many as stand under \"of\": "
+    "where that is 1, one point was tried and nothing chosen. [More of each](sweeps.md)."
 )
 
 

@@ -40,13 +40,13 @@ def section(swept: Swept) -> str:
 
 
 def summary(found: Sequence[Swept]) -> str:
-    """A line for each sweep: its best point, and the number to quote."""
-    lines = ["| sweep | best point | measured |", "|---|---|---|"]
+    """A line for each sweep: its best point, of how many, and the number to quote."""
+    lines = ["| sweep | best point | of | measured |", "|---|---|---|---|"]
     for swept in found:
         best = swept.points[0]
         part, values = ("test", best.test) if _tested(swept) else ("validation", best.valid)
         told = f"{part} {_metric(swept)} {_shown(swept, values)}"
-        lines.append(f"| [{swept.name}]({FILE}) | {plain(str(best))} | {told} |")
+        lines.append(f"| [{swept.name}]({FILE}) | {plain(str(best))} | {len(swept.points)} | {told} |")
     return "\n".join(lines)
 
 
