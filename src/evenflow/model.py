@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from evenflow.checks import one_of, whole_number
+from evenflow.last_state import last_state
 from evenflow.sequences import unpacked
 
 READOUTS = ("last", "every")
@@ -122,6 +123,8 @@ class SequenceModel(nn.Module):
             h, state = self.layer(pack_padded_sequence(x, steps, enforce_sorted=False), state)
             assert isinstance(h, PackedSequence)
             h = unpacked(h, len(inputs))
+        elif lengths is None and self.readout == "last" and (end := last_state(self.layer, x, state)) is not None:
+            return self.read(end[0]), end
         else:
             h, state = self.layer(x, state)
         seen = h if self.readout == "every" else self._last(h, lengths)

@@ -28,8 +28,8 @@ evenflow results runs                             # merges it into docs/results 
 
 
 SWEEPS = (
-    "The best point of map × cell × activation for a task, found by `evenflow sweep` among as many as stand under \"of\": "
-    "where that is 1, one point was tried and nothing chosen. [More of each](sweeps.md)."
+    "The best point of map × cell × activation for a task, found by `evenflow sweep` among as many as stand under "
+    '"of": where that is 1, one point was tried and nothing chosen. [More of each](sweeps.md).'
 )
 
 
