@@ -255,3 +255,14 @@ def test_memory_on_a_cpu() -> None:
     for option in ("", ", storage=bfloat16"):
         took = found[f"lstm, T=20000, output, num_layers=4{option}"]
         assert f"{took['GB']:.2f} GB, {took['seconds']:.1f} s" in shown["LSTM, four layers"]
+
+
+def test_the_last_state_in_one_product() -> None:
+    shown = rows("(`python benchmarks/last_state.py`", "With few rows to an input")
+    timed = [run for run in measured("last-state-cpu")["sizes"] if "one product" in run["ms"]]
+    assert len(timed) == len(shown) - 2  # the heading and the line below it
+    for run in timed:
+        one, all_steps, torchs = (run["ms"][name] for name in ("one product", "all steps", "torch.nn.RNN"))
+        errors = [f"{run['error'][name]:.1e}" for name in ("one product", "all steps")]
+        cells = [f"{one:.0f}", f"{all_steps:.0f}", f"{one / all_steps:.2f}", f"{torchs:.0f}", *errors]
+        assert shown[", ".join(map(str, run["H, B, T"]))] == cells

@@ -47,6 +47,14 @@ def saved(folder: Path) -> int:
     return checkpoint.load(folder / "checkpoint", checkpoint.find(folder / "checkpoint")).step
 
 
+@pytest.fixture(autouse=True)
+def _interruptible():
+    """A shell that runs the tests in the background has them ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "alone"
