@@ -142,3 +142,15 @@ def test_the_ordering_is_told_in_a_sentence():
     )
     assert verdict.by_row(pairs) == {"a": verdict.FAILS, "b": verdict.HOLDS, "c": verdict.FAILS}
     assert verdict.summary([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("measure", "diverged", "why"),
+    [
+        ("test_metric", False, "no test part in the data"),
+        ("test_metric", True, "diverged"),
+        ("best_loss", False, "nothing was measured"),
+    ],
+)
+def test_why_there_is_no_number(measure, diverged, why):
+    assert verdict.missing(measure, diverged) == why

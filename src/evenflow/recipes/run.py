@@ -174,8 +174,4 @@ def gather(recipe: Recipe, outcomes: Sequence[Outcome]) -> dict[tuple[str, str],
 
 
 def _why(outcome: Outcome, measure: str) -> str:
-    if outcome.gap:
-        return outcome.gap
-    if outcome.evidence is not None and outcome.evidence.diverged:
-        return verdict.DIVERGED
-    return "no test part in the data" if measure.startswith("test_") else verdict.NOTHING
+    return outcome.gap or verdict.missing(measure, outcome.evidence is not None and outcome.evidence.diverged)

@@ -15,6 +15,7 @@ from .schema import Column, Recipe, Row, Value
 
 REPRODUCED, BETTER, WORSE, DIFFERENT = "reproduced", "better", "worse", "different"
 DIVERGED, NOTHING, NOT_ASKED = "diverged", "nothing was measured", "–"
+NO_TEST = "no test part in the data"
 NOT_COMPARABLE, NOTHING_PRINTED, TOO_SMALL = "not comparable", "no number printed", "too small to compare"
 NEVER = "never"  # of a number of updates
 HOLDS, FAILS, UNDECIDED = "ordering holds", "ordering does not hold", "too small to tell"
@@ -125,6 +126,13 @@ def judge(cell: Cell, scale: str, ordering: Mapping[str, str]) -> None:
         agrees = not trains and cell.verdict == REPRODUCED
         cell.verdict = REPRODUCED if agrees else TOO_SMALL + told
         cell.reason = ""
+
+
+def missing(measure: str, diverged: bool) -> str:
+    """Why a run that has ended has no number of this measure."""
+    if diverged:
+        return DIVERGED
+    return NO_TEST if measure.startswith("test_") else NOTHING
 
 
 def _verdict(cell: Cell) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from ..curves import NOTHING as NO_LINE
 from ..curves import Line as Drawn
 from ..evidence import Evidence
 from ..run import Reproduction, judge_all
-from ..verdict import DIVERGED, NEVER, NOTHING, Cell
+from ..verdict import DIVERGED, NEVER, Cell, missing
 from .committed import Entry, Line, Record
 
 
@@ -54,7 +54,7 @@ def sheet(record: Record) -> Reproduction:
             cell = cells.setdefault((row.label, column.name), Cell(row, column))
             value = entry.values.get(column.name)
             if value is None:
-                cell.gaps.append(DIVERGED if entry.outcome == DIVERGED else NOTHING)
+                cell.gaps.append(missing(column.measure, entry.outcome == DIVERGED))
             else:
                 cell.values.append(math.inf if value == NEVER else value)
     pairs = judge_all(recipe, cells, "full")
