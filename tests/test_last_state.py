@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from evenflow import RNN, ScalarGatedRNN, SequenceModel
+from evenflow import RNN, ScalarGatedRNN, SequenceModel, fit, tasks
+from evenflow.activations import Identity
 from evenflow.last_state import last_state
+from evenflow.probes import local_steps
 from evenflow.recurrent import Recurrent
 from evenflow.scan.end import end, pays
 
@@ -17,6 +19,20 @@ MAPS = [
     ("svd", {"margin": 0.1}),
     ("free", {"init": "glorot_normal"}),
 ]
+
+
+class Shifted(Identity):
+    """An activation of somebody's own."""
+
+    def __call__(self, a, trained=None):
+        return a + 1
+
+
+class Loud(RNN):
+    """A layer of somebody's own."""
+
+    def forward(self, input, hx=None):
+        return super().forward(2 * input, hx)
 
 
 def by_steps(x, h0, weight_ih, bias, weight_hh):
@@ -102,7 +118,10 @@ def test_single_precision_is_as_exact_as_the_recurrence():
         lambda: RNN(1, 8, activation="identity", bidirectional=True),
         lambda: RNN(1, 8, activation="identity", engine="reference"),
         lambda: RNN(1, 8, activation="identity", checkpoint_every=10),
+        lambda: RNN(1, 8, activation="identity", storage="bfloat16"),
         lambda: RNN(1, 8, activation="identity", leak=0.5),
+        lambda: RNN(1, 8, activation=Shifted()),
+        lambda: Loud(1, 8, activation="identity"),
         lambda: ScalarGatedRNN(1, 8, activation="identity"),
         lambda: torch.nn.RNN(1, 8),
         lambda: RNN(1, 8, activation="identity", dtype=torch.bfloat16),
@@ -120,13 +139,54 @@ def test_whoever_counts_on_the_steps_has_them():
     with layer.taps() as taps:
         model(x)[0].sum().backward()
     assert taps[0].grad.shape == (100, 50, 8)
-    seen = []
-    with layer.register_forward_hook(lambda *_: seen.append(1)):
+    with local_steps.listen(model) as runs:
         model(x)
-    assert seen == [1]
+    assert len(runs) == 1
     assert last_state(layer, x.double()) is None
-    per_row = torch.func.vmap(lambda row: model(row.unsqueeze(1))[0], in_dims=1)
-    assert torch.allclose(per_row(x).squeeze(1), model(x)[0], atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert last_state(layer, x) is None
+    asked = []
+    torch.func.vmap(lambda part: asked.append(last_state(layer, part)) or part)(x.unsqueeze(0))
+    assert asked == [None]
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_hooks_see_the_layer_called(everywhere):
+    layer, seen = RNN(1, 8, activation="identity"), []
+    hook = lambda module, *_: seen.append(module)  # noqa: E731
+    register = torch.nn.modules.module.register_module_forward_hook if everywhere else layer.register_forward_hook
+    with register(hook):
+        SequenceModel(layer, 1)(torch.randn(100, 50, 1))
+    assert layer in seen
+
+
+def test_a_penalty_of_the_states_finds_them():
+    model = SequenceModel(RNN(2, 8, activation="identity"), 1)
+    task, settings = tasks.Adding(length=100), {"steps": 2, "batch_size": 50, "rate": 1e-3, "progress": False}
+    assert last_state(model.layer, task.batch(50, torch.Generator()).inputs) is not None
+    fit(model, task, penalty="stabilizer(1.0)", **settings)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_where_powers_overflow_the_steps_are_run(dtype):
+    """Of what grows only zeros are left in the first steps, as in an image that is dark at the top."""
+    layer = RNN(1, 4, activation="identity", dtype=dtype)
+    with torch.no_grad():
+        layer.weight_hh_l0.copy_(torch.eye(4) * (1.2 if dtype == torch.float32 else 3.0))
+    x = torch.zeros(784, 50, 1, dtype=dtype)
+    x[-20:] = 1
+    assert last_state(layer, x) is None
+    model = SequenceModel(layer, 3).to(dtype)
+    outputs, _ = model(x)
+    outputs.sum().backward()
+    assert outputs.isfinite().all()
+    assert model.output.weight.grad.isfinite().all()
+
+
+def test_a_state_of_another_precision_is_taken():
+    layer, x = RNN(1, 8, activation="identity"), torch.randn(100, 50, 1)
+    h0 = torch.randn(1, 50, 8)
+    assert torch.allclose(last_state(layer, x, h0.double()), last_state(layer, x, h0), atol=1e-6)
 
 
 def test_wrong_input_is_refused_as_the_layer_does():

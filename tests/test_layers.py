@@ -202,10 +202,9 @@ def test_copies_are_whole(name, way):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_input_weights_start_within_their_range(name):
-    """All else starts as it would without: the recurrent matrices have their own draws."""
     wide, narrow = (LAYERS[name](num_layers=2, input_range=reach) for reach in (None, 0.01))
-    inputs = [weight for key, weight in narrow.named_parameters() if key.startswith("weight_ih_l")]
-    assert len(inputs) == 2
+    inputs = [weight for key, weight in narrow.named_parameters() if key.startswith("weight_ih")]
+    assert len(inputs) >= 2
     for weight in inputs:
         assert 0.005 < weight.abs().max() <= 0.01
         assert weight.min() < 0 < weight.max()
@@ -392,7 +391,8 @@ BAD = [
     (lambda: LSTM(2, 4, forget_bias=float("nan")), "forget_bias must be a finite number, got nan"),
     (lambda: LSTM(2, 4, forget_bias=float("inf")), "forget_bias must be a finite number, got inf"),
     (lambda: RNN(2, 4, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
-    (lambda: RNN(2, 4, input_range=0.0), "input_range must be a number above 0, got 0.0"),
+    (lambda: RNN(2, 4, input_range=0.0), "input_range must be a number from 1e-30 to 1e30, got 0.0"),
+    (lambda: RNN(2, 4, input_range=1e39), "input_range must be a number from 1e-30 to 1e30, got 1e+39"),
     (lambda: RNN(2, 4, input_range="small"), "input_range must be a finite number, got 'small'"),
     (lambda: RNN(2, 4, initial_state="random"), "initial_state must be one of zero, learned, got 'random'"),
     (lambda: RNN(2, 4, engine="warp"), "engine"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from evenflow.activations import Identity
 from evenflow.cells import Elman
@@ -11,6 +12,13 @@ from evenflow.maps.onlookers import followed
 from evenflow.recurrent import Recurrent
 from evenflow.scan.end import end, pays
 from evenflow.sequences import Sequences
+
+WAYS = (
+    "__call__",
+    "forward",
+    "_passed",
+    "_run",
+)  # how a layer is run, where somebody may have put something of his own
 
 
 def last_state(layer: nn.Module, x: Tensor, hx: Tensor | None = None) -> Tensor | None:
@@ -37,20 +45,22 @@ def last_state(layer: nn.Module, x: Tensor, hx: Tensor | None = None) -> Tensor 
     h0 = None if given is None else given[0][0]
     if h0 is None and layer.initial_state == "learned":
         h0 = weights["h0"].expand(x.shape[1], -1)
-    return end(x, h0, weights["weight_ih"], weights.get("bias"), weights["weight_hh"]).unsqueeze(0)
+    found = end(x, h0, weights["weight_ih"], weights.get("bias"), weights["weight_hh"])
+    return None if found is None else found.unsqueeze(0)
 
 
 def _linear(layer: Recurrent) -> bool:
     """One layer, one way, h = W x + b + U h with real numbers."""
     if layer.num_layers > 1 or layer.bidirectional or layer.batch_first or type(layer.cell) is not Elman:
         return False
-    return isinstance(layer.cell.activation, Identity)
+    return type(layer.cell.activation) is Identity
 
 
 def _watched(layer: Recurrent) -> bool:
     """Whether somebody counts on the steps, or on the layer being called, or asked for another way to run them."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    if any(hooks) or layer._taps is not None or type(layer).forward is not Recurrent.forward:
+    own = any(name in vars(layer) or getattr(type(layer), name) is not getattr(Recurrent, name) for name in WAYS)
+    if any(hooks) or own or layer._taps is not None or _has_any_global_hook():
         return True
     return layer.engine != "auto" or layer.storage is not None or layer.checkpoint_every is not None or followed()
 

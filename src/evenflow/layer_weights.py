@@ -58,7 +58,9 @@ class LayerWeights(Pickled):
         width = self.input_size if index < directions else directions * hidden_size
         start = cell.start(width, hidden_size, self.bias, generator)
         if input_range is not None:
-            start["weight_ih"].uniform_(-input_range, input_range, generator=generator)
+            for name in start:
+                if name.startswith("weight_ih"):
+                    start[name].uniform_(-input_range, input_range, generator=generator)
         if self.initial_state == "learned":
             start |= {f"{letter}0": torch.zeros(hidden_size) for letter in "hc"[: cell.state_size]}
         matrices = cell.matrices(hidden_size)

@@ -92,8 +92,8 @@ class Recurrent(LayerWeights):
         one_of("initial_state", initial_state, INITIAL_STATES)
         if input_range is not None:
             number("input_range", input_range)
-            if input_range <= 0:
-                raise ValueError(f"input_range must be a number above 0, got {input_range}")
+            if not 1e-30 <= input_range <= 1e30:  # which single precision holds
+                raise ValueError(f"input_range must be a number from 1e-30 to 1e30, got {input_range}")
         one_of("engine", engine, ENGINES)
         if checkpoint_every is not None:
             whole_number("checkpoint_every", checkpoint_every, 1)

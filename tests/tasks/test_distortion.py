@@ -62,6 +62,7 @@ def test_training_images_alone_are_distorted(small_data, order, width):
     wanted = expected[:, read._order()].reshape(4, 784 // width, width).transpose(0, 1)
     assert torch.allclose(found.inputs, wanted, atol=1e-6)
     assert torch.equal(found.targets, images.targets)
+    assert read.take(rows[:0]).inputs.shape == (784 // width, 0, width)
     assert not torch.equal(found.inputs[:, 0], found.inputs[:, 1])  # two variants of the first image
     for part in ("validation", "test"):
         held_out = read.in_part(part)

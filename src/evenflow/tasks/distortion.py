@@ -17,8 +17,9 @@ def distorted(images: Tensor, numbers: Tensor, strength: float) -> Tensor:
     """Each image seen through an affine map that its number picks, ``y(p) = x(A p + t)``.
 
     ``A = I + s E`` and ``t = s e``, with the six numbers in E and e uniform between -1 and 1, and the image reaching
-    from -1 to 1 each way: s = 0.1 turns by up to 6 degrees, stretches by up to a tenth and moves by up to 1.4 of 28
-    pixels, all at once. Between pixels the value is interpolated; what comes in from outside is dark.
+    from -1 to 1 each way: s = 0.1 turns by up to 6 degrees, stretches either way by up to a tenth, shears as much and
+    moves by up to 1.4 of 28 pixels, all at once, so that a length may change by a fifth. Between pixels the value is
+    interpolated; what comes in from outside is dark.
 
     Shapes:
         images ``(B, N, N)``; numbers ``(B,)`` int64, the same number for the same map on every machine and device.

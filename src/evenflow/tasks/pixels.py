@@ -129,7 +129,7 @@ class Pixels(FileData, Labelled):
         return super().count() * self._variants
 
     def take(self, rows: Tensor) -> Batch:
-        if self._variants == 1:
+        if self._variants == 1 or not len(rows):
             return super().take(rows)
         batch = super().take(rows // self._variants)
         steps, size, width = batch.inputs.shape
