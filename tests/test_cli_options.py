@@ -146,3 +146,8 @@ def test_columns_may_be_called_by_numbers(options, tmp_path):
         == 0
     )
     assert Run(folder).config["task"]["target"] == "2024"
+
+
+def test_a_batch_has_the_name_it_has_in_other_commands(tmp_path):
+    assert run("train", "adding", "rnn", *QUICK, "--batch", 3, "--folder", tmp_path / "run") == 0
+    assert Run(tmp_path / "run").config["training"]["batch_size"] == 3

@@ -57,6 +57,9 @@ ELSEWHERE = {
 }
 
 
+ALSO = {"batch_size": ("--batch",)}  # as other commands call it
+
+
 def takes_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option per field of `Settings`, in place of its ``**settings``."""
 
@@ -68,7 +71,8 @@ def takes_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..
                 continue
             flag = "--" + field.name.replace("_", "-")
             kind = inspect.get_annotations(Settings, eval_str=True)[field.name]
-            option = typer.Option(flag, help=field.metadata["help"], rich_help_panel="Training")
+            flags = (flag, *ALSO.get(field.name, ()))
+            option = typer.Option(*flags, help=field.metadata["help"], rich_help_panel="Training")
             options.append(
                 inspect.Parameter(
                     field.name,
