@@ -211,6 +211,18 @@ def test_input_weights_start_within_their_range(name):
     assert max(weight.abs().max() for key, weight in wide.named_parameters() if key.startswith("weight_ih_l")) > 0.01
 
 
+def test_small_input_weights_let_a_gradient_reach_further_back():
+    """tanh is flat where a bright input pushes it, and nearly linear where it does not."""
+    reached = {}
+    for reach in (None, 0.01):
+        layer = RNN(1, 32, map="rotations", input_range=reach, generator=torch.Generator().manual_seed(0))
+        with layer.taps() as taps:
+            layer(torch.ones(300, 4, 1))[0][-1].square().sum().backward()
+        norms = taps[0].grad.norm(dim=-1).mean(1)
+        reached[reach] = float(norms[0] / norms[-1])
+    assert reached[0.01] > 100 * reached[None]
+
+
 def test_input_weights_in_a_range_are_drawn_from_the_generator():
     first, second = (RNN(2, 4, input_range=0.1, generator=torch.Generator().manual_seed(3)) for _ in range(2))
     assert torch.equal(first.weight_ih_l0, second.weight_ih_l0)

@@ -13,12 +13,8 @@ from evenflow.recurrent import Recurrent
 from evenflow.scan.end import end, pays
 from evenflow.sequences import Sequences
 
-WAYS = (
-    "__call__",
-    "forward",
-    "_passed",
-    "_run",
-)  # how a layer is run, where somebody may have put something of his own
+# How a layer is run, where somebody may have put something of his own.
+WAYS = ("__call__", "forward", "_passed", "_run")
 
 
 def last_state(layer: nn.Module, x: Tensor, hx: Tensor | None = None) -> Tensor | None:
@@ -32,7 +28,7 @@ def last_state(layer: nn.Module, x: Tensor, hx: Tensor | None = None) -> Tensor 
         hx: the state before the first step, as the layer takes it.
 
     >>> layer = RNN(1, 256, map="rotations", activation="identity")
-    >>> torch.allclose(last_state(layer, x), layer(x)[1], atol=1e-5)  # x (784, 100, 1): in a tenth of the time
+    >>> torch.allclose(last_state(layer, x), layer(x)[1], atol=1e-5)  # x (784, 100, 1): in a seventh of the time
     True
     """
     if not isinstance(layer, Recurrent) or not _linear(layer) or _watched(layer) or not _plain(layer, x):

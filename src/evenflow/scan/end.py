@@ -21,7 +21,7 @@ from torch import Tensor
 
 DOUBLE = 2  # times as long as a multiplication in single precision
 LEAST_STEPS = 32
-GAIN = 0.8  # of the recurrence's time, by count, below which it is done; counts are off by a fifth
+GAIN = 0.8  # of the recurrence's time, by count, below which it is done; counts are a fifth to a third too high
 
 
 def pays(steps: int, rows: int, inputs: int, units: int) -> bool:
