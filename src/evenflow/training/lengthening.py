@@ -73,6 +73,11 @@ def read_score(folder: Path, seed: int) -> Score:
     )
 
 
+def reached(folder: Path) -> int:
+    """The step that a run stands at, 0 where none has begun."""
+    return int(Run(folder).status.get("step", 0)) if (folder / CONFIG).is_file() else 0
+
+
 def _ended(config: Config, folder: Path) -> bool:
     """Whether there is nothing left to do for this run."""
     if not (folder / CONFIG).is_file():

@@ -21,7 +21,7 @@ from .claimed import claimed
 from .halving import Round, Rules, plan
 from .launch import check_device
 from .settings import Settings
-from .standings import Standing, spent
+from .standings import Standing
 from .stopping import TimeUp, limited
 from .sweep_record import SweepRecord
 from .sweep_rounds import Rounds, alike
@@ -40,7 +40,7 @@ class Sweep:
         omitted: models that were no candidates.
         rounds: the rounds held.
         metric_name: what `valid_metric` is.
-        updates, seconds: spent, over all sittings.
+        updates, seconds: spent, over all sittings, also by runs that were stopped in the middle of a round.
         finished: whether the budget is spent; if not, time ran out and the same call goes on.
         folder: runs and sweep.json.
     """
@@ -123,7 +123,7 @@ def sweep(
         omitted=tuple(omitted),
         rounds=tuple(each.round for each in record.held),
         metric_name=made.metric_name,
-        updates=spent(record.held),
+        updates=rounds.made(),
         seconds=record.seconds + time.monotonic() - began,
         finished=rounds.over,
         folder=record.folder,

@@ -12,7 +12,7 @@ from evenflow.tasks import Task
 
 from .candidates import Omitted, Point
 from .halving import Rules, first_round, next_round
-from .lengthening import Config, advance, read_score
+from .lengthening import Config, advance, reached, read_score
 from .non_finite import NonFiniteLoss
 from .progress import ProgressBar
 from .standings import Held, Standing, ranked, run_folder, spent
@@ -71,12 +71,31 @@ class Rounds:
         finally:
             self._save("finished" if self.over else "stopped")
 
+    def made(self) -> int:
+        """Updates of all runs, also of those that were stopped in the middle of a round."""
+        held = self.record.held
+        if not held:
+            return 0
+        now = held[-1]
+        waiting = [point for point in self.points if point.name in now.entrants and point.name not in now.scores]
+        folders = [run_folder(self.record.folder, point, seed) for point in waiting for seed in self._seeds(now)]
+        before = {
+            run_folder(self.record.folder, point, s.seed): s.updates
+            for point in waiting
+            for each in held
+            for s in each.scores.get(point.name, ())
+        }
+        return spent(held) + sum(max(0, reached(folder) - before.get(folder, 0)) for folder in folders)
+
+    def _seeds(self, now: Held) -> range:
+        first = self.settings["seed"]
+        return range(first, first + (self.rules.seeds if now.round.last else 1))
+
     def _hold(self, now: Held, waiting: list[Point]) -> None:
         """Train the points of a round to its end, shape by shape."""
         number = self.record.held.index(now) + 1
         before = self.record.held[number - 2].round.until if number > 1 else 0
-        until, first = now.round.until, self.settings["seed"]
-        seeds = range(first, first + (self.rules.seeds if now.round.last else 1))
+        until, seeds, first = now.round.until, self._seeds(now), self.settings["seed"]
         finish = self.rules.finish if now.round.last else "constant"
         words = f" with {len(seeds)} seeds" if len(seeds) > 1 else ""
         self.announce(f"Round {number}: {len(now.entrants)} points to {until:,} updates{words}.")
