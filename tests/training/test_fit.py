@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import logging
 import math
 import shutil
 
@@ -276,6 +277,26 @@ def test_tf32_is_put_back_after_a_run_that_failed():
     with pytest.raises(NonFiniteLoss):
         fit(model_for(), Exploding(at=3), precision="tf32", **QUICK)
     assert torch.backends.cuda.matmul.fp32_precision == before
+
+
+def test_fabric_gives_no_advice_on_precision_but_speaks_otherwise(monkeypatch):
+    """On a GPU it would tell every user to multiply in TF32, and name a call that is not ours."""
+    from lightning_fabric.accelerators import cuda
+    from lightning_fabric.utilities.rank_zero import rank_zero_info
+
+    fit(model_for(), TASK, **QUICK)
+    heard = []
+    listener = logging.Handler()
+    listener.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("lightning_fabric")
+    monkeypatch.setattr(logger, "handlers", [listener])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    monkeypatch.setattr(cuda, "_is_ampere_or_later", lambda _: True)
+    cuda._check_cuda_matmul_precision.__wrapped__(torch.device("cuda"))
+    assert heard == []
+    rank_zero_info("something else")
+    assert heard == ["something else"]
 
 
 class Exploding(Adding):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import inspect
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -44,12 +45,18 @@ def launch(settings: Settings) -> Fabric:
         options |= {"strategy": strategy, "devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
     else:
         options["devices"] = [int(index)] if index else 1
+    logging.getLogger("lightning_fabric.utilities.rank_zero").addFilter(_no_advice)
     fabric = Fabric(**options)
     fabric.launch()
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         atexit.unregister(leave)
         atexit.register(leave)
     return fabric
+
+
+def _no_advice(record: logging.LogRecord) -> bool:
+    """Whether a line of Fabric's is no advice to multiply in TF32, which here is ``precision="tf32"``."""
+    return "set_float32_matmul_precision" not in record.getMessage()
 
 
 class _Allowed:
