@@ -9,6 +9,7 @@ from evenflow import SequenceModel, create, systems
 from evenflow.activations import ACTIVATIONS
 from evenflow.layers import RNN
 from evenflow.maps import MAPS, Map, residual
+from evenflow.tasks.distortion import distorted
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -266,3 +267,10 @@ def test_recordings_come_and_go():
             W = map(*numbers)
             W.abs().sum().backward()
         assert any(not isinstance(entry, int) and entry is not None for entry in map.recordings.values()), name
+
+
+def test_distorted_images_equal_the_cpus():
+    images = torch.rand(5, 28, 28, generator=torch.Generator().manual_seed(1))
+    numbers = torch.tensor([0, 7, 64, 65_544, 3_519_999])
+    seen = [distorted(images.to(device), numbers.to(device), 0.2).cpu() for device in ("cpu", "cuda")]
+    torch.testing.assert_close(seen[1], seen[0], **CLOSE)
