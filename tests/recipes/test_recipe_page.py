@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from made_recipes import made
 
 from evenflow.recipes import load, reproduce
+from evenflow.recipes.curves import CURVES
 from evenflow.recipes.figures import FIGURES, caption
 from evenflow.recipes.table import show_reproduction
 from evenflow.training import NonFiniteLoss
@@ -91,6 +94,18 @@ def test_lines_against_a_number_have_one_line_for_each_system(tmp_path):
     rows = [{"label": f"{d} deep", "line": "mlp", "x": d, "system": {"name": "mlp", "depth": d}} for d in (1, 2)]
     recipe = made(rows=rows, ordering=[], seeds=[1], figures=["lines"])
     assert "Line plot of error by depth. mlp: " in page(reproduce(recipe, folder=tmp_path, progress=False))
+
+
+@pytest.mark.parametrize(("better", "logs"), [("higher", 0), ("lower", 1)])
+def test_a_share_of_right_answers_has_no_log_axis(tmp_path, monkeypatch, better, logs):
+    wide = replace(CURVES["metric"], read=lambda _: (np.arange(3.0), np.array([0.01, 0.5, 1.0])))
+    monkeypatch.setitem(CURVES, "metric", wide)
+    called = []
+    monkeypatch.setattr("evenflow.report.svg.log_axis", lambda *given, **options: called.append(given))
+    recipe = made(columns=[{"name": "metric", "measure": "best_metric", "better": better}], figures=["metric"],
+                  rows=[{"label": "plain", "use": ["plain"]}], ordering=[], seeds=[1])  # fmt: skip
+    assert 'id="metric-0' in page(reproduce(recipe, folder=tmp_path, progress=False))
+    assert len(called) == logs
 
 
 def test_a_figure_of_nothing_says_so(tmp_path):

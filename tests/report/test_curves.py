@@ -35,6 +35,15 @@ def test_the_baseline_is_named_and_dashed(four: list[Path]) -> None:
     assert "memoryless baseline at 0.167" in panel.alt
 
 
+@pytest.mark.parametrize(("task", "log"), [("copy", False), ("adding", True)])
+def test_a_share_of_right_answers_has_no_log_axis(tmp_path: Path, task: str, log: bool) -> None:
+    folder = write_run(tmp_path / "a", task={"name": task, "length": 20})
+    write_rows(folder, *({"step": s, "loss": 0.1, "valid_loss": 0.1, "valid_metric": 0.01 * s} for s in (1, 50, 99)))
+    panel = curves.valid_metric(read([folder]))
+    assert panel.hover is not None
+    assert panel.hover["log"] == log
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, 1e-320, 1e-30, 1e30], ids=lambda v: f"{v:g}")
 def test_any_finite_loss_can_be_drawn(tmp_path: Path, value: float) -> None:
     folder = write_run(tmp_path / "a")

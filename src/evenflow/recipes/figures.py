@@ -91,6 +91,8 @@ def _panels(done: Reproduction, kind: str) -> Iterator[Panel]:
                 y[i, : len(values)] = np.where(np.abs(values) < LARGEST, values, np.nan)
             if np.isfinite(y).any():
                 lines.append((row, x, y))
+        # What counts in a share of right answers is at its top, which a log axis would press together.
+        share = kind == "metric" and any(_marked(c) and c.better == "higher" for c in done.recipe.columns)
         if lines:
             values = np.concatenate([y[np.isfinite(y)] for _, _, y in lines])
             low, high = float(values.min()), float(values.max())
@@ -116,7 +118,7 @@ def _panels(done: Reproduction, kind: str) -> Iterator[Panel]:
                         level, color=MUTED if of is None else _colour(of), linestyle=(0, (5, 4)), linewidth=1.3
                     )
                 shown_values = np.concatenate([values, [level for level, _ in drawn]])
-                if curve.log or (curve.log is None and low > 0 and high / low > WIDE):
+                if curve.log or (curve.log is None and low > 0 and high / low > WIDE and not share):
                     positive = shown_values[shown_values > 0]
                     if len(positive):
                         least, most = float(positive.min()), float(positive.max())

@@ -40,11 +40,15 @@ def valid_loss(runs: Sequence[Record]) -> Panel:
 
 
 def valid_metric(runs: Sequence[Record]) -> Panel:
-    """Validation metric, named as the task names it; runs of tasks with other metrics share the axis."""
+    """Validation metric, named as the task names it; runs of tasks with other metrics share the axis.
+
+    Where more is better the metric is a share of right answers, and what counts is at its top: no log axis there.
+    """
     names = sorted({r.metric_name for r in runs})
+    share = any(r.task is not None and r.task.higher_is_better for r in runs)
     return _panel(
         "valid-metric", f"Validation {' / '.join(names)}", f"validation {' / '.join(names)}", runs,
-        [r.curve("valid_metric") for r in runs], baseline=False,
+        [r.curve("valid_metric") for r in runs], baseline=False, linear=share,
     )  # fmt: skip
 
 
@@ -64,6 +68,7 @@ def _panel(
     lines: Sequence[tuple[np.ndarray, np.ndarray]],
     noisy: bool = False,
     baseline: bool = True,
+    linear: bool = False,
 ) -> Panel:
     panel = Panel(key, title)
     kept = []
@@ -101,7 +106,7 @@ def _panel(
         if 0 < OVERSHOOT * settled < high:
             panel.notes.append(f"Values of the first updates, up to {number(high)}, lie above the plot.")
             high = settled
-        if low > 0 and high / low > WIDE_RANGE:
+        if not linear and low > 0 and high / low > WIDE_RANGE:
             log_axis(axes, low / 1.25, high * 1.25)
         elif high < values.max():
             margin = 0.05 * max(high - low, abs(high))
