@@ -96,15 +96,16 @@ def test_lines_against_a_number_have_one_line_for_each_system(tmp_path):
     assert "Line plot of error by depth. mlp: " in page(reproduce(recipe, folder=tmp_path, progress=False))
 
 
-@pytest.mark.parametrize(("better", "logs"), [("higher", 0), ("lower", 1)])
-def test_a_share_of_right_answers_has_no_log_axis(tmp_path, monkeypatch, better, logs):
+@pytest.mark.parametrize(
+    ("task", "title", "logs"), [("copy", "Validation accuracy", 0), ("adding", "Validation mse", 1)]
+)
+def test_the_metric_has_its_name_and_a_share_of_right_answers_no_log_axis(tmp_path, monkeypatch, task, title, logs):
     wide = replace(CURVES["metric"], read=lambda _: (np.arange(3.0), np.array([0.01, 0.5, 1.0])))
     monkeypatch.setitem(CURVES, "metric", wide)
     called = []
     monkeypatch.setattr("evenflow.report.svg.log_axis", lambda *given, **options: called.append(given))
-    recipe = made(columns=[{"name": "metric", "measure": "best_metric", "better": better}], figures=["metric"],
-                  rows=[{"label": "plain", "use": ["plain"]}], ordering=[], seeds=[1])  # fmt: skip
-    assert 'id="metric-0' in page(reproduce(recipe, folder=tmp_path, progress=False))
+    recipe = made(task={"name": task, "length": 10}, figures=["metric"], seeds=[1])
+    assert title in page(reproduce(recipe, folder=tmp_path, progress=False))
     assert len(called) == logs
 
 

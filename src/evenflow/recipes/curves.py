@@ -20,6 +20,7 @@ class Curve:
     """One line for each run.
 
     Attributes:
+        title: of its panel; where it says metric, the task's own name for it stands there.
         read: x and y of a run; empty where nothing was recorded.
         levels: numbers to draw across, dashed, such as the loss without memory; own: whether each row has its own.
         dashed: what those are, in words.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .attempts import make_task
 from .curves import CURVES, Curve
 from .schema import Column, Recipe, Row
 from .verdict import as_number
@@ -75,7 +76,9 @@ def _panels(done: Reproduction, kind: str) -> Iterator[Panel]:
 
     curve = CURVES[kind]
     for index, (group, rows) in enumerate(groups(done).items()):
-        panel = Panel(f"{kind}-{index}", f"{curve.title}{f': {group}' if group else ''}")
+        learned = [make_task(outcome.job) for row in rows for outcome in done.of(row.label)[:1]]
+        title = curve.title.replace("metric", " / ".join(sorted({task.metric_name for task in learned})))
+        panel = Panel(f"{kind}-{index}", f"{title}{f': {group}' if group else ''}")
         lines: list[tuple[Row, np.ndarray, np.ndarray]] = []
         for row in rows:
             evidence = _drawn(done, row, curve)
@@ -92,7 +95,7 @@ def _panels(done: Reproduction, kind: str) -> Iterator[Panel]:
             if np.isfinite(y).any():
                 lines.append((row, x, y))
         # What counts in a share of right answers is at its top, which a log axis would press together.
-        share = kind == "metric" and any(_marked(c) and c.better == "higher" for c in done.recipe.columns)
+        share = kind == "metric" and any(task.higher_is_better for task in learned)
         if lines:
             values = np.concatenate([y[np.isfinite(y)] for _, _, y in lines])
             low, high = float(values.min()), float(values.max())
