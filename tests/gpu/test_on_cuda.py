@@ -272,5 +272,5 @@ def test_recordings_come_and_go():
 def test_distorted_images_equal_the_cpus():
     images = torch.rand(5, 28, 28, generator=torch.Generator().manual_seed(1))
     numbers = torch.tensor([0, 7, 64, 65_544, 3_519_999])
-    seen = [distorted(images.to(device), numbers.to(device), 0.2).cpu() for device in ("cpu", "cuda")]
+    seen = [distorted(images.to(device), numbers.to(device), 0.2, 0.1).cpu() for device in ("cpu", "cuda")]
     torch.testing.assert_close(seen[1], seen[0], **CLOSE)

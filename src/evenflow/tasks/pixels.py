@@ -24,7 +24,8 @@ SIDE, CLASSES, BRIGHTEST = 28, 10, 255
 PIXELS = SIDE**2
 FURTHEST = 4  # pixels that an image may be moved; further away most digits are cut
 STRONGEST = 0.3  # distortion; with more, much of a digit may leave the image
-VARIANTS = 64  # of each distorted image
+MOST_BENT = 0.15  # with more, strokes run into one another
+VARIANTS = 64  # of each distorted or bent image
 WIDTHS = (1, 2, 4, 7, 8, 14, 16, 28)
 HELD_OUT = 12  # one training image in twelve: 5,000 of 60,000
 PERMUTATION_SEED = 2
@@ -53,6 +54,8 @@ class Pixels(FileData, Labelled):
             are (2 shift + 1)² times as many, and an epoch is as much longer. Those for validation and test stay.
         distort: training images are seen in 64 variants each, turned, sheared, stretched and moved at random by up to
             this much, see `distortion`; an epoch is as much longer. In place of `shift`.
+        bend: in these variants parts of an image move by about this share of half its side as well, each its own way.
+            Alone, the variants are bent and nothing else.
         data: the data folder.
 
         >>> task = Pixels(order="permuted", width=2)
@@ -70,6 +73,7 @@ class Pixels(FileData, Labelled):
     distort: float | None = option(
         None, "training images turned, sheared, stretched and moved at random by up to this share, 64 of each: 0.1"
     )
+    bend: float | None = option(None, "training images bent at random by about this share, 64 of each: 0.05")
 
     name: ClassVar[str] = "mnist"
     scale: ClassVar[float] = 1 / BRIGHTEST
@@ -82,14 +86,16 @@ class Pixels(FileData, Labelled):
             whole_number("shift", self.shift, 1)
             if self.shift > FURTHEST:
                 raise ValueError(f"shift must be at most {FURTHEST} pixels, got {self.shift}")
-        if self.distort is not None:
-            number("distort", self.distort)
-            if not 0 < self.distort <= STRONGEST:
-                raise ValueError(f"distort must lie above 0 and be at most {STRONGEST}, got {self.distort}")
-            if self.shift is not None:
-                raise ValueError(
-                    f"distort moves images too and stands in place of shift, got both, {self.distort} and {self.shift}"
-                )
+        for name, most in (("distort", STRONGEST), ("bend", MOST_BENT)):
+            value = getattr(self, name)
+            if value is not None:
+                number(name, value)
+                if not 0 < value <= most:
+                    raise ValueError(f"{name} must lie above 0 and be at most {most}, got {value}")
+                if self.shift is not None:
+                    raise ValueError(
+                        f"{name} moves images too and stands in place of shift, got both, {value} and {self.shift}"
+                    )
 
     @property
     def input_size(self) -> int:
@@ -123,7 +129,12 @@ class Pixels(FileData, Labelled):
     @property
     def _variants(self) -> int:
         """How many sequences of this part are made of one image."""
-        return VARIANTS if self.distort is not None and self.part == "training" else len(self._shifts)
+        return VARIANTS if self._changes and self.part == "training" else len(self._shifts)
+
+    @property
+    def _changes(self) -> bool:
+        """Whether training images are distorted or bent."""
+        return self.distort is not None or self.bend is not None
 
     def count(self) -> int:
         return super().count() * self._variants
@@ -134,7 +145,7 @@ class Pixels(FileData, Labelled):
         batch = super().take(rows // self._variants)
         steps, size, width = batch.inputs.shape
         seen = batch.inputs.transpose(0, 1).reshape(size, PIXELS)  # one image a row, in the order of its steps
-        changed = self._moved(seen, rows) if self.distort is None else self._distorted(seen, rows)
+        changed = self._distorted(seen, rows) if self._changes else self._moved(seen, rows)
         return Batch(changed.view(size, steps, width).transpose(0, 1).contiguous(), batch.targets)
 
     def _moved(self, seen: Tensor, rows: Tensor) -> Tensor:
@@ -142,9 +153,9 @@ class Pixels(FileData, Labelled):
         return dark.gather(1, _sources(self, rows.device)[rows % self._variants])
 
     def _distorted(self, seen: Tensor, rows: Tensor) -> Tensor:
-        assert self.distort is not None
         order, when = _both_ways(self, rows.device)
-        return distorted(seen[:, when].view(-1, SIDE, SIDE), rows, self.distort).view(-1, PIXELS)[:, order]
+        images = seen[:, when].view(-1, SIDE, SIDE)
+        return distorted(images, rows, self.distort or 0.0, self.bend or 0.0).view(-1, PIXELS)[:, order]
 
     def solved(self, metric: float) -> bool:
         return metric >= SOLVED_ACCURACY[self.order]
