@@ -140,8 +140,9 @@ def test_interrupted_it_goes_on_to_the_same_end(update, whole, tmp_path, monkeyp
         patched.setattr(Loop, "_update", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "cut")
-    assert json.loads((tmp_path / "cut" / FILE).read_text())["state"] == "stopped"
-    assert run(tmp_path / "cut", seconds=1e-6).updates == update - 1  # also those in the middle of a round
+    stopped = json.loads((tmp_path / "cut" / FILE).read_text())
+    assert (stopped["state"], stopped["updates"]) == ("stopped", update - 1)  # also those in the middle of a round
+    assert run(tmp_path / "cut", seconds=1e-6).updates == update - 1
     run(tmp_path / "cut")
     found, _ = whole
     assert read(tmp_path / "cut") == read(found.folder)

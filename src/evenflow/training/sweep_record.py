@@ -19,7 +19,7 @@ from . import atomic
 from .candidates import Omitted
 from .halving import Round
 from .lengthening import Score
-from .standings import Held, Standing, spent
+from .standings import Held, Standing
 
 FILE, FORMAT = "sweep.json", 1
 
@@ -70,6 +70,7 @@ class SweepRecord:
         standings: Sequence[Standing],
         omitted: Sequence[Omitted],
         *,
+        updates: int,
         seconds: float,
         device: str,
         judged_by: str,
@@ -84,7 +85,7 @@ class SweepRecord:
             "began": self.began,
             "seconds": round(self.seconds + seconds, 1),
             "judged_by": judged_by,
-            "updates": spent(self.held),
+            "updates": updates,
             "request": self.request,
             "points": [_point(rank, standing) for rank, standing in enumerate(standings, 1)],
             "omitted": [dataclasses.asdict(each) for each in omitted],

@@ -143,6 +143,7 @@ class Rounds:
             state,
             self.standings(),
             self.omitted,
+            updates=self.made(),
             seconds=time.monotonic() - self.began,
             device=self.settings["device"],
             judged_by=self.task.metric_name,
