@@ -121,6 +121,22 @@ def test_a_difference_within_the_spread_of_the_seeds_tells_nothing(plain, outcom
     assert [pair.outcome for pair in verdict.order(recipe, found)] == [outcome]
 
 
+@pytest.mark.parametrize(
+    ("plain", "outcome"),
+    [(330.0, verdict.UNDECIDED), (340.0, verdict.HOLDS), (math.inf, verdict.HOLDS), (250.0, verdict.FAILS)],
+)
+def test_updates_up_to_a_validation_are_told_apart_by_more_than_one(plain, outcome):
+    recipe = made(
+        columns=[{"name": "error", "measure": "updates_to_solve", "better": "lower"}],
+        rows=[{"label": "plain"}, {"label": "orthogonal", "training": {"validate_every": 30}}],
+    )
+    found = {
+        (label, "error"): Cell(recipe.row(label), recipe.columns[0], [value])
+        for label, value in (("plain", plain), ("orthogonal", 300.0))
+    }
+    assert [pair.outcome for pair in verdict.order(recipe, found)] == [outcome]
+
+
 def test_seeds_that_never_got_there_are_counted_and_not_averaged():
     shown = cell([300.0, math.inf, 320.0], measure="updates_to_solve")
     assert shown.measured_text() == "310 in 2 of 3 seeds, else never"

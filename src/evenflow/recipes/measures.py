@@ -26,6 +26,7 @@ class Measure:
         costly: whether its value is kept beside the run, because working it out takes long.
         words: what its numbers are called, for one that has few.
         outlives: whether it also has a meaning for a run that diverged.
+        looked: whether it counts updates up to a validation, and so is known to one validation and no better.
     """
 
     read: Callable[[Evidence], float | str]
@@ -34,6 +35,7 @@ class Measure:
     costly: bool = False
     words: tuple[tuple[float, str], ...] = ()
     outlives: bool = False
+    looked: bool = False
 
 
 def _status(name: str) -> Callable[[Evidence], float]:
@@ -145,10 +147,13 @@ MEASURES: dict[str, Measure] = {
     ),
     "diverged": Measure(lambda e: float(e.diverged), "whether the loss became infinite", words=YES_NO, outlives=True),
     "updates_to_solve": Measure(
-        lambda e: _first(e, e.task.solved), "updates until a validation solves the task", outlives=True
+        lambda e: _first(e, e.task.solved), "updates until a validation solves the task", outlives=True, looked=True
     ),
     "updates_to_most": Measure(
-        lambda e: _first(e, lambda metric: metric >= MOST), "updates until 90 % of the answers are right", outlives=True
+        lambda e: _first(e, lambda metric: metric >= MOST),
+        "updates until 90 % of the answers are right",
+        outlives=True,
+        looked=True,
     ),
     "seconds_per_1000": Measure(_pace, "seconds per thousand updates"),
     "gradient_ratio": Measure(_flow, "|∂L/∂h_1| over |∂L/∂h_T| at the last probe"),

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evenflow.report.numbers import number
+from evenflow.training import Settings
 
+from .configs import config_of
 from .measures import MEASURES
 from .schema import Column, Recipe, Row, Value
 
@@ -181,7 +183,8 @@ def order(recipe: Recipe, cells: Mapping[tuple[str, str], Cell], scale: str = "f
         for (first, a), (second, b) in itertools.pairwise(measured):
             gap = a - b if column.better == "higher" else b - a
             noise = _noise(cells[first, column.name], cells[second, column.name])
-            if not meaningful or math.isnan(gap) or abs(gap) <= max(recipe.resolution, noise):
+            least = max(recipe.resolution, noise, _look(recipe, column, (first, second), scale))
+            if not meaningful or math.isnan(gap) or abs(gap) <= least:
                 outcome = UNDECIDED
             else:
                 outcome = HOLDS if gap > 0 else FAILS
@@ -194,6 +197,14 @@ def _noise(a: Cell, b: Cell) -> float:
     if a.spread is None or b.spread is None:
         return 0.0
     return 2 * math.sqrt(a.spread**2 / len(a.numbers) + b.spread**2 / len(b.numbers))
+
+
+def _look(recipe: Recipe, column: Column, labels: Sequence[str], scale: str) -> float:
+    """Updates between two validations of these rows, where the column counts up to one; else 0."""
+    if not MEASURES[column.measure].looked:
+        return 0.0
+    trainings = [config_of(recipe, recipe.row(label), scale)["training"] for label in labels]
+    return float(max(each.get("validate_every", Settings.validate_every) for each in trainings))
 
 
 def rank(cell: Cell | None, column: Column) -> float | None:
