@@ -138,7 +138,7 @@ def test_layers_have_maps_of_their_own(tmp_path: Path) -> None:
 
 
 def test_the_test_result_and_what_to_know_about_the_data_stand_together(tmp_path: Path) -> None:
-    status = {"test_loss": 0.4321, "test_metric": 0.8765, "best_step": 900, "data_note": "rebuilt from raw recordings"}
+    status = {"test_loss": 0.4321, "test_metric": 0.9934, "best_step": 900, "data_note": "rebuilt from raw recordings"}
     har = {"name": "from-the-future"}
     folders = [
         write_run(tmp_path / "a", "urnn", task=har, metric=lambda loss: 1 - loss, status=status),
@@ -146,11 +146,11 @@ def test_the_test_result_and_what_to_know_about_the_data_stand_together(tmp_path
     ]
     page = write_report(folders, tmp_path / "page.html").read_text()
     text = words(page)
-    assert "Test metric 0.876, loss 0.432, with the weights of update 900. Data: rebuilt from raw recordings." in text
+    assert "Test metric 0.9934, loss 0.432, with the weights of update 900. Data: rebuilt from raw recordings." in text
     assert "Data of urnn: rebuilt from raw recordings." in text  # under the heading, where the verdicts are
     table = page[page.index('id="results"') : page.index('id="settings"')]
     assert table.count("Data: rebuilt from raw recordings.") == 1
-    assert re.findall(r'<td class="number">([^<]*)</td>', table)[5:7] == ["0.432", "0.876"]
+    assert re.findall(r'<td class="number">([^<]*)</td>', table)[5:7] == ["0.432", "0.9934"]
 
 
 @pytest.mark.slow

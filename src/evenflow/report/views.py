@@ -13,6 +13,7 @@ from evenflow.report.record import Record
 from evenflow.report.svg import MARKERS, SERIES
 from evenflow.report.verdict import judge
 
+METRIC_DIGITS = 4  # near one, shares of right answers differ in the fourth
 # The markers of matplotlib, drawn for the legend: centre (16, 7).
 MARKS = {
     "o": "M16 3.4a3.6 3.6 0 1 0 .01 0z",
@@ -38,7 +39,7 @@ def card(index: int, run: Record, same: bool, tested: bool) -> dict[str, Any]:
         "colour": index % SERIES + 1,
         "mark": Markup('<path d="{}" fill="currentColor"/>').format(MARKS[MARKERS[index % len(MARKERS)]]),
         "verdict": judge(run),
-        "headline": number(shown[0]),
+        "headline": number(shown[0], METRIC_DIGITS),
         "headline_name": shown[1],
         "test": _test(run),
         "data_note": run.data_note,
@@ -49,8 +50,8 @@ def card(index: int, run: Record, same: bool, tested: bool) -> dict[str, Any]:
             "–" if run.parameters is None else f"{run.parameters:,}",
             number(run.final("valid_loss")),
             number(run.best("valid_loss")),
-            *([] if same else [number(run.final("valid_metric")), number(metric)]),
-            *([number(test_loss)] + ([] if same else [number(test_metric)]) if tested else []),
+            *([] if same else [number(value, METRIC_DIGITS) for value in (run.final("valid_metric"), metric)]),
+            *([number(test_loss)] + ([] if same else [number(test_metric, METRIC_DIGITS)]) if tested else []),
             f"{run.updates:,}",
             duration(run.seconds),
         ],
@@ -63,7 +64,8 @@ def _test(run: Record) -> str:
     loss, metric = run.test
     at = run.status.get("best_step")
     weights = f", with the weights of update {at:,}" if isinstance(at, int) else ""
-    return f"Test {run.metric_name} {number(metric)}{'' if run.metric_is_loss else f', loss {number(loss)}'}{weights}."
+    beside = "" if run.metric_is_loss else f", loss {number(loss)}"
+    return f"Test {run.metric_name} {number(metric, METRIC_DIGITS)}{beside}{weights}."
 
 
 def reach_rows(view: dict[str, Any], run: Record) -> list[dict[str, Any]]:
