@@ -287,11 +287,11 @@ def test_results_on_the_page_are_those_of_the_folders(page: str, folders: list[P
         higher = folder.name == "c"
         best = valid["valid_metric"].max() if higher else valid["valid_metric"].min()
         tested = (
-            [number(run.status["test_loss"]), number(run.status["test_metric"])] if folder.name == "d" else ["–"] * 2
+            [number(run.status["test_loss"]), number(run.status["test_metric"], 4)] if folder.name == "d" else ["–"] * 2
         )
         assert row[2:9] == [
             f"{run.status['parameters']:,}", number(valid["valid_loss"][-1]), number(valid["valid_loss"].min()),
-            number(valid["valid_metric"][-1]), number(best), *tested,
+            number(valid["valid_metric"][-1], 4), number(best, 4), *tested,
         ]  # fmt: skip
     assert "Data: " + "x" * 99 in rows[3][0]
 
