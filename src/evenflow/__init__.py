@@ -3,12 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 from evenflow import activations, init, maps
+from evenflow.cells import Parameter, cell
 from evenflow.feedforward import MLP, ResNet, SpectralLinear, SpectralMLP, SpectralResNet
 from evenflow.gated_feedback import GatedFeedbackRNN
 from evenflow.generation import generate, stream
 from evenflow.layers import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
 from evenflow.maps import attach, detach
 from evenflow.model import SequenceModel
+from evenflow.recurrent import Recurrent
 from evenflow.reservoir import EchoState
 from evenflow.systems import create, systems
 
@@ -28,6 +30,8 @@ __all__ = [
     "ComplexRNN",
     "EchoState",
     "GatedFeedbackRNN",
+    "Parameter",
+    "Recurrent",
     "ResNet",
     "ScalarGatedRNN",
     "SequenceModel",
@@ -37,6 +41,7 @@ __all__ = [
     "activations",
     "attach",
     "bounds",
+    "cell",
     "create",
     "detach",
     "doctor",

@@ -77,7 +77,7 @@ class GatedFeedbackRNN(Recurrent):
         sequences = Sequences.read(input, self.input_size, self.batch_first)
         given = self._read_states(sequences, hx)
         weights = self.cell.prepare({n + s: self._weight(n + s) for s in self._suffixes for n in self._names})
-        x, sizes, every, like = sequences.padded, sequences.batch_sizes, self.checkpoint_every, weights["weight_hh"]
+        x, sizes, every, like = sequences.padded, sequences.batch_sizes, self.checkpoint_every, weights["weight_hh_gate"]
         start = self._start(x.shape[1], like) if given is None else [torch.cat(tuple(member), -1) for member in given]
         beside = self._beside(x.shape[:2], like)
         if every is not None and every < len(x) and not lifted():
@@ -96,7 +96,7 @@ class GatedFeedbackRNN(Recurrent):
 
     def _start(self, batch: int, like: Tensor) -> list[Tensor]:
         """The first state of all layers, zero or learned."""
-        letters = "hc"[: self.cell.state_size]
+        letters = self.cell.states
         if self.initial_state == "zero":
             return [like.new_zeros(batch, self.num_layers * self.hidden_size) for _ in letters]
         learned = [torch.cat([getattr(self, f"{letter}0{s}") for s in self._suffixes]) for letter in letters]

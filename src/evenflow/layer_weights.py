@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from evenflow import maps
 from evenflow.cells import Cell, Matrix
+from evenflow.maps.blocks import Blocks
 from evenflow.maps.pickling import Pickled
 
-MapChoice = str | Callable[[int], maps.Map]
+OneMap = str | Callable[[int], maps.Map]
+MapChoice = OneMap | Mapping[str, OneMap]  # one for all matrices that take one, or one for each by its name
 
 
 class LayerWeights(Pickled):
@@ -62,7 +64,7 @@ class LayerWeights(Pickled):
                 if name.startswith("weight_ih"):
                     start[name].uniform_(-input_range, input_range, generator=generator)
         if self.initial_state == "learned":
-            start |= {f"{letter}0": torch.zeros(hidden_size) for letter in "hc"[: cell.state_size]}
+            start |= {f"{name}0": torch.zeros(hidden_size) for name in cell.states}
         matrices = cell.matrices(hidden_size)
         start |= {m.name: torch.empty(m.blocks * m.size, m.size) for m in matrices}
         self._names = tuple(start)
@@ -82,8 +84,12 @@ class LayerWeights(Pickled):
     ) -> None:
         """Start a recurrent matrix and, where the cell has it so, put the map on it."""
         name = matrix.name + suffix
-        if matrix.mapped:
-            maps.attach(self, name, maps.make(map, matrix.size, **map_options), generator=generator)
+        choice = map if not isinstance(map, Mapping) else map.get(matrix.name, "free")
+        if matrix.mapped or (isinstance(map, Mapping) and matrix.name in map):
+            made = maps.make(choice, matrix.size, **map_options)
+            if matrix.blocks > 1:
+                made = Blocks(made, matrix.blocks, tuple(range(matrix.blocks)))
+            maps.attach(self, name, made, generator=generator)
             if getattr(self, name).is_complex() and not self.cell.takes_complex:
                 raise ValueError(
                     f"map {map!r} makes complex matrices, which the {type(self.cell).__name__} cell has not"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from evenflow import maps
-from evenflow.cells import Cell
-from evenflow.checks import number, one_of, unknown_option, whole_number
+from evenflow.cells import Cell, FunctionCell
+from evenflow.checks import number, one_of, unknown, unknown_option, whole_number
 from evenflow.layer_weights import LayerWeights, MapChoice
 from evenflow.maps.onlookers import lifted
 from evenflow.replayed import replay_layer
@@ -33,7 +33,8 @@ class Recurrent(LayerWeights):
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as in
             `torch.nn.RNN`. There is one bias vector per layer and direction, as in the documents.
         map: what the recurrent matrix is made by, a name of `maps.MAPS` or a function of the matrix's size that returns
-            a `maps.Map`. Options of the map follow as keywords.
+            a `maps.Map`; or one for each matrix of the cell by its name, ``{"W": "cayley", "V": "free"}``. Options of
+            the map follow as keywords.
         initial_state: ``"zero"``, or ``"learned"`` for one trained vector per layer and direction.
         input_range: input weights start uniform between minus this and this, in place of Glorot's; small ones leave
             units that saturate (tanh) nearly linear at the start, so that a gradient reaches further back.
@@ -102,21 +103,33 @@ class Recurrent(LayerWeights):
             if checkpoint_every is not None or not self.one_after_another:
                 where = "with checkpoint_every" if checkpoint_every else f"for {type(self).__name__}"
                 raise ValueError(f"storage must be None {where}, got {storage!r}")
-        if map != "free" and not any(matrix.mapped for matrix in cell.matrices(hidden_size)):
-            kind = type(cell).__name__
-            raise ValueError(f"{kind} has no map on its gates, so map must be 'free', got {map!r}")
-        for name in map_options:
-            if (known := maps.options_of(map)) is not None and name not in known:
-                raise ValueError(unknown_option(type(self), name, f"its map {map!r}", known))
-        self.cell, self.engine, self.checkpoint_every = cell, engine, checkpoint_every
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self._check_map(cell, map, map_options)
+        self.cell, self.engine, self.checkpoint_every = cell, engine, checkpoint_every
         self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
         self.dropout = float(dropout)
         self.initial_state, self.storage = initial_state, storage
         self._taps: list[Tensor] | None = None
         self._start_weights(map, map_options, input_range, generator)
+        if self.one_after_another:
+            cell.check(hidden_size, {name: self._shapes[name + self._suffixes[0]] for name in self._names})
         place = torch.get_default_device() if device is None else device
         self.to(device=place, dtype=dtype or torch.get_default_dtype())
+
+    def _check_map(self, cell: Cell, map: MapChoice, map_options: Mapping[str, Any]) -> None:
+        matrices = {matrix.name: matrix for matrix in cell.matrices(self.hidden_size)}
+        if isinstance(map, Mapping):
+            for name in map:
+                if name not in matrices:
+                    raise ValueError(unknown(f"matrix of {cell.name} in map", name, matrices))
+        elif map != "free" and not any(matrix.mapped for matrix in matrices.values()):
+            hint = f"; for a map on each block give map={{{next(iter(matrices))!r}: {map!r}}}"
+            own = hint if isinstance(cell, FunctionCell) else ""
+            raise ValueError(f"{cell.name} has no map on its gates, so map must be 'free', got {map!r}{own}")
+        for choice in map.values() if isinstance(map, Mapping) else [map]:
+            for name in map_options:
+                if (known := maps.options_of(choice)) is not None and name not in known:
+                    raise ValueError(unknown_option(type(self), name, f"its map {choice!r}", known))
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None = None
@@ -166,24 +179,27 @@ class Recurrent(LayerWeights):
         if state is None:
             shape = (x.shape[1], self.hidden_size)
             if self.initial_state == "learned":
-                state = [weights[f"{letter}0"].expand(shape) for letter in "hc"[: self.cell.state_size]]
+                state = [weights[f"{name}0"].expand(shape) for name in self.cell.states]
             else:
                 state = [x.new_zeros(shape)] * self.cell.state_size
         tap = None
         if self._taps is not None:
-            zeros = self._new_tap(x.shape[:2], weights["weight_hh"])
+            zeros = self._new_tap(x.shape[:2], weights[self.cell.recurrent[0]])
             tap = sequences.reverse(zeros) if backwards else zeros
         every, sizes = self.checkpoint_every, sequences.batch_sizes
         if every is not None and every < len(x) and not lifted():
             return checkpointed(self.cell, x, tuple(state), weights, every, sizes, tap, self.engine)
         storage = None if self.storage is None else STORAGES[self.storage]
-        dtype = weights["weight_hh"].real.dtype
+        dtype = weights[self.cell.recurrent[0]].real.dtype
         casts = storage is not None and not x.is_meta and dtype != torch.float64  # which autocast leaves as it is
         if x.dtype == storage and not casts:  # what the layer below has stored
             x = x.to(dtype)
-        with torch.autocast(x.device.type, storage) if casts else nullcontext():
-            a = project(self.cell, x, weights, self.engine)
-        states = scan(self.cell, a, tuple(state), weights, sizes, tap, self.engine, storage)
+
+        def into() -> Tensor:
+            with torch.autocast(x.device.type, storage) if casts else nullcontext():
+                return project(self.cell, x, weights, self.engine)
+
+        states = scan(self.cell, into(), tuple(state), weights, sizes, tap, self.engine, storage, again=into)
         ends = (sequences.last(s) for s in states)
         return states[0], *(ends if storage is None else (end.to(dtype) for end in ends))
 
@@ -200,15 +216,17 @@ class Recurrent(LayerWeights):
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
         if hx is None:
             return None
-        wanted = "one tensor h0" if self.cell.state_size == 1 else "a pair (h0, c0)"
+        names = [f"{name}0" for name in self.cell.states]
+        several = f"a pair ({', '.join(names)})" if len(names) == 2 else f"a tuple ({', '.join(names)})"
+        wanted = f"one tensor {names[0]}" if len(names) == 1 else several
         states = (hx,) if isinstance(hx, Tensor) else tuple(hx) if isinstance(hx, tuple | list) else ()
         if not all(isinstance(state, Tensor) for state in states) or not states:
             raise ValueError(f"the initial state must be {wanted}, got {type(hx).__name__} {hx!r:.60}")
         if len(states) != self.cell.state_size:
             raise ValueError(f"the initial state must be {wanted}, got {len(states)} tensors")
         return [
-            sequences.read_state(state, len(self._suffixes), self.hidden_size, f"{letter}0")
-            for state, letter in zip(states, "hc", strict=False)
+            sequences.read_state(state, len(self._suffixes), self.hidden_size, name)
+            for state, name in zip(states, names, strict=True)
         ]
 
     @contextmanager

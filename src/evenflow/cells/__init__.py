@@ -8,6 +8,7 @@ from evenflow.cells.gru import GRU
 from evenflow.cells.lstm import LSTM
 from evenflow.cells.lstm_1997 import LSTM1997
 from evenflow.cells.lstm_peephole import PeepholeLSTM
+from evenflow.cells.own import CellMaker, FunctionCell, Parameter, cell
 from evenflow.cells.scalar_gated import ScalarGated
 from evenflow.cells.scrn import SCRN
 
@@ -30,12 +31,16 @@ __all__ = [
     "LSTM1997",
     "SCRN",
     "Cell",
+    "CellMaker",
     "ComplexElman",
     "Elman",
+    "FunctionCell",
     "GatedFeedback",
     "Matrix",
+    "Parameter",
     "PeepholeLSTM",
     "ScalarGated",
     "State",
     "Weights",
+    "cell",
 ]

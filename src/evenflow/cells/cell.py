@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from evenflow import init
+from evenflow.step import Untranslatable, text, translate
 
 Weights = Mapping[str, Tensor]
 State = tuple[Tensor, ...]
@@ -29,11 +31,16 @@ class Matrix:
 
 
 class Cell:
-    """One time step as pure functions of tensors; the layer owns the tensors, the scan owns time.
+    """One time step as a pure function of tensors; the layer owns the tensors, the scan owns time.
 
     Shapes:
-        x: ``(T, B, I)``; a (what `project` makes of all steps at once): ``(T, B, blocks * H)``;
-        state: a tuple of ``(B, H)``, its first member the layer's output.
+        x: ``(T, B, I)``; a (what `project` makes of all steps at once): ``(T, B, blocks * H)``; each state ``(B, H)``,
+        the first of them the layer's output.
+
+    Attributes:
+        states: names of the states.
+        recurrent: names of the matrices that `step` takes, as `prepare` leaves them.
+        parameters: names of the vectors that it takes after them; None where a layer has no such weight.
 
     Weights:
         weight_ih ``(blocks * H, I)``, Glorot uniform by block; bias ``(blocks * H)``, zero; what `extra` adds; and
@@ -41,9 +48,21 @@ class Cell:
     """
 
     blocks = 1
-    state_size = 1
+    states: tuple[str, ...] = ("h",)
+    recurrent: tuple[str, ...] = ("weight_hh",)
+    parameters: tuple[str, ...] = ()
     takes_complex = False  # whether its matrices may be complex
     equation = ""
+
+    @property
+    def name(self) -> str:
+        """What messages call this cell."""
+        return type(self).__name__
+
+    @property
+    def state_size(self) -> int:
+        """How many states there are."""
+        return len(self.states)
 
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
         """The recurrent matrices, of which the layer makes the starting values."""
@@ -78,6 +97,52 @@ class Cell:
         """What a layer's text tells of its cell."""
         return {}
 
-    def step(self, a: Tensor, state: State, weights: Weights) -> State:
-        """The next state, from one step of `project` and the state before."""
+    def step(self, a: Tensor, *given: Any) -> Tensor | tuple[Tensor, ...]:
+        """The new states, from one step of `project`, the states before, the matrices and the parameters, in this order.
+
+        Written in torch operations on ``(B, size)`` tensors; see ``docs/cells.md`` for those that can be compiled.
+        """
         raise NotImplementedError
+
+    def arguments(self, weights: Weights) -> tuple[list[Tensor], list[Tensor | None]]:
+        """The matrices and the parameters of `step`."""
+        return [weights[name] for name in self.recurrent], [weights.get(name) for name in self.parameters]
+
+    def advance(self, a: Tensor, state: State, weights: Weights) -> State:
+        """The new states as a tuple, from those before and the weights that `prepare` gave."""
+        matrices, parameters = self.arguments(weights)
+        found = self.step(a, *state, *matrices, *parameters)
+        return found if isinstance(found, tuple) else (found,)
+
+    def program(self, a: int, states: Sequence[int], weights: Weights) -> str | Untranslatable:
+        """The text of the step's program at some sizes, or why there is none; found once and kept.
+
+        Args:
+            a, states: sizes of the pre-activations and of each state.
+            weights: as `prepare` gave them; their shapes count.
+        """
+        matrices, parameters = self.arguments(weights)
+        shapes = tuple((m.shape[-2], m.shape[-1]) for m in matrices)
+        sizes = tuple(None if p is None else p.shape[-1] for p in parameters)
+        key = (a, tuple(states), shapes, sizes)
+        known: dict[Any, str | Untranslatable] = self.__dict__.setdefault("_programs", {})
+        if key not in known:
+            try:
+                known[key] = text.write(translate(self.step, a, states, shapes, sizes, self.name))
+            except Untranslatable as why:
+                known[key] = why
+        return known[key]
+
+    def check(self, hidden_size: int, shapes: Mapping[str, torch.Size]) -> None:
+        """Refuse a step that returns something else than its states, before the first batch comes.
+
+        Args:
+            shapes: of the weights of one layer and direction, by name.
+        """
+        if type(self).project is not Cell.project:
+            return
+        weights = self.prepare({name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
+        self.program(weights["weight_ih"].shape[0], [hidden_size] * len(self.states), weights)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_programs"}

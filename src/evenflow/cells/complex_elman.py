@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from evenflow.activations import ComplexModRelu
-from evenflow.cells.cell import Cell, Matrix, State, Weights
+from evenflow.cells.cell import Cell, Matrix, Weights
 
 
 class ComplexElman(Cell):
@@ -28,6 +28,7 @@ class ComplexElman(Cell):
 
     takes_complex = True
     activation = ComplexModRelu()
+    parameters = ("activation",)
     equation = "z = f(W x + b + U z), f(a) = a/|a| max(|a| + p, 0)"
 
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
@@ -45,6 +46,5 @@ class ComplexElman(Cell):
         # There is no complex bfloat16; the map then gave complex64.
         return {**weights, "weight_hh": whole.to(weights["weight_ih"].dtype)}
 
-    def step(self, a: Tensor, state: State, weights: Weights) -> State:
-        (h,) = state
-        return (self.activation(a + h @ weights["weight_hh"].mT, weights["activation"]),)
+    def step(self, a: Tensor, h: Tensor, U: Tensor, p: Tensor) -> Tensor:
+        return self.activation(a + h @ U.mT, p)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from evenflow import activations
-from evenflow.cells.cell import Cell, State, Weights
+from evenflow.cells.cell import Cell, Weights
 from evenflow.checks import number
 
 SCALED = ("weight_ih", "bias", "weight_hh")  # what the pre-activation is linear in
@@ -25,6 +25,7 @@ class Elman(Cell):
     """
 
     equation = "h = f(W x + b + U h)"
+    parameters = ("activation",)
 
     def __init__(self, activation: str | activations.Activation = "tanh", gain: float = 1.0) -> None:
         self.activation = activations.make(activation)
@@ -45,6 +46,5 @@ class Elman(Cell):
         trained = self.activation.start(hidden_size, generator)
         return {} if trained is None else {"activation": trained}
 
-    def step(self, a: Tensor, state: State, weights: Weights) -> State:
-        (h,) = state
-        return (self.activation(a + h @ weights["weight_hh"].mT, weights.get("activation")),)
+    def step(self, a: Tensor, h: Tensor, U: Tensor, p: Tensor | None = None) -> Tensor:
+        return self.activation(a + h @ U.mT, p)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from evenflow import init
-from evenflow.cells.cell import Cell, Matrix, State, Weights
+from evenflow.cells.cell import Cell, Matrix, Weights
 from evenflow.checks import one_of, whole_number
 
 # By unit: blocks of the input's share, and how many of them are gates that see their own layer's state alone.
@@ -51,7 +51,13 @@ class GatedFeedback(Cell):
         whole_number("num_layers", layers, 1)
         self.unit, self.layers, self.forget_bias = unit, layers, forget_bias
         self.blocks, self.own = UNITS[unit]
-        self.state_size = 2 if unit == "lstm" else 1
+        self.states = ("h", "c") if unit == "lstm" else ("h",)
+        every, above = range(layers), range(1, layers)
+        own = [f"weight_hh_own_l{j}" for j in every] if self.own else []
+        up = [f"weight_ih_l{j}" for j in above]
+        self.recurrent = (*(f"weight_hh_{i}" for i in every), "weight_hh_gate", *own, *up)
+        shifts = [f"bias_hh_n_l{j}" for j in every] if unit == "gru" else []
+        self.parameters = (*(f"bias_l{j}" for j in above), *shifts)
 
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
         feedback = Matrix("weight_hh", hidden_size, self.layers, mapped=False)
@@ -78,32 +84,27 @@ class GatedFeedback(Cell):
 
         H = weights["weight_hh_l0"].shape[-1]
         feedback = torch.stack(every("weight_hh")).view(L, L, H, H)  # to j, from i, rows, columns
-        ready = {
-            "weight_hh": feedback.permute(1, 3, 0, 2).reshape(L, H, L * H),
-            "weight_hh_gate": torch.cat(every("weight_hh_gate")),
-        }
-        if self.own:
-            ready["weight_hh_own"] = torch.stack(every("weight_hh_own"))
+        ready = {f"weight_hh_{i}": feedback[:, i].reshape(L * H, H) for i in range(L)}
+        ready["weight_hh_gate"] = torch.cat(every("weight_hh_gate"))
         for j, pair in enumerate(zip(every("weight_ih"), every("weight_ih_gate"), strict=True)):
             suffix = f"_l{j}" if j else ""  # the first layer's share is made by `project`
             ready["weight_ih" + suffix] = torch.cat(pair)
             if f"bias_l{j}" in weights:
                 ready["bias" + suffix] = pad(weights[f"bias_l{j}"], (0, L))
-            if f"bias_hh_n_l{j}" in weights:
-                ready[f"bias_hh_n_l{j}"] = weights[f"bias_hh_n_l{j}"]
-        return ready
+        return weights | ready  # type: ignore[operator]
 
     def gates(self, into: Tensor, j: int) -> Tensor:
         """The global gates from all layers to layer j, ``(B, L)``, from what they see."""
         return into.sigmoid()
 
-    def step(self, a: Tensor, state: State, weights: Weights) -> State:
-        L, B, H = self.layers, len(a), weights["weight_hh"].shape[-2]
-        before = state[0].view(B, L, H).transpose(0, 1)
-        fed = (before @ weights["weight_hh"]).view(L, B, L, H)  # U^{ij} h^i at [i, :, j]
-        seen = linear(state[0], weights["weight_hh_gate"]).view(B, L, L)
-        own = before @ weights["weight_hh_own"].mT if self.own else None
-        memory = state[1].chunk(L, -1) if self.unit == "lstm" else None
+    def step(self, a: Tensor, *given: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        L, (state, memory) = self.layers, (given[0], given[1] if self.unit == "lstm" else None)
+        H = state.shape[-1] // L
+        names = (*self.recurrent, *self.parameters)
+        weights = dict(zip(names, given[len(self.states) :], strict=True))
+        before = state.split(H, -1)
+        fed = [(h @ weights[f"weight_hh_{i}"].mT).split(H, -1) for i, h in enumerate(before)]  # U^{ij} h^i at [i][j]
+        seen = (state @ weights["weight_hh_gate"].mT).split(L, -1)
         into, *columns = self.columns(a, H)
         taps, kept = (None if v is None else v.split(H, -1) for v in columns)
         new_h: list[Tensor] = []
@@ -113,19 +114,21 @@ class GatedFeedback(Cell):
                 below = new_h[-1] if kept is None else new_h[-1] * kept[j - 1]
                 into = linear(below, weights[f"weight_ih_l{j}"], weights.get(f"bias_l{j}"))
             share, toward_gates = into.split([self.blocks * H, L], -1)
-            g = self.gates(toward_gates + seen[:, j], j)
-            feedback = (g.mT.unsqueeze(-1) * fed[:, :, j]).sum(0)
-            if own is None:
+            gates = self.gates(toward_gates + seen[j], j).split(1, -1)
+            feedback = sum((g * fed[i][j] for i, g in enumerate(gates)), start=torch.zeros_like(before[0]))
+            if self.unit == "tanh":
                 h = (share + feedback).tanh()
-            elif memory is None:
-                r, z = (share[:, : 2 * H] + own[j]).sigmoid().chunk(2, -1)
-                c = weights.get(f"bias_hh_n_l{j}")
-                n = (share[:, 2 * H :] + r * (feedback if c is None else feedback + c)).tanh()
-                h = torch.lerp(n, before[j], z)
             else:
-                i, f, o = (torch.cat([share[:, : 2 * H], share[:, 3 * H :]], -1) + own[j]).sigmoid().chunk(3, -1)
-                new_c.append(f * memory[j] + i * (share[:, 2 * H : 3 * H] + feedback).tanh())
-                h = o * new_c[-1].tanh()
+                own = before[j] @ weights[f"weight_hh_own_l{j}"].mT
+                if memory is None:
+                    r, z = (share[:, : 2 * H] + own).sigmoid().chunk(2, -1)
+                    c = weights.get(f"bias_hh_n_l{j}")
+                    n = (share[:, 2 * H :] + r * (feedback if c is None else feedback + c)).tanh()
+                    h = (1 - z) * n + z * before[j]
+                else:
+                    i, f, o = (torch.cat([share[:, : 2 * H], share[:, 3 * H :]], -1) + own).sigmoid().chunk(3, -1)
+                    new_c.append(f * memory.split(H, -1)[j] + i * (share[:, 2 * H : 3 * H] + feedback).tanh())
+                    h = o * new_c[-1].tanh()
             new_h.append(h if taps is None else h + taps[j])
         members = (new_h, new_c) if new_c else (new_h,)
         return tuple(torch.cat(member, -1) for member in members)

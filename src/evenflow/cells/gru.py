@@ -28,6 +28,8 @@ class GRU(Cell):
     """
 
     blocks = 3
+    recurrent = ("weight_hh", "weight_hh_n")
+    parameters = ("bias_hh_n",)
     equation = "h = (1 - z) n + z h, n = tanh(W x + b + r (U h + c))"
 
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
@@ -39,9 +41,8 @@ class GRU(Cell):
         weights = super().start(input_size, hidden_size, bias, generator)
         return weights | ({"bias_hh_n": torch.zeros(hidden_size)} if bias else {})
 
-    def step(self, a: Tensor, state: State, weights: Weights) -> State:
-        (h,) = state
-        into_gates, into_n = a.split([2 * h.shape[-1], h.shape[-1]], -1)
-        r, z = (into_gates + h @ weights["weight_hh"].mT).sigmoid().chunk(2, -1)
-        n = (into_n + r * torch.nn.functional.linear(h, weights["weight_hh_n"], weights.get("bias_hh_n"))).tanh()
-        return (torch.lerp(n, h, z),)
+    def step(self, a: Tensor, h: Tensor, U: Tensor, U_n: Tensor, c: Tensor | None = None) -> Tensor:
+        a_gates, a_n = a.split([2 * h.shape[-1], h.shape[-1]], -1)
+        r, z = (a_gates + h @ U.mT).sigmoid().chunk(2, -1)
+        n = (a_n + r * torch.nn.functional.linear(h, U_n, c)).tanh()
+        return (1 - z) * n + z * h

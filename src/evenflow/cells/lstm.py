@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, State, Weights
+from evenflow.cells.cell import Cell
 
 
 class LSTM(Cell):
@@ -18,7 +18,7 @@ class LSTM(Cell):
     """
 
     blocks = 4
-    state_size = 2
+    states = ("h", "c")
     equation = "c = σ(f) c + σ(i) tanh(g); h = σ(o) tanh(c)"
 
     def __init__(self, forget_bias: float = 1.0) -> None:
@@ -32,8 +32,7 @@ class LSTM(Cell):
             weights["bias"][hidden_size : 2 * hidden_size] = self.forget_bias
         return weights
 
-    def step(self, a: Tensor, state: State, weights: Weights) -> State:
-        h, c = state
-        i, f, g, o = (a + h @ weights["weight_hh"].mT).chunk(4, -1)
+    def step(self, a: Tensor, h: Tensor, c: Tensor, U: Tensor) -> tuple[Tensor, Tensor]:
+        i, f, g, o = (a + h @ U.mT).chunk(4, -1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         return o.sigmoid() * c.tanh(), c

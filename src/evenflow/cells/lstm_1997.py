@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, State, Weights
+from evenflow.cells.cell import Cell
 from evenflow.checks import one_of
 
 GRADIENTS = ("truncated", "full")
@@ -30,7 +30,7 @@ class LSTM1997(Cell):
     """
 
     blocks = 3
-    state_size = 2
+    states = ("h", "c")
     equation = "c = c + σ(i) tanh(g); h = σ(o) tanh(c)"
 
     def settings(self) -> dict[str, object]:
@@ -40,10 +40,9 @@ class LSTM1997(Cell):
         one_of("gradient", gradient, GRADIENTS)
         self.gradient = gradient
 
-    def step(self, a: Tensor, state: State, weights: Weights) -> State:
-        h, c = state
+    def step(self, a: Tensor, h: Tensor, c: Tensor, U: Tensor) -> tuple[Tensor, Tensor]:
         if self.gradient == "truncated":
             h = h.detach()
-        i, g, o = (a + h @ weights["weight_hh"].mT).chunk(3, -1)
+        i, g, o = (a + h @ U.mT).chunk(3, -1)
         c = c + i.sigmoid() * g.tanh()
         return o.sigmoid() * c.tanh(), c

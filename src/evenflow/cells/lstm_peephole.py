@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import State, Weights
 from evenflow.cells.lstm import LSTM
 
 
@@ -21,6 +20,7 @@ class PeepholeLSTM(LSTM):
     Reference: Gers and Schmidhuber 2000.
     """
 
+    parameters = ("peephole",)
     equation = "c = σ(f + p c) c + σ(i + p c) tanh(g); h = σ(o + p c) tanh(c)"
 
     def settings(self) -> dict[str, object]:
@@ -29,9 +29,8 @@ class PeepholeLSTM(LSTM):
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         return {"peephole": torch.zeros(3 * hidden_size)}
 
-    def step(self, a: Tensor, state: State, weights: Weights) -> State:
-        h, c = state
-        i, f, g, o = (a + h @ weights["weight_hh"].mT).chunk(4, -1)
-        into_i, into_f, into_o = weights["peephole"].chunk(3)
-        c = (f + into_f * c).sigmoid() * c + (i + into_i * c).sigmoid() * g.tanh()
-        return (o + into_o * c).sigmoid() * c.tanh(), c
+    def step(self, a: Tensor, h: Tensor, c: Tensor, U: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        i, f, g, o = (a + h @ U.mT).chunk(4, -1)
+        p_i, p_f, p_o = p.chunk(3, -1)
+        c = (f + p_f * c).sigmoid() * c + (i + p_i * c).sigmoid() * g.tanh()
+        return (o + p_o * c).sigmoid() * c.tanh(), c

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from evenflow import activations
-from evenflow.cells.cell import State, Weights
+from evenflow.cells.cell import Weights
 from evenflow.cells.elman import Elman
 from evenflow.checks import number, one_of
 
@@ -34,6 +34,7 @@ class ScalarGated(Elman):
     References: Kusupati et al. 2018 (FastRNN); the SGORNN document, equations 1 and 3.
     """
 
+    parameters = ("alpha", "beta", "activation")
     equation = "h = α f(W x + b + U h) + β h"
 
     def __init__(
@@ -89,8 +90,11 @@ class ScalarGated(Elman):
             beta = torch.minimum(beta, 1 - 2 * alpha)
         return alpha, beta
 
-    def step(self, a: Tensor, state: State, weights: Weights) -> State:
-        (h,) = state
-        (new,) = super().step(a, state, weights)
+    def prepare(self, weights: Weights) -> Weights:
         alpha, beta = self.scalars(weights)
-        return (alpha * new + beta * h,)
+        return {**super().prepare(weights), "alpha": alpha, "beta": beta}
+
+    def step(  # type: ignore[override]
+        self, a: Tensor, h: Tensor, U: Tensor, alpha: Tensor, beta: Tensor, p: Tensor | None = None
+    ) -> Tensor:
+        return alpha * self.activation(a + h @ U.mT, p) + beta * h

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from evenflow import activations, init
-from evenflow.cells.cell import Cell, Matrix, State, Weights
+from evenflow.cells.cell import Cell, Matrix, Weights
 from evenflow.checks import number, one_of, whole_number
 
 RATES = ("fixed", "learned")
@@ -36,6 +36,8 @@ class SCRN(Cell):
     References: Mikolov et al. 2015; Galvan, 2.1.3.
     """
 
+    recurrent = ("weight_hh", "weight_hs")
+    parameters = ("rate", "activation")
     equation = "s = (1 - α) B x + α s, h = f(A x + b + P s + R h)"
 
     def __init__(
@@ -97,9 +99,8 @@ class SCRN(Cell):
             ready["bias"] = torch.nn.functional.pad(weights["bias"], (0, k))
         return ready
 
-    def step(self, a: Tensor, state: State, weights: Weights) -> State:
-        k = weights["weight_hs"].shape[-1]
-        (h, s), (into_h, into_s) = (v.tensor_split([-k], -1) for v in (state[0], a))
-        s = weights["rate"] * s + into_s
-        inside = into_h + s @ weights["weight_hs"].mT + h @ weights["weight_hh"].mT
-        return (torch.cat([self.activation(inside, weights.get("activation")), s], -1),)
+    def step(self, a: Tensor, hs: Tensor, R: Tensor, P: Tensor, rate: Tensor, p: Tensor | None = None) -> Tensor:
+        k = rate.shape[-1]
+        (h, s), (a_h, a_s) = (v.tensor_split([-k], -1) for v in (hs, a))
+        s = rate * s + a_s
+        return torch.cat([self.activation(a_h + s @ P.mT + h @ R.mT, p), s], -1)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from evenflow.probes.local_steps import listen
 from evenflow.recurrent import Recurrent
-from evenflow.scan.choice import LINEARIZED
+from evenflow.scan.backend import LINEARIZED
 
 
 class GaussNewton:
@@ -22,7 +22,7 @@ class GaussNewton:
 
     Args:
         model: whose parameters are moved; while the graph is built its layers run in ways that have a gradient of the
-            gradient: Elman layers fused, others as the reference loop.
+            gradient.
         parameters: with respect to which.
         answer: model to outputs, on the batch that the curvature is of.
         loss: outputs to the loss, a mean over the batch.
@@ -99,8 +99,7 @@ def _gradients(of: Sequence[Tensor], by: Sequence[Tensor], seeds: Sequence[Tenso
 
 @contextmanager
 def twice_differentiable(model: nn.Module) -> Iterator[None]:
-    """Run the layers in ways that have a gradient of the gradient: Elman layers fused, others of ours as the loop, and
-    torch's without cuDNN."""
+    """Run the layers in ways that have a gradient of the gradient: ours by its tangent, torch's without cuDNN."""
     layers = [part for part in model.modules() if isinstance(part, Recurrent)]
     chosen = [(layer.engine, layer.checkpoint_every) for layer in layers]
     try:

@@ -64,7 +64,10 @@ class Run:
         """One step from each row of `previous`, all at once: h ``(..., B, H)``, no step following another."""
         cell = self.layer.cell
         ready = cell.prepare(weights)
-        return cell.step(cell.project(x, ready), (previous,), ready)[0]
+        rows = cell.project(x, ready), previous
+        shape = previous.shape[:-1]
+        (h,) = cell.advance(rows[0].flatten(0, -2), (rows[1].flatten(0, -2),), ready)
+        return h.unflatten(0, shape)
 
 
 @contextmanager

@@ -150,7 +150,7 @@ class Recurrence:
 
     def step(self, t: int, state: State, copies: int = 1) -> State:
         """The state after step t, for `copies` of the batch below each other."""
-        return self.cell.step(self.inputs[t].repeat(copies, 1), state, self.weights)
+        return self.cell.advance(self.inputs[t].repeat(copies, 1), state, self.weights)
 
 
 def record(layer: Layer, x: Tensor) -> list[Recurrence]:
@@ -165,13 +165,13 @@ def record(layer: Layer, x: Tensor) -> list[Recurrence]:
     calls: list[tuple[Tensor, State, Mapping[str, Tensor]]] = []
     cell, engine, every = twin.cell, twin.engine, twin.checkpoint_every
 
-    def step(self: Cell, a: Tensor, state: State, weights: Mapping[str, Tensor]) -> State:
+    def advance(self: Cell, a: Tensor, state: State, weights: Mapping[str, Tensor]) -> State:
         calls.append((a, state, weights))
-        return cell.step(a, state, weights)
+        return cell.advance(a, state, weights)
 
     recording = copy.copy(cell)
     # A subclass, so that no fused scan takes it: the loop calls step once for each time step.
-    recording.__class__ = type("Recording", (type(cell),), {"step": step})
+    recording.__class__ = type("Recording", (type(cell),), {"advance": advance})
     # And in one piece: each piece between two checkpoints would have a table of weights of its own.
     twin.cell, twin.engine, twin.checkpoint_every = recording, "reference", None
     try:
@@ -192,7 +192,7 @@ def _recurrence(cell: Cell, calls: list[tuple[Tensor, State, Mapping[str, Tensor
     states = [tuple(s.detach().double() for s in calls[0][1])]
     with torch.no_grad():
         for a in inputs:
-            states.append(tuple(cell.step(a, states[-1], weights)))
+            states.append(cell.advance(a, states[-1], weights))
     return Recurrence(cell, weights, inputs, tuple(states))
 
 

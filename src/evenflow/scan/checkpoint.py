@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from evenflow.cells import Cell, State, Weights
-from evenflow.scan.dispatch import project, regains, scan
+from evenflow.scan.dispatch import project, scan
 from evenflow.scan.storage import HALF
 
 # Of a state in a piece where all of them are kept: small enough for a processor's cache, and on a GPU large enough for
@@ -53,14 +53,19 @@ def checkpointed(
     device = x.device.type
     casts = not x.is_meta and torch.is_autocast_enabled(device)
     autocast = torch.get_autocast_dtype(device) if casts else None
-    dtype = weights["weight_hh"].dtype
-    keeps_states = every == 1 and engine != "reference" and regains(cell) and dtype not in HALF
+    dtype = weights[cell.recurrent[0]].dtype
+    keeps_states = every == 1 and engine != "reference" and dtype not in HALF and _translated(cell, x, state, weights)
     if every == 1:
         numbers = NUMBERS["cuda" if x.is_cuda else "cpu"]
         steps = max(LEAST_STEPS, numbers // max(1, state[0].numel()))
         every = steps if keeps_states else math.isqrt(len(x))
     plan = _Plan(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state), keeps_states)
     return _Pieces.apply(plan, x, beside, tap, *(s.to(dtype) for s in state), *weights.values())
+
+
+def _translated(cell: Cell, x: Tensor, state: State, weights: Weights) -> bool:
+    """Whether the cell's scan finds what it keeps again from the states, as every compiled step does."""
+    return isinstance(cell.program(cell.blocks * state[0].shape[-1], [s.shape[-1] for s in state], weights), str)
 
 
 @dataclass(frozen=True)

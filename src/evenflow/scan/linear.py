@@ -15,21 +15,38 @@ from evenflow.scan import native
 from evenflow.scan.operator import eager, operator
 
 Product = native.structure("Linear", int64="rows in out down across threads", pointer="x weight bias y")
-Gradient = native.structure("Gradient", int64="models steps batch left right down threads", pointer="d x0 x d_weight")
+Gradient = native.structure(
+    "Gradient", int64="models steps batch left right threads down x_down x0_down", pointer="d x0 x d_weight"
+)
 
 
-def weight_gradient(d: Tensor, x: Tensor, x0: Tensor, columns: int | None = None) -> Tensor:
-    """``Σ_t d_t' x_{t-1}`` with x_{-1} = x0, by the compiled library; of the first `columns` of d alone, if given.
+def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
+    """``Σ_t d_t' x_{t-1}`` with x_{-1} = x0, or ``Σ_t d_t' x_t`` without x0, by the compiled library.
 
     Shapes:
-        d: ``(M, T, B, L)``; x: ``(M, T, B, R)``; x0: ``(M, B, R)``; result ``(M, L or columns, R)``.
+        d: ``(M, T, B, L)``; x: ``(M, T, B, R)``; x0: ``(M, B, R)``; result ``(M, L, R)``. All may be columns of wider rows.
     """
-    models, steps, batch, down = d.shape
-    left, right = down if columns is None else columns, x.shape[-1]
+    models, steps, batch, left = d.shape
+    right = x.shape[-1]
     out = d.new_empty(models, left, right)
-    sizes = {"models": models, "steps": steps, "batch": batch, "left": left, "right": right, "down": down}
-    native.call("gradient", Gradient, d.dtype, **sizes, d=d, x=x, x0=x0, d_weight=out)
+    if not out.numel() or not steps * batch:
+        return out.zero_()
+    sizes = {"models": models, "steps": steps, "batch": batch, "left": left, "right": right}
+    rows = {"down": _row(d), "x_down": _row(x), "x0_down": 0 if x0 is None else _row(x0)}
+    native.call("gradient", Gradient, d.dtype, **sizes, **rows, d=d, x=x, x0=x0, d_weight=out)
     return out
+
+
+def _row(tensor: Tensor) -> int:
+    """Numbers from row to row of a tensor whose rows, all alike, may be columns of wider ones."""
+    rows = tensor.shape[:-1]
+    at = next((n for n in reversed(range(len(rows))) if rows[n] > 1), None)
+    if at is None:
+        return tensor.shape[-1]
+    between = 1
+    for n in range(at + 1, len(rows)):
+        between *= rows[n]
+    return tensor.stride(at) // between
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
@@ -63,7 +80,8 @@ def _backward(d: Tensor, x: Tensor, weight: Tensor, want_x: bool) -> tuple[Tenso
     if want_x:
         d_x = _product(d_rows, weight.contiguous(), None, False).view_as(x)
     left = d_rows.shape[1]
-    sizes = {"models": 1, "steps": 1, "batch": len(rows), "left": left, "right": rows.shape[1], "down": left}
+    sizes = {"models": 1, "steps": 1, "batch": len(rows), "left": left, "right": rows.shape[1]}
+    sizes |= {"down": left, "x_down": rows.shape[1]}
     d_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
     native.call("gradient", Gradient, d.dtype, **sizes, d=d_rows, x=rows, d_weight=d_weight)
     return d_x, d_weight, d_bias

@@ -1,8 +1,8 @@
-"""Compiles the C sources beside this file at first use and loads them.
+"""Compiles C at first use and loads it.
 
-Nothing is compiled at install time and torch's headers are not needed: `c/recurrence.c` becomes a shared library in
-``$XDG_CACHE_HOME/evenflow`` (``~/.cache/evenflow``), under a name made from its text, the compiler and the processor:
-once per machine. Where there is no working compiler the torch operations take over, and one
+Nothing is compiled at install time and torch's headers are not needed: a source becomes a shared library in
+``$XDG_CACHE_HOME/evenflow`` (``~/.cache/evenflow``), under a name made from its text, the headers beside this file, the
+compiler and the processor: once per machine. Where there is no working compiler the torch operations take over, and one
 warning says so. ``EVENFLOW_NATIVE=0`` leaves the C sources aside without a word. ``$CC`` chooses the compiler.
 
 Denormal numbers count as zero inside the compiled code, in its own threads and for the length of a call in the
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 SOURCES = Path(__file__).parent / "c"
-MAIN = SOURCES / "recurrence.c"
+PRODUCTS = SOURCES / "products.c"  # what needs no step: products over all steps at once
 # Not -ffast-math: NaN and infinity must come out where they went in.
 FLAGS = "-O3 -march=native -std=gnu11 -ffp-contract=fast -fno-math-errno -fno-trapping-math -shared -fPIC -pthread"
 SUFFIXES = {torch.float32: "float", torch.float64: "double"}
@@ -42,25 +42,35 @@ class Missing(Exception):
     """There is no compiled library; the message says why."""
 
 
-def runs(*tensors: Tensor | None) -> bool:
-    """Whether the compiled library can take these tensors, and exists."""
+def takes(*tensors: Tensor | None) -> bool:
+    """Whether compiled code can take these tensors: all on a CPU, of one dtype it knows."""
     given = [t for t in tensors if t is not None]
-    known = all(t.device.type == "cpu" and t.dtype in SUFFIXES and t.dtype == given[0].dtype for t in given)
-    return known and library() is not None
+    return all(t.device.type == "cpu" and t.dtype in SUFFIXES and t.dtype == given[0].dtype for t in given)
 
 
-def library() -> ctypes.CDLL | None:
-    """The compiled library, made on the first call of a process; None, and one warning, where it cannot be had."""
+def runs(*tensors: Tensor | None) -> bool:
+    """Whether the library of products can take these tensors, and exists."""
+    return takes(*tensors) and library() is not None
+
+
+def library(source: str | None = None) -> ctypes.CDLL | None:
+    """A compiled source, made on its first call in a process; None, and one warning, where it cannot be had.
+
+    Args:
+        source: its text; the library of products if None.
+    """
     with _lock:  # two threads must not compile, or warn, at the same time
-        return _library()
+        return _library(source)
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | None:
+def _library(source: str | None) -> ctypes.CDLL | None:
     if os.environ.get("EVENFLOW_NATIVE", "1") == "0":
         return None
+    if source is not None and _library(None) is None:  # said already
+        return None
     try:
-        return load(cache_folder())
+        return load(cache_folder(), source)
     except Missing as why:
         warnings.warn(
             f"evenflow runs its recurrences on torch operations, several times slower than its compiled ones: {why}",
@@ -75,23 +85,29 @@ def cache_folder() -> Path:
     return Path(root) / "evenflow"
 
 
-def load(folder: Path) -> ctypes.CDLL:
-    """The library from `folder`, compiled into it when it is not there yet (elsewhere if it cannot be written)."""
+def load(folder: Path, source: str | None = None) -> ctypes.CDLL:
+    """The library of a source from `folder`, compiled into it when it is not there yet, or elsewhere if that fails."""
     command = compiler()
-    name = f"recurrence-{fingerprint(command)}.so"
+    text = _products() if source is None else source
+    name = f"{'products' if source is None else 'step'}-{fingerprint(command, text)}.so"
     if (found := _open(folder / name)) is not None:
         return found
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        built = build(command, folder)
+        built = build(command, text, folder)
     except OSError:
         with tempfile.TemporaryDirectory(prefix="evenflow-") as temporary:  # once loaded, the file may go
-            return _fresh(build(command, Path(temporary)))
+            return _fresh(build(command, text, Path(temporary)))
     try:
         os.replace(built, folder / name)  # atomic, so that of several processes each finds a whole file
     except OSError:
         return _fresh(built)
     return _fresh(folder / name)
+
+
+@functools.cache
+def _products() -> str:
+    return PRODUCTS.read_text(encoding="utf-8")
 
 
 def compiler() -> list[str]:
@@ -107,15 +123,16 @@ def compiler() -> list[str]:
     raise Missing("no C compiler (cc, gcc or clang) was found")
 
 
-def fingerprint(command: list[str]) -> str:
+def fingerprint(command: list[str], source: str) -> str:
     """Twenty hexadecimal digits that change with anything the compiled code depends on."""
-    made_of = [FLAGS, *command, _output([*command, "--version"]), platform.machine(), processor()]
-    made_of += [
-        path.name + path.read_text(encoding="utf-8")
-        for path in sorted(SOURCES.iterdir())
-        if path.suffix in (".c", ".h")
-    ]
-    return hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:20]
+    return hashlib.sha256("\0".join([FLAGS, source, *_machine(tuple(command))]).encode()).hexdigest()[:20]
+
+
+@functools.cache
+def _machine(command: tuple[str, ...]) -> tuple[str, ...]:
+    """What is the same for all sources: the compiler, the processor and the headers."""
+    headers = (path.name + path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.h")))
+    return (*command, _output([*command, "--version"]), platform.machine(), processor(), *headers)
 
 
 def processor() -> str:
@@ -128,21 +145,23 @@ def processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
 
 
-def build(command: list[str], folder: Path) -> Path:
+def build(command: list[str], source: str, folder: Path) -> Path:
     """Compile into a new file of `folder`."""
     handle, path = tempfile.mkstemp(suffix=".so", dir=folder)
     os.close(handle)
     try:
-        _output([*command, *FLAGS.split(), str(MAIN), "-o", path])
+        _output([*command, *FLAGS.split(), f"-I{SOURCES}", "-x", "c", "-", "-o", path, "-lm"], source)
     except Missing:
         Path(path).unlink(missing_ok=True)
         raise
     return Path(path)
 
 
-def _output(command: list[str]) -> str:
+def _output(command: list[str], text: str = "") -> str:
     try:
-        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=COMPILE_SECONDS)
+        done = subprocess.run(
+            command, input=text, capture_output=True, encoding="utf-8", errors="replace", timeout=COMPILE_SECONDS
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Missing(f"{command[0]} could not be run ({error})") from error
     if done.returncode:
@@ -155,7 +174,7 @@ def _open(path: Path) -> ctypes.CDLL | None:
     """The library at `path`, or None where there is none or it is not one."""
     try:
         loaded = ctypes.CDLL(str(path))
-        loaded.elman_forward_float  # noqa: B018  (raises AttributeError in a library that is not ours)
+        loaded.evenflow_library  # noqa: B018  (raises AttributeError in a library that is not ours)
     except (OSError, AttributeError):
         return None
     return loaded
@@ -179,22 +198,19 @@ def structure(name: str, **fields: str) -> type[ctypes.Structure]:
 
 
 def call(function: str, job: type[ctypes.Structure], dtype: torch.dtype, **values: Tensor | float | None) -> None:
-    """Fill in a job and run it; tensors, contiguous, go by address, and what is not named is zero or NULL."""
+    """Fill in a job of the library of products and run it; tensors go by address, and what is not named is NULL."""
     loaded = library()
     assert loaded is not None
     filled = job(threads=torch.get_num_threads())
     for field, value in values.items():
         if isinstance(value, Tensor):
-            assert value.is_contiguous(), field
+            assert value.stride(-1) == 1 or value.shape[-1] <= 1, field
             setattr(filled, field, value.data_ptr())
         elif value is not None:
             setattr(filled, field, value)
-    if getattr(loaded, f"{function}_{SUFFIXES[dtype]}")(ctypes.byref(filled)):
+    run(loaded, f"{function}_{SUFFIXES[dtype]}", filled)
+
+
+def run(loaded: ctypes.CDLL, function: str, job: ctypes.Structure) -> None:
+    if getattr(loaded, function)(ctypes.byref(job)):
         raise MemoryError(f"{function} found no memory for its threads")
-
-
-def sizes(states: Tensor, batch_sizes: Sequence[int] | None) -> dict[str, Tensor | float | None]:
-    """The fields every recurrence has, from its states ``(M, T, B, H)``."""
-    models, steps, batch, hidden = states.shape
-    ragged = None if batch_sizes is None else torch.tensor(batch_sizes, device="cpu")
-    return {"models": models, "steps": steps, "batch": batch, "hidden": hidden, "batch_sizes": ragged}

@@ -39,7 +39,7 @@ def operator(
     torch.library.define(full, schema, tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.impl(full, "CompositeExplicitAutograd", run)
     torch.library.register_fake(full, fake)
-    torch.library.register_autograd(full, _in_its_dtype(backward or _refuse), setup_context=setup)
+    torch.library.register_autograd(full, without_autocast(backward or _refuse), setup_context=setup)
     found = getattr(torch.ops.evenflow, name).default
     torch.library.register_vmap(full, vmap or _over_models(found))
     return found
@@ -63,7 +63,7 @@ def eager(
     if backward is None:
         return lambda *given: run(*given) if not torch.is_grad_enabled() and plain_tensors(given) else op(*given)
 
-    pulled = _in_its_dtype(backward)
+    pulled = without_autocast(backward)
 
     class Direct(torch.autograd.Function):
         @staticmethod
@@ -80,26 +80,6 @@ def eager(
     return lambda *given: Direct.apply(*given) if plain_tensors(given) else op(*given)
 
 
-def known(setup: Callable[..., None], backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of results and of what they came from: the results, with the gradient that the operator would have.
-
-    Nothing runs until the way back. For plain tensors.
-    """
-    pulled = _in_its_dtype(backward)
-
-    class Known(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, results: tuple[Tensor, ...], *given: Any) -> tuple[Tensor, ...]:
-            setup(ctx, given, results)
-            return tuple(result.detach() for result in results)
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor | None) -> Any:
-            return None, *pulled(ctx, *grads)
-
-    return Known.apply
-
-
 def plain_tensors(given: Sequence[Any]) -> bool:
     """Whether nothing but autograd has a say in what happens to these tensors."""
     if followed() or torch._C._len_torch_dispatch_stack():
@@ -109,11 +89,12 @@ def plain_tensors(given: Sequence[Any]) -> bool:
     return all(type(v) in (Tensor, Parameter) and not torch._C._functorch.is_legacy_batchedtensor(v) for v in tensors)
 
 
-def _in_its_dtype(backward: Callable[..., Any]) -> Callable[..., Any]:
+def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
     """`backward` without autocast, which may be on where `.backward()` is called and would halve its products."""
 
-    def run(ctx: Any, *grads: Tensor | None) -> Any:
-        device = next((g.device.type for g in grads if g is not None), "cpu")
+    def run(ctx: Any, *grads: Any) -> Any:
+        flat = (g for each in grads for g in (each if isinstance(each, list | tuple) else (each,)))
+        device = next((g.device.type for g in flat if g is not None), "cpu")
         if not torch.is_autocast_enabled(device):
             return backward(ctx, *grads)
         with torch.autocast(device, enabled=False):
@@ -130,17 +111,21 @@ def _over_models(op: Any) -> Callable[..., Any]:
     """`torch.vmap` over an operator with a leading dimension of models: as many models more, in one call."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-        def merged(value: Any, dim: int | None) -> Any:
+        def merged(value: Any, dim: Any) -> Any:
+            if isinstance(value, list | tuple) and any(isinstance(v, Tensor) for v in value):
+                return [merged(v, d) for v, d in zip(value, dim or [None] * len(value), strict=True)]
             if not isinstance(value, Tensor):
                 return value
             outer = value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
             return outer.flatten(0, 1)
 
         results = op(*map(merged, arguments, in_dims))
-        several = results if isinstance(results, tuple) else (results,)
+        several = results if isinstance(results, list | tuple) else (results,)
         # What has nothing in it (numbers that were not kept) has no models to part.
         parted = [r.unflatten(0, (info.batch_size, -1)) if r.numel() else r for r in several]
         dims = [0 if r.numel() else None for r in several]
-        return (tuple(parted), tuple(dims)) if isinstance(results, tuple) else (parted[0], dims[0])
+        if isinstance(results, Tensor):
+            return parted[0], dims[0]
+        return type(results)(parted), type(results)(dims)
 
     return rule

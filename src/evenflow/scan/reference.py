@@ -35,7 +35,7 @@ def scan(
     taps = [None] * len(a) if tap is None else tap.unbind(0)
     for t, (a_t, tap_t) in enumerate(zip(a.unbind(0), taps, strict=True)):
         running = rows if batch_sizes is None else batch_sizes[t]
-        state = cell.step(a_t[:running], tuple(s[:running] for s in state), weights)
+        state = cell.advance(a_t[:running], tuple(s[:running] for s in state), weights)
         if tap_t is not None:
             state = (state[0] + tap_t[:running], *state[1:])
         steps.append([torch.nn.functional.pad(s, (0, 0, 0, rows - running)) for s in state])

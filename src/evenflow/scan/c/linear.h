@@ -5,7 +5,7 @@ static void NAME(linear_rows)(const void *argument, int64_t first, int64_t last,
     const int64_t I = job->in, O = job->out, wide = NAME(padded)(O);
     const REAL *bias = job->bias;
     REAL *packed = NAME(take)(&scratch, I * wide), *z = NAME(take)(&scratch, CHUNK * wide);
-    NAME(pack)(job->weight, I, O, job->down, job->across, packed);
+    NAME(pack)(job->weight, I, O, job->down, job->across, packed, I);
     for (int64_t n = first; n < last; n += CHUNK) {
         const int64_t rows = last - n < CHUNK ? last - n : CHUNK;
         NAME(product)((const REAL *)job->x + n * I, rows, I, I, packed, O, z);
@@ -33,26 +33,26 @@ int NAME(linear)(const struct linear *job) {
  * thin, d fills the vectors instead and the result is turned at the end. */
 static void NAME(gradient_rows)(const void *argument, int64_t first, int64_t last, char *scratch) {
     const struct gradient *job = argument;
-    const int64_t L = job->left, R = job->right, down = job->down, all = job->steps * job->batch, before = job->x0 ? job->batch : 0;
+    const int64_t L = job->left, R = job->right, down = job->down, wide_x = job->x_down, all = job->steps * job->batch, before = job->x0 ? job->batch : 0;
     const int64_t thin = R < PANEL, most = last - first, wide = NAME(padded)(thin ? most : R);
     REAL *copies = NAME(take)(&scratch, NAME(outer_scratch)(most, R));
     REAL *sums = NAME(take)(&scratch, (thin ? R : most) * wide);
     for (int64_t m = first / L; m * L < last; m++) {
         const int64_t low = first > m * L ? first - m * L : 0, high = last < (m + 1) * L ? last - m * L : L;
         const int64_t count = high - low;
-        const REAL *d = (const REAL *)job->d + m * all * down + low, *x = (const REAL *)job->x + m * all * R;
-        const REAL *x0 = (const REAL *)job->x0 + (job->x0 ? m * before * R : 0);
+        const REAL *d = (const REAL *)job->d + m * all * down + low, *x = (const REAL *)job->x + m * all * wide_x;
+        const REAL *x0 = (const REAL *)job->x0 + (job->x0 ? m * before * job->x0_down : 0);
         REAL *out = (REAL *)job->d_weight + (m * L + low) * R;
         memset(sums, 0, (thin ? R : most) * wide * sizeof(REAL));
         if (thin) {
             const int64_t stride = NAME(padded)(count);
-            NAME(outer)(x0, R, R, d, count, down, before, copies, sums);
-            NAME(outer)(x, R, R, d + before * down, count, down, all - before, copies, sums);
+            NAME(outer)(x0, R, job->x0_down, d, count, down, before, copies, sums);
+            NAME(outer)(x, R, wide_x, d + before * down, count, down, all - before, copies, sums);
             for (int64_t i = 0; i < count; i++)
                 for (int64_t r = 0; r < R; r++) out[i * R + r] = sums[r * stride + i];
         } else {
-            NAME(outer)(d, count, down, x0, R, R, before, copies, sums);
-            NAME(outer)(d + before * down, count, down, x, R, R, all - before, copies, sums);
+            NAME(outer)(d, count, down, x0, R, job->x0_down, before, copies, sums);
+            NAME(outer)(d + before * down, count, down, x, R, wide_x, all - before, copies, sums);
             for (int64_t i = 0; i < count; i++) memcpy(out + i * R, sums + i * wide, R * sizeof(REAL));
         }
     }

@@ -19,9 +19,11 @@ static REAL *NAME(take)(char **scratch, int64_t count) {
     return taken;
 }
 
-/* packed = the (depth, columns) matrix whose entry (k, j) is source[k * down + j * across]. */
-static void NAME(pack)(const REAL *source, int64_t depth, int64_t columns, int64_t down, int64_t across, REAL *packed) {
-    for (int64_t first = 0; first < columns; first += PANEL) {
+/* packed = the (depth, columns) matrix whose entry (k, j) is source[k * down + j * across], of panels `total` deep: several
+ * matrices below each other begin at packed, packed + depth * PANEL, and so on. */
+static void NAME(pack)(const REAL *source, int64_t depth, int64_t columns, int64_t down, int64_t across, REAL *packed,
+                       int64_t total) {
+    for (int64_t first = 0; first < columns; first += PANEL, packed += (total - depth) * PANEL) {
         int64_t width = columns - first < PANEL ? columns - first : PANEL;
         for (int64_t k = 0; k < depth; k++, packed += PANEL) {
             const REAL *row = source + k * down + first * across;
@@ -116,7 +118,7 @@ static inline int NAME(is_large)(REAL entry) { return entry >= LARGE || entry <=
 static void NAME(pack_split)(const REAL *source, int64_t size, int64_t down, int64_t across, NAME(split) *matrix) {
     int64_t left = 0;
     for (int64_t n = 0; n < size * size; n++) left += NAME(is_large)(source[n]);
-    NAME(pack)(source, size, size, down, across, matrix->packed);
+    NAME(pack)(source, size, size, down, across, matrix->packed, size);
     matrix->count = 0;
     if (left > size) return;
     for (int64_t n = 0; left > 0; n++) {
@@ -130,17 +132,18 @@ static void NAME(pack_split)(const REAL *source, int64_t size, int64_t down, int
     }
 }
 
-/* out = x matrix: x (rows, size), out (rows, padded size). */
-static void NAME(product_split)(const REAL *x, int64_t rows, int64_t size, const NAME(split) *matrix, REAL *out) {
+/* out = x matrix: x (rows, size) with rows `down` apart, out (rows, padded size). */
+static void NAME(product_split)(const REAL *x, int64_t rows, int64_t size, int64_t down, const NAME(split) *matrix,
+                                REAL *out) {
     enum { TOGETHER = 8 }; /* rows, few enough to stay in the cache */
     const int64_t stride = NAME(padded)(size);
-    NAME(product)(x, rows, size, size, matrix->packed, size, out);
-    for (int64_t left = rows; left > 0; left -= TOGETHER, x += TOGETHER * size, out += TOGETHER * stride)
+    NAME(product)(x, rows, size, down, matrix->packed, size, out);
+    for (int64_t left = rows; left > 0; left -= TOGETHER, x += TOGETHER * down, out += TOGETHER * stride)
         for (int64_t n = 0; n < matrix->count; n++) {
             const REAL large = matrix->large[n], *from = x + matrix->at[2 * n];
             REAL *to = out + matrix->at[2 * n + 1];
             const int64_t height = left < TOGETHER ? left : TOGETHER;
-            for (int64_t r = 0; r < height; r++, from += size, to += stride) *to += large * *from;
+            for (int64_t r = 0; r < height; r++, from += down, to += stride) *to += large * *from;
         }
 }
 
@@ -157,7 +160,7 @@ static void NAME(outer)(const REAL *left, int64_t count, int64_t left_down, cons
     REAL *copied = scratch + CHUNK * stride;
     for (int64_t n = 0; n < rows; n += CHUNK) {
         const int64_t depth = rows - n < CHUNK ? rows - n : CHUNK;
-        NAME(pack)(right + n * right_down, depth, columns, right_down, 1, scratch);
+        NAME(pack)(right + n * right_down, depth, columns, right_down, 1, scratch, depth);
         for (int64_t k = 0; k < depth; k++) memcpy(copied + k * gap, left + (n + k) * left_down, count * sizeof(REAL));
         for (int64_t j = 0; j < columns; j += PANEL)
             NAME(tiles)(count, copied, 1, gap, scratch + j * depth, depth, sums + j, stride, 1);

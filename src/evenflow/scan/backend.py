@@ -1,45 +1,38 @@
-"""Which of three ways runs a recurrence of given tensors: compiled code, a GPU's kernels, or torch operations."""
+"""Which engine runs a recurrence: compiled code, a GPU's kernels, or torch operations."""
 
 from __future__ import annotations
 
 import warnings
-from types import ModuleType
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from evenflow.maps.small_kernels import compiled
-from evenflow.scan import native
+from evenflow.scan import cpu, torch_operations
+from evenflow.scan.compiled_step import CompiledStep
 
-LINEARIZED = "linearized"  # an engine: the fastest, whose gradient has one of its own by what comes in, all else held
+LINEARIZED = "linearized"  # an engine: the fastest, whose gradient has one of its own by what arrives, all else held
 _said: set[str] = set()
 
 
-def choose(
-    engine: str,
-    weight: Tensor,
-    members: tuple[Tensor | None, ...],
-    native_code: ModuleType,
-    gpu: ModuleType,
-    plain: ModuleType,
-) -> ModuleType:
-    """The module whose `forward` and `backward` run these members, `weight` among them.
+def choose(step: CompiledStep, engine: str, weight: Tensor, tensors: Sequence[Tensor]) -> Any:
+    """The module whose `forward` and `backward` run these tensors, `weight` among them.
 
     ``engine="auto"`` and ``"linearized"`` take the fastest; anything else means torch operations. Where a GPU has to do
     without kernels the reason is said.
     """
     if engine not in ("auto", LINEARIZED) or not compiled():
-        return plain
-    if native.runs(*members):
-        return native_code
+        return torch_operations
+    if cpu.runs(step, *tensors):
+        return cpu
     if weight.device.type in ("cpu", "meta"):
-        return plain
-    why = gpu.missing(weight, *members) if weight.is_cuda else f"there are none for {weight.device.type}"
-    if why is None:
-        return gpu
+        return torch_operations
+    why = f"there are none for {weight.device.type}"
     if weight.numel():
         say("step by step, up to a hundred times slower than by GPU kernels", why)
-    return plain
+    return torch_operations
 
 
 def say(how: str, why: str) -> None:

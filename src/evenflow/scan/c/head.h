@@ -1,0 +1,44 @@
+/* What every compiled source begins with.
+ *
+ * Every thread owns some rows of the batch for all steps, so there is nothing to wait for between steps, and a row's
+ * numbers never depend on which rows share its thread: results are the same bits for any number of threads.
+ * Denormal numbers are flushed to zero while a call runs; vanishing gradients are full of them and they are slow.
+ * NaN and infinity propagate. What follows is written once for REAL, which is float or double. */
+
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#include "threads.h"
+
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#define TILE_ROWS 12 /* 24 of the 32 registers hold sums */
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#define TILE_ROWS 6
+#else
+#define VECTOR_BYTES 16
+#define TILE_ROWS 6
+#endif
+
+#define GLUE2(a, b) a##_##b
+#define GLUE(a, b) GLUE2(a, b)
+#define NAME(name) GLUE(name, SUFFIX)
+
+/* The blocks of a row lie apart, which a compiler cannot see where several of them are in one tensor. */
+#if defined(__clang__)
+#define EACH _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define EACH _Pragma("GCC ivdep")
+#endif
+
+const int evenflow_library = 1; /* that a file is one of ours */

@@ -1,0 +1,36 @@
+/* Products over all steps at once, compiled at first use by `evenflow.scan.native` and called through ctypes. */
+
+#include "head.h"
+
+/* One call's numbers and tensors; the Python side has the same fields in the same order. A tensor that a call has no use
+ * for is NULL. All are contiguous, with the shapes written beside them. */
+struct linear {
+    int64_t rows, in, out, down, across, threads; /* entry (k, j) of the weight is at k * down + j * across */
+    const void *x;                                /* (rows, in) */
+    const void *weight, *bias;                    /* (out), or NULL */
+    void *y;                                      /* (rows, out) */
+};
+
+struct gradient {
+    int64_t models, steps, batch, left, right, threads;
+    int64_t down, x_down, x0_down; /* numbers from row to row: of each tensor the first `left` or `right` columns count */
+    const void *d;                 /* (M, T, B, down) */
+    const void *x0;                /* (M, B, x0_down), or NULL */
+    const void *x;                 /* (M, T, B, x_down) */
+    void *d_weight; /* (M, left, right) */
+};
+
+#define REAL float
+#define INTEGER int32_t
+#define SUFFIX float
+#include "product.h"
+#include "linear.h"
+#undef REAL
+#undef INTEGER
+#undef SUFFIX
+
+#define REAL double
+#define INTEGER int64_t
+#define SUFFIX double
+#include "product.h"
+#include "linear.h"

@@ -1,0 +1,180 @@
+"""Everything that is derived from a step, made when it is first asked for and shared by equal steps."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from functools import cached_property
+
+import torch
+
+from evenflow.step import emit_c, text
+from evenflow.step.compute import Plan
+from evenflow.step.gradient import differentiate
+from evenflow.step.graph import Node, ordered
+from evenflow.step.places import Places, layout
+from evenflow.step.program import Program, flat
+
+
+class CompiledStep:
+    """A program with its gradient and its code.
+
+    Args:
+        source: the text of a program.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.text = source
+        self.program: Program = text.read(source)
+        self.libraries: dict[torch.dtype, ctypes.CDLL | None] = {}  # of compiled code, by what it computes in
+
+    @cached_property
+    def places(self) -> Places:
+        return Places(differentiate(self.program))
+
+    @cached_property
+    def leaves(self) -> list[Node]:
+        program = self.program
+        return [*program.a, *flat(program.states), *flat(program.parameters)]
+
+    @cached_property
+    def forward_plan(self) -> Plan:
+        return Plan(flat(self.program.new), self.leaves, self.program.products)
+
+    @cached_property
+    def storing_plan(self) -> Plan:
+        """One step with all that is stored of it."""
+        wanted = [*flat(self.program.new), *self.places.kept, *self.places.marks]
+        return Plan(wanted, self.leaves, self.program.products)
+
+    @cached_property
+    def keeping_plan(self) -> Plan:
+        """What is stored besides the states."""
+        return Plan([*self.places.kept, *self.places.marks], self.leaves, self.program.products)
+
+    @cached_property
+    def _stored(self) -> list[Node]:
+        return [*self.leaves, *flat(self.program.new), *self.places.kept, *self.places.marks]
+
+    @cached_property
+    def loop_plans(self) -> list[tuple[int | None, Plan]]:
+        """What one step back computes for the step before it: product by product, then the gradients by the states."""
+        gradient = self.places.gradient
+        given = [*self._stored, *flat(gradient.by_new), *self._hoisted]
+        plans: list[tuple[int | None, Plan]] = []
+        left = [p for p, nodes in enumerate(gradient.returned) if nodes]
+        while left:
+            for p in left:
+                wanted = [v for blocks in gradient.outputs[p] or [] for v in blocks]
+                try:
+                    plan = Plan(wanted, given)
+                except KeyError:  # it needs what a product that is still to come returns
+                    continue
+                plans.append((p, plan))
+                given += [*wanted, *gradient.returned[p]]
+                left.remove(p)
+                break
+        return [*plans, (None, Plan(flat(gradient.states), given))]
+
+    @cached_property
+    def _hoisted(self) -> list[Node]:
+        """Of the backward pass what depends on no gradient."""
+        gradients = {*flat(self.places.gradient.by_new), *flat(self.places.gradient.returned)}
+        stored = set(self._stored)
+        free: dict[Node, bool] = {}
+        everything = ordered([*self.places.gradient.targets(), *self.added])
+        for v in everything:
+            free[v] = v not in gradients and (v in stored or all(free[u] for u in v.operands))
+        read = {u for v in everything if not free[v] for u in v.operands if free[u] and u not in stored}
+        return sorted((v for v in read if v.op != "const"), key=lambda v: v.id)
+
+    @cached_property
+    def hoisting_plan(self) -> Plan:
+        return Plan(self._hoisted, self._stored)
+
+    @cached_property
+    def loop_reads(self) -> list[Node]:
+        """What the steps back read of what there is for all steps."""
+        given = {*self._stored, *self._hoisted}
+        read = {v for _, plan in self.loop_plans for v in plan.reads}
+        return [v for v in given if v in read]
+
+    @cached_property
+    def collecting_plan(self) -> Plan:
+        """All gradients but those by the states, of all steps at once."""
+        gradient = self.places.gradient
+        given = [*self._stored, *self._hoisted, *flat(gradient.by_new), *flat(gradient.returned)]
+        return Plan([*gradient.a, *self.places.rest, *self.added], given)
+
+    @cached_property
+    def is_linear(self) -> bool:
+        """Whether the step is ``h = a + U h`` and nothing else."""
+        program = self.program
+        if len(program.states) != 1 or len(program.products) != 1 or len(program.new[0]) != 1:
+            return False
+        (new,), product = program.new[0], program.products[0]
+        plain = product.inputs == program.states[0] and len(product.views) == 1 and not product.detached
+        whole = not product.views[0].transposed and new.op == "add"
+        return plain and whole and {*new.operands} == {program.a[0], product.outputs[0][0]}
+
+    @cached_property
+    def reads_a(self) -> bool:
+        """Whether the backward pass reads a itself."""
+        places = self.places
+        given = [v for v in self._stored if v not in self.program.a]
+        gradient = places.gradient
+        given += [*flat(gradient.by_new), *flat(gradient.returned)]
+        products = [p for p, outputs in enumerate(gradient.outputs) if outputs]
+        if any((place := places.inputs(p)) is None or place.array == "a" for p in products):
+            return True
+        try:
+            Plan([*gradient.targets(), *self.added], given)
+        except KeyError:
+            return True
+        return False
+
+    @cached_property
+    def added(self) -> list[Node]:
+        """What the backward pass adds up over steps for the gradients by parameters."""
+        return emit_c.Backward(self.places).added
+
+    @cached_property
+    def forward_c(self) -> str:
+        return emit_c.text(self.places, backward=False)
+
+    @cached_property
+    def backward_c(self) -> str:
+        return emit_c.text(self.places, backward=True)
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """The numbers of a call of compiled code: see `emit_c.number_names`."""
+        found = list(layout(self.program))
+        for rows, columns in self.program.matrices:
+            found += [columns, rows * columns]
+        return [*found, *(v.row * self.program.matrices[v.matrix][1] + v.column for _, _, v in self.places.views)]
+
+    @cached_property
+    def a_size(self) -> int:
+        return sum(v.width for v in self.program.a)
+
+    @cached_property
+    def state_sizes(self) -> list[int]:
+        return [sum(v.width for v in blocks) for blocks in self.program.states]
+
+    @cached_property
+    def kept_size(self) -> int:
+        return sum(v.width for v in self.places.kept)
+
+    @cached_property
+    def marks_size(self) -> int:
+        return sum(v.width for v in self.places.marks)
+
+    @cached_property
+    def rest_size(self) -> int:
+        return sum(v.width for v in self.places.rest)
+
+
+@functools.lru_cache(1024)
+def compiled_step(source: str) -> CompiledStep:
+    return CompiledStep(source)

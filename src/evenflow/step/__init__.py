@@ -1,0 +1,7 @@
+"""From one step of a cell, written in torch operations, to code for all steps."""
+
+from evenflow.step import text
+from evenflow.step.program import Program, translate
+from evenflow.step.trace import Untranslatable
+
+__all__ = ["Program", "Untranslatable", "text", "translate"]

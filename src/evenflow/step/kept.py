@@ -1,0 +1,120 @@
+"""Which numbers of a step the forward pass stores for the backward pass, and which are computed again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from evenflow.step.graph import EXPENSIVE, Node, ordered
+from evenflow.step.program import flat
+
+if TYPE_CHECKING:
+    from evenflow.step.gradient import Gradient
+
+# What the two passes pay for one number, in times of reading it from memory. Marks take a byte.
+KEPT, KEPT_MARK, READ_STATE, READ_INPUT, EXPENSIVE_AGAIN, CHEAP_AGAIN = 2.0, 0.6, 0.4, 1.0, 1.2, 0.05
+LEAST = 1e-9  # a difference in cost
+
+
+def choose_kept(gradient: Gradient) -> list[Node]:
+    """The nodes to store, blocks that go into one product side by side.
+
+    Products cannot be computed again; tanh and its kin can, but cost about as much as reading a number. One search
+    begins with all of these, another with what the backward pass reads first; each changes one node at a time, for one
+    of its neighbours or for all that reads it, as long as that makes the passes cheaper.
+    """
+    search = _Search(gradient)
+    kept = min((search.descend(start) for start in search.starts()), key=search.cost)
+    read = search.read(kept)
+    groups = [v for v in dict.fromkeys(gradient.of_products()) if v in search.fixed]
+    return [*groups, *sorted((kept & read) - search.fixed, key=lambda v: v.id)]
+
+
+class _Search:
+    def __init__(self, gradient: Gradient) -> None:
+        program = gradient.program
+        self._roots = gradient.targets()
+        self._given = dict.fromkeys(flat(program.states), READ_STATE)
+        self._given |= {v: READ_STATE for v in flat(program.new) if v not in self._given}
+        self._given |= dict.fromkeys(program.a, READ_INPUT)
+        self._given |= dict.fromkeys(flat(program.parameters), 0.0)
+        self._products = {v for product in program.products for out in product.outputs for v in out}
+        self.fixed = {v for v in gradient.of_products() if v not in self._given}
+        everything = ordered([*self._roots, *program.nodes()])
+        self._widest = max((v.width for v in everything), default=1)
+        self._forward = _without_gradients(everything, {*self._given, *self._products})
+        self._candidates = [v for v in everything if v in self._forward and v not in self._given and v.op != "const"]
+        self._readers: dict[Node, list[Node]] = {}
+        for v in self._candidates:
+            for u in v.operands:
+                self._readers.setdefault(u, []).append(v)
+
+    def starts(self) -> list[set[Node]]:
+        candidates = set(self._candidates)
+        read_first = {u for v in ordered(self._roots) if v not in self._forward for u in v.operands if u in candidates}
+        dear = {v for v in self._candidates if v in self._products or v.op in EXPENSIVE}
+        return [dear | self.fixed, read_first | self.fixed]
+
+    def descend(self, kept: set[Node]) -> set[Node]:
+        best = self.cost(kept)
+        while True:
+            options = [(self.cost(other), n, other) for n, other in enumerate(self.near(kept))]
+            cost, _, other = min(options, default=(best, 0, kept), key=lambda o: o[:2])
+            if cost >= best - LEAST:
+                return kept
+            best, kept = cost, other
+
+    def cost(self, kept: set[Node]) -> float:
+        total, seen, stack = 0.0, set(), list(self._roots)
+        while stack:
+            v = stack.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            share = v.width / self._widest
+            if v in kept:
+                total += share * (READ_STATE if v in self.fixed else KEPT_MARK if v.is_mark else KEPT)
+            elif v in self._given:
+                total += share * self._given[v]
+            elif v in self._products:
+                return math.inf
+            else:
+                if v in self._forward and v.op != "const":
+                    total += share * (EXPENSIVE_AGAIN if v.op in EXPENSIVE else CHEAP_AGAIN)
+                stack.extend(v.operands)
+        return total
+
+    def near(self, kept: set[Node]) -> Iterable[set[Node]]:
+        candidates = set(self._candidates)
+        for v in self._candidates:
+            if v not in self.fixed:
+                yield kept ^ {v}
+        for u in [v for v in self._candidates if v in kept and v not in self.fixed]:
+            readers = self._readers.get(u, [])
+            for v in (*readers, *(w for w in u.operands if w in candidates)):
+                if v not in kept:
+                    yield kept ^ {u, v}
+            yield (kept - {u}) | set(readers)
+            yield (kept - {u}) | {w for v in readers for w in self._readers.get(v, [])}
+
+    def read(self, kept: set[Node]) -> set[Node]:
+        """What the backward pass comes upon."""
+        seen: set[Node] = set()
+        stack = list(self._roots)
+        while stack:
+            v = stack.pop()
+            if v not in seen:
+                seen.add(v)
+                if v not in kept and v not in self._given:
+                    stack.extend(v.operands)
+        return seen
+
+
+def _without_gradients(nodes: list[Node], leaves: set[Node]) -> set[Node]:
+    """Those that the forward pass can compute."""
+    found: set[Node] = set()
+    for v in nodes:  # operands come first
+        if v in leaves or v.op == "const" or (v.op not in ("input", "product") and all(u in found for u in v.operands)):
+            found.add(v)
+    return found

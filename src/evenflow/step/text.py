@@ -1,0 +1,76 @@
+"""A program as text and back: what an operator of torch can carry, and what equal programs share."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from evenflow.step.graph import Graph, Node, Product, View
+from evenflow.step.program import Blocks, Program
+
+
+def write(program: Program) -> str:
+    """The program as one line of JSON; equal steps at equal sizes give equal text."""
+    leaves = [v for blocks in (program.a, *program.states, *program.parameters) for v in blocks]
+    outputs = [v for product in program.products for out in product.outputs for v in out]
+    nodes = sorted({*leaves, *outputs, *program.nodes()}, key=lambda v: v.id)
+    number = {v: n for n, v in enumerate(nodes)}
+
+    def listed(blocks: Blocks) -> list[int]:
+        return [number[v] for v in blocks]
+
+    return json.dumps(
+        {
+            "nodes": [[v.op, v.width, [number[u] for u in v.operands] if v.operands else list(v.args)] for v in nodes],
+            "a": listed(program.a),
+            "states": [listed(b) for b in program.states],
+            "parameters": [listed(b) for b in program.parameters],
+            "matrices": [list(shape) for shape in program.matrices],
+            "products": [
+                [listed(p.inputs), p.detached, [_view(v) for v in p.views], [listed(out) for out in p.outputs]]
+                for p in program.products
+            ],
+            "new": [listed(b) for b in program.new],
+        },
+        separators=(",", ":"),
+    )
+
+
+def read(text: str) -> Program:
+    """The program that `write` gave this text for."""
+    data: dict[str, Any] = json.loads(text)
+    graph = Graph()
+    nodes: list[Node] = []
+    for op, width, args in data["nodes"]:
+        match op:
+            case "const":
+                nodes.append(graph.const(args[0]))
+            case "input" | "product":
+                nodes.append(graph.leaf(op, *args, width=width))
+            case "sum" | "amax":
+                nodes.append(graph.reduce(op, nodes[args[0]]))
+            case "wide":
+                nodes.append(graph.widened(nodes[args[0]], width))
+            case _:
+                nodes.append(graph.make(op, *(nodes[n] for n in args)))
+
+    def blocks(numbers: list[int]) -> Blocks:
+        return tuple(nodes[n] for n in numbers)
+
+    products = [
+        Product(blocks(inputs), detached, [View(*view) for view in views], [blocks(out) for out in outputs])
+        for inputs, detached, views, outputs in data["products"]
+    ]
+    return Program(
+        graph,
+        blocks(data["a"]),
+        tuple(map(blocks, data["states"])),
+        tuple(map(blocks, data["parameters"])),
+        tuple((rows, columns) for rows, columns in data["matrices"]),
+        products,
+        tuple(map(blocks, data["new"])),
+    )
+
+
+def _view(v: View) -> list[int | bool]:
+    return [v.matrix, v.transposed, v.row, v.rows, v.column, v.columns]

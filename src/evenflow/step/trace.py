@@ -1,0 +1,176 @@
+"""Writes down what a step does: it runs once on tensors without numbers, and every operation is noted.
+
+Tensors on torch's ``meta`` device have shapes alone, so Python code of any kind may stand in a step (loops, functions,
+conditions on settings); what depends on a number cannot, and says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from evenflow.step.graph import View
+
+ROWS = 2  # of the batch that the step is run with
+
+
+class Untranslatable(Exception):
+    """A step does something that cannot be compiled.
+
+    Args:
+        what: the operation, or what is wrong with it.
+        where: file and line of the step.
+        instead: what would work.
+    """
+
+    def __init__(self, what: str, where: str, instead: str) -> None:
+        super().__init__(f"{what} ({where}) cannot be translated; {instead}")
+
+
+class NumberNeeded(ValueError):
+    """A step decides on a number, which there is none of before it runs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A row of numbers that a step computes: ``size`` of them for each sequence, or the same for all sequences.
+
+    Args:
+        op: ``"leaf"``, ``"slice"``, ``"cat"``, ``"product"``, ``"reduce"``, ``"const"``, ``"detach"``, or the name of a
+            pointwise operation of `graph`.
+        inputs: what it is computed from.
+        extra: the rest, by operation: which leaf, which offset, which view of which matrix, which reduction.
+    """
+
+    op: str
+    inputs: tuple[Value, ...]
+    size: int
+    extra: Any = None
+
+    def __add__(self, other: Value | float) -> Value:
+        return point("add", self, other)
+
+    def __sub__(self, other: Value | float) -> Value:
+        return point("sub", self, other)
+
+    def __mul__(self, other: Value | float) -> Value:
+        return point("mul", self, other)
+
+    def __truediv__(self, other: Value | float) -> Value:
+        return point("div", self, other)
+
+    def __neg__(self) -> Value:
+        return point("neg", self)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __rsub__(self, other: float) -> Value:
+        return point("sub", other, self)
+
+    def __rtruediv__(self, other: float) -> Value:
+        return point("div", other, self)
+
+
+def point(op: str, *inputs: Value | float) -> Value:
+    values = tuple(v if isinstance(v, Value) else Value("const", (), 1, float(v)) for v in inputs)
+    return Value(op, values, max(v.size for v in values))
+
+
+def reduced(op: str, x: Value) -> Value:
+    return Value("reduce", (x,), 1, op)
+
+
+class Tracer(TorchDispatchMode):
+    """Notes for each tensor the `Value` or the `View` of a matrix that it stands for."""
+
+    def __init__(self, code: Any) -> None:
+        super().__init__()
+        self._code = code  # of the step, to name its lines
+        self._known: dict[int, tuple[Tensor, Value | View]] = {}  # tensors are kept, so that no id is used twice
+
+    def bind(self, tensor: Tensor, value: Value | View) -> Tensor:
+        self._known[id(tensor)] = (tensor, value)
+        return tensor
+
+    def of(self, tensor: Any) -> Any:
+        """What an argument of an operation stands for: tensors that the step has not computed are constants."""
+        if isinstance(tensor, list | tuple):
+            return [self.of(v) for v in tensor]
+        if not isinstance(tensor, Tensor):
+            return tensor
+        if id(tensor) in self._known:
+            return self._known[id(tensor)][1]
+        if not tensor.is_meta and tensor.numel() == 1:
+            return Value("const", (), 1, float(tensor))
+        raise self.error("a tensor from outside the step", "pass it in as a parameter")
+
+    def error(self, what: str, instead: str) -> Untranslatable:
+        return Untranslatable(what, self.line(), instead)
+
+    def failed(self, error: BaseException) -> str:
+        """Where in the step an error comes from."""
+        trace, found = error.__traceback__, None
+        while trace is not None:
+            if trace.tb_frame.f_code is self._code:
+                found = f"line {trace.tb_lineno} of {self._code.co_filename}"
+            trace = trace.tb_next
+        return found or "its call"
+
+    def line(self) -> str:
+        """Where in the step this is."""
+        frame = sys._getframe()
+        while frame is not None and frame.f_code is not self._code:
+            frame = frame.f_back  # type: ignore[assignment]
+        if frame is None:
+            return f"in {getattr(self._code, 'co_name', 'the step')}"
+        return f"line {frame.f_lineno} of {frame.f_code.co_filename}"
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        from evenflow.step.operations import OPERATIONS
+
+        name, kwargs = op._schema.name.removeprefix("aten::"), dict(kwargs or {})
+        if name in ("_local_scalar_dense", "is_nonzero", "item"):
+            raise NumberNeeded(
+                f"a step may not decide on a number ({self.line()}): use torch.where, which takes both sides"
+            )
+        if op._schema.is_mutable:
+            raise self.error(
+                f"the in-place operation {name}", f"write it without changing a tensor: {name.rstrip('_')}"
+            )
+        handler: Callable[..., Any] | None = OPERATIONS.get(name)
+        if handler is None:
+            raise self.error(
+                f"the operation {name}", "write it with arithmetic, torch.where, and functions such as tanh"
+            )
+        result = op(*args, **kwargs)
+        call = Call(self, name, result, args, kwargs)
+        values = handler(call, *(self.of(v) for v in args), **{k: self.of(v) for k, v in kwargs.items()})
+        if isinstance(result, Tensor):
+            return self.bind(result, values)
+        return [self.bind(*pair) for pair in zip(result, values, strict=True)]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation of a step: its arguments as torch gave them, and its result without numbers."""
+
+    tracer: Tracer
+    name: str
+    result: Any
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+
+    def refuse(self, why: str, instead: str) -> Untranslatable:
+        return self.tracer.error(f"{self.name} {why}", instead)
+
+    def last(self, dim: Any, tensor: Tensor) -> None:
+        """Refuse a dimension that is not the one of units."""
+        dims = [dim] if isinstance(dim, int) else list(dim or [])
+        if len(dims) != 1 or dims[0] % max(1, tensor.dim()) != tensor.dim() - 1:
+            raise self.refuse(f"over dimension {dim}", "use the last dimension, dim=-1")
