@@ -195,11 +195,13 @@ class Recurrent(LayerWeights):
         if x.dtype == storage and not casts:  # what the layer below has stored
             x = x.to(dtype)
 
+        cell, engine = self.cell, self.engine  # the graph holds `into`, and is not to hold the layer
+
         def into() -> Tensor:
             with torch.autocast(x.device.type, storage) if casts else nullcontext():
-                return project(self.cell, x, weights, self.engine)
+                return project(cell, x, weights, engine)
 
-        states = scan(self.cell, into(), tuple(state), weights, sizes, tap, self.engine, storage, again=into)
+        states = scan(cell, into(), tuple(state), weights, sizes, tap, engine, storage, again=into)
         ends = (sequences.last(s) for s in states)
         return states[0], *(ends if storage is None else (end.to(dtype) for end in ends))
 

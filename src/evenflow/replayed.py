@@ -85,7 +85,7 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     drops = layer.training and layer.dropout and layer.num_layers > 1  # each pass another mask
     if layer.engine != "auto" or drops or not input.numel():
         return None
-    if not recordable(layer.cell, max(input.shape[:-1]), tapped):
+    if not recordable(layer.cell, max(input.shape[:-1])):
         return None
     states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
     size = input.numel() // layer.input_size * layer.hidden_size * len(layer._suffixes)
@@ -95,7 +95,8 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     if any(map.outgrown(*chain._parameters.values()) for map, chain in maps):  # plainly, each prepares for more
         _layers.pop(layer, None)
         return None
-    settings = (type(layer.cell).__name__, *(value for name, value in vars(layer.cell).items() if not name.startswith('_')), *((type(p), p.extra_repr()) for p in made))
+    own = (value for name, value in vars(layer.cell).items() if name != "_programs")
+    settings = (type(layer.cell).__name__, *own, *((type(p), p.extra_repr()) for p in made))
     shapes = [_states(layer, input)] * len(layer._suffixes) if tapped else []
     found = replay(layer, size, (input, *states), settings, tuple(map.recorded_for for map, _ in maps), shapes)
     if found is None:

@@ -75,7 +75,7 @@ def matrix(layer: nn.Module, x: Tensor, t: int, k: int) -> Tensor:
     def later(h: Tensor) -> Tensor:
         state = (h.unsqueeze(0),)
         for step in range(k + 1, t + 1):
-            state = path.cell.step(path.inputs[step][:1], state, path.weights)
+            state = path.cell.advance(path.inputs[step][:1], state, path.weights)
         return state[0][0]
 
     return torch.autograd.functional.jacobian(later, path.states[k + 1][0][0])

@@ -39,4 +39,4 @@ def test_alpha_one_beta_zero_is_elman():
     cell, plain = ScalarGated("relu", gates="free"), Elman("relu")
     weights = {"weight_hh": torch.randn(5, 5), "gate_alpha": torch.tensor([40.0]), "gate_beta": torch.tensor([-40.0])}
     a, h = torch.randn(3, 5), torch.randn(3, 5)
-    torch.testing.assert_close(cell.step(a, (h,), weights)[0], plain.step(a, (h,), weights)[0])
+    torch.testing.assert_close(cell.advance(a, (h,), cell.prepare(weights)), plain.advance(a, (h,), weights))

@@ -133,7 +133,7 @@ def states_of(model, x):
         state = (torch.zeros(x.shape[1], HIDDEN, dtype=torch.float64),) * layer.cell.state_size
         every = []
         for a in layer.cell.project(x, weights):
-            state = layer.cell.step(a, state, weights)
+            state = layer.cell.advance(a, state, weights)
             every.append(state[0])
         x = torch.stack(every)
         found.append(x)
@@ -208,7 +208,7 @@ def omega_by_hand(model, at, x, y):
             for b in range(BATCH):
 
                 def step(h, t=t, b=b, below=below, weights=weights):
-                    return layer.cell.step(layer.cell.project(below[t, b : b + 1], weights), (h[None],), weights)[0][0]
+                    return layer.cell.advance(layer.cell.project(below[t, b : b + 1], weights), (h[None],), weights)[0][0]
 
                 J = torch.autograd.functional.jacobian(step, hs[index][t - 1, b].detach())
                 g = gs[t, b]
@@ -224,7 +224,7 @@ def tapped(model, x, y):
         weights = layer.cell.prepare({name: getattr(layer, name + suffix) for name in layer._names})
         h, every = torch.zeros(BATCH, HIDDEN, dtype=torch.float64), []
         for x_t in below:
-            (h,) = layer.cell.step(layer.cell.project(x_t, weights), (h,), weights)
+            (h,) = layer.cell.advance(layer.cell.project(x_t, weights), (h,), weights)
             every.append(h)
         kept.append(every)
         below = every

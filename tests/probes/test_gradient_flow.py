@@ -24,11 +24,11 @@ def test_equals_autograd_on_a_hand_written_loop(name):
     model = SequenceModel(create(name, 2, 8, dtype=torch.float64), 1)
     x, y = torch.randn(STEPS, BATCH, 2, dtype=torch.float64), torch.randn(BATCH, 1, dtype=torch.float64)
     cell, layer = model.layer.cell, model.layer
-    weights = {n: getattr(layer, f"{n}_l0") for n in layer._names}
+    weights = cell.prepare({n: getattr(layer, f"{n}_l0") for n in layer._names})
     state = tuple(torch.zeros(BATCH, 8, dtype=torch.float64) for _ in range(cell.state_size))
     states = []
     for a in cell.project(x, weights):
-        state = cell.step(a, state, weights)
+        state = cell.advance(a, state, weights)
         states.append(state[0])
     grads = torch.autograd.grad(squared(model.output(states[-1]), y), states)
     expected = torch.stack(grads).norm(dim=-1).mean(1) * BATCH

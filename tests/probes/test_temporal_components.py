@@ -76,7 +76,7 @@ def replicated(model, inputs, targets, loss, lengths):
             before = states[index]
             if t == 0 and layer.initial_state == "learned":
                 before = own[f"h0{suffix}"].expand(BATCH, -1)
-            (h,) = layer.cell.step(layer.cell.project(x, ready), (before,), ready)
+            (h,) = layer.cell.advance(layer.cell.project(x, ready), (before,), ready)
             states[index] = torch.where(running, h, before)
             x = torch.where(running, h, torch.zeros_like(h))
         if model.hidden is not None:

@@ -14,6 +14,8 @@ from evenflow.step import Untranslatable, text, translate
 
 Weights = Mapping[str, Tensor]
 State = tuple[Tensor, ...]
+# Of the pre-activations, the states, the matrices and the parameters.
+Sizes = tuple[int, tuple[int, ...], tuple[tuple[int, int], ...], tuple[int | None, ...]]
 
 
 @dataclass(frozen=True)
@@ -125,13 +127,17 @@ class Cell:
         shapes = tuple((m.shape[-2], m.shape[-1]) for m in matrices)
         sizes = tuple(None if p is None else p.shape[-1] for p in parameters)
         key = (a, tuple(states), shapes, sizes)
-        known: dict[Any, str | Untranslatable] = self.__dict__.setdefault("_programs", {})
-        if key not in known:
-            try:
-                known[key] = text.write(translate(self.step, a, states, shapes, sizes, self.name))
-            except Untranslatable as why:
-                known[key] = why
-        return known[key]
+        known: dict[Sizes, str | Untranslatable] = self.__dict__.get("_programs", {})
+        if key in known:
+            return known[key]
+        found = _translated(self, key)
+        if not torch.compiler.is_compiling():  # which would compile anew for what is known afterwards
+            self.__dict__.setdefault("_programs", {})[key] = found
+        return found
+
+    def is_translated(self) -> bool:
+        """Whether no program that was asked for was found not to be."""
+        return not any(isinstance(found, Untranslatable) for found in self.__dict__.get("_programs", {}).values())
 
     def check(self, hidden_size: int, shapes: Mapping[str, torch.Size]) -> None:
         """Refuse a step that returns something else than its states, before the first batch comes.
@@ -144,5 +150,20 @@ class Cell:
         weights = self.prepare({name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
         self.program(weights["weight_ih"].shape[0], [hidden_size] * len(self.states), weights)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__.pop("_programs", None)  # those of the step as it was
+        super().__setattr__(name, value)
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_programs"}
+
+
+def _translated(cell: Cell, key: Sizes) -> str | Untranslatable:
+    try:
+        return text.write(translate(cell.step, *key, cell.name))
+    except Untranslatable as why:
+        return why
+
+
+# What `torch.compiler.assume_constant_result` does, without loading the compiler: it takes the text as it is.
+_translated._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -6,13 +6,30 @@ in operations that torch knows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import torch
 from torch.autograd import forward_ad
+
+Found = TypeVar("Found")
 
 
 def traced() -> bool:
     """Whether a compiler or a tracer writes the operations down."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def untraced(find: Callable[[], Found]) -> Found:
+    """What `find` gives, where `torch.jit.trace` does not see it: there sizes are tensors."""
+    if torch.compiler.is_compiling() or not torch.jit.is_tracing():
+        return find()
+    tracing = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        return find()
+    finally:
+        torch._C._set_tracing_state(tracing)
 
 
 def transformed() -> bool:

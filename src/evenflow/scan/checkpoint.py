@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from evenflow.cells import Cell, State, Weights
-from evenflow.scan.dispatch import project, scan
+from evenflow.scan.dispatch import program, project, scan
 from evenflow.scan.storage import HALF
 
 # Of a state in a piece where all of them are kept: small enough for a processor's cache, and on a GPU large enough for
@@ -40,8 +40,8 @@ def checkpointed(
     The projected input, the gates and the gradients by them exist for one piece at a time. What is as long as the
     sequence: the input, the output, and their gradients. The price is a second forward pass.
 
-    With `every` = 1 all states are kept, and nothing else of a step, for the price of a product over all steps. SCRN,
-    gated feedback, cells of one's own and ``engine="reference"`` cannot do with that, nor can layers in half precision,
+    With `every` = 1 all states are kept, and nothing else of a step, for the price of a product over all steps. Cells
+    whose step cannot be translated and ``engine="reference"`` cannot do with that, nor can layers in half precision,
     whose steps went on from other states than those that are kept: they keep about √T of them and run again.
 
     Shapes:
@@ -54,7 +54,8 @@ def checkpointed(
     casts = not x.is_meta and torch.is_autocast_enabled(device)
     autocast = torch.get_autocast_dtype(device) if casts else None
     dtype = weights[cell.recurrent[0]].dtype
-    keeps_states = every == 1 and engine != "reference" and dtype not in HALF and _translated(cell, x, state, weights)
+    keeps_states = every == 1 and engine != "reference" and dtype not in HALF
+    keeps_states = keeps_states and _translated(cell, x, state, weights, beside)
     if every == 1:
         numbers = NUMBERS["cuda" if x.is_cuda else "cpu"]
         steps = max(LEAST_STEPS, numbers // max(1, state[0].numel()))
@@ -63,9 +64,14 @@ def checkpointed(
     return _Pieces.apply(plan, x, beside, tap, *(s.to(dtype) for s in state), *weights.values())
 
 
-def _translated(cell: Cell, x: Tensor, state: State, weights: Weights) -> bool:
-    """Whether the cell's scan finds what it keeps again from the states, as every compiled step does."""
-    return isinstance(cell.program(cell.blocks * state[0].shape[-1], [s.shape[-1] for s in state], weights), str)
+def _translated(cell: Cell, x: Tensor, state: State, weights: Weights, beside: Tensor | None) -> bool:
+    """Whether the cell's scan finds what it keeps again from the states, as every translated step does."""
+    if x.is_meta:
+        return False
+    with torch.no_grad():
+        a = project(cell, x[:1], weights)
+    step, _ = program(cell, a if beside is None else torch.cat((a, beside[:1]), -1), state, weights)
+    return step is not None
 
 
 @dataclass(frozen=True)

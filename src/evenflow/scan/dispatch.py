@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from evenflow.cells import Cell, State, Weights
-from evenflow.maps.onlookers import transformed
+from evenflow.maps.onlookers import transformed, untraced
 from evenflow.maps.small_kernels import compiled
 from evenflow.scan import linear, projection, recurrence, reference
 from evenflow.scan.backend import say
@@ -83,7 +83,7 @@ def program(cell: Cell, a: Tensor, state: State, weights: Weights) -> tuple[str 
         return None, "a fused scan has a gradient for a backward pass alone, none for torch.func and forward mode"
     if state and len(cell.recurrent) == 0:
         return None, f"{type(cell).__name__} has no matrix"
-    step = cell.program(a.shape[-1], [s.shape[-1] for s in state], weights)
+    step = untraced(lambda: cell.program(a.shape[-1], [s.shape[-1] for s in state], weights))
     return (None, f"of {type(cell).__name__}, {step}") if isinstance(step, Untranslatable) else (step, "")
 
 
@@ -96,9 +96,9 @@ def _same_dtype(cell: Cell, x: Tensor, weights: Weights) -> None:
         raise ValueError(f"input must be {weight.dtype} as the layer's weights are, got {x.dtype}: convert one of them")
 
 
-def recordable(cell: Cell, steps: int, tapped: bool = False) -> bool:
-    """Whether a scan on a GPU is a few kernels that depend on shapes alone. A long linear one looks at its powers."""
-    return compiled()
+def recordable(cell: Cell, steps: int) -> bool:
+    """Whether a scan on a GPU is a few kernels that depend on shapes alone, as of every step that is translated."""
+    return compiled() and cell.is_translated()
 
 
 def _one_model(value: Tensor | None) -> Tensor | None:

@@ -22,7 +22,6 @@ import subprocess
 import tempfile
 import threading
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -150,7 +149,7 @@ def build(command: list[str], source: str, folder: Path) -> Path:
     handle, path = tempfile.mkstemp(suffix=".so", dir=folder)
     os.close(handle)
     try:
-        _output([*command, *FLAGS.split(), f"-I{SOURCES}", "-x", "c", "-", "-o", path, "-lm"], source)
+        _output([*command, *FLAGS.split(), f"-I{SOURCES}", "-x", "c", "-", "-lm", "-o", path], source)
     except Missing:
         Path(path).unlink(missing_ok=True)
         raise

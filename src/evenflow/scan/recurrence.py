@@ -18,7 +18,7 @@ from evenflow.maps.differentiated import ieee_products
 from evenflow.scan import backend
 from evenflow.scan.backend import LINEARIZED
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
-from evenflow.scan.operator import operator, plain_tensors, without_autocast
+from evenflow.scan.operator import batched, one_by_one, operator, plain_tensors, without_autocast
 from evenflow.scan.storage import HALF
 from evenflow.step import text
 from evenflow.step.compute import blocks, row
@@ -136,8 +136,11 @@ recurrence_backward = operator(
 
 def _backward(*given: Any) -> list[Tensor]:
     tensors = [v for each in given for v in (each if isinstance(each, list | tuple) else [each])]
-    plain = not torch.is_grad_enabled() and plain_tensors(tensors)
-    return _run_backward(*given) if plain else recurrence_backward(*given)
+    if not torch.is_grad_enabled() and plain_tensors(tensors):
+        return _run_backward(*given)
+    if not torch.compiler.is_compiling() and any(map(batched, given[0])):
+        return one_by_one(lambda grads: _run_backward(grads, *given[1:]), given[0])
+    return recurrence_backward(*given)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:

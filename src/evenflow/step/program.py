@@ -87,7 +87,7 @@ def translate(
         for kind, sizes in (("a", [a]), ("state", states), ("parameter", parameters)):
             for i, size in enumerate(sizes):
                 shape = (ROWS, size) if kind != "parameter" else (size,)
-                tensor = None if size is None else torch.empty(shape, device="meta")  # type: ignore[arg-type]
+                tensor = None if size is None else torch.zeros(shape, device="cpu")  # type: ignore[arg-type]
                 leaf = None if size is None else Value("leaf", (), size, (kind, i))
                 if tensor is not None and leaf is not None:
                     tracer.bind(tensor, leaf)

@@ -1,7 +1,7 @@
-"""Writes down what a step does: it runs once on tensors without numbers, and every operation is noted.
+"""Writes down what a step does: it runs once, and every operation is noted.
 
-Tensors on torch's ``meta`` device have shapes alone, so Python code of any kind may stand in a step (loops, functions,
-conditions on settings); what depends on a number cannot, and says so.
+What it runs on are zeros that nobody reads, and matrices without numbers, on torch's ``meta`` device. So Python code of
+any kind may stand in a step (loops, functions, conditions on settings); what depends on a number cannot, and says so.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from evenflow.step.graph import View
 
 ROWS = 2  # of the batch that the step is run with
+PRODUCTS = ("mm", "addmm")
 
 
 class Untranslatable(Exception):
@@ -104,11 +105,15 @@ class Tracer(TorchDispatchMode):
             return [self.of(v) for v in tensor]
         if not isinstance(tensor, Tensor):
             return tensor
-        if id(tensor) in self._known:
-            return self._known[id(tensor)][1]
+        if (known := self._bound(tensor)) is not None:
+            return known
         if not tensor.is_meta and tensor.numel() == 1:
             return Value("const", (), 1, float(tensor))
         raise self.error("a tensor from outside the step", "pass it in as a parameter")
+
+    def _bound(self, tensor: Tensor) -> Value | View | None:
+        known = self._known.get(id(tensor))
+        return None if known is None else known[1]
 
     def error(self, what: str, instead: str) -> Untranslatable:
         return Untranslatable(what, self.line(), instead)
@@ -132,7 +137,7 @@ class Tracer(TorchDispatchMode):
         return f"line {frame.f_lineno} of {frame.f_code.co_filename}"
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        from evenflow.step.operations import OPERATIONS
+        from evenflow.step.operations import OPERATIONS, POINTWISE
 
         name, kwargs = op._schema.name.removeprefix("aten::"), dict(kwargs or {})
         if name in ("_local_scalar_dense", "is_nonzero", "item"):
@@ -148,12 +153,27 @@ class Tracer(TorchDispatchMode):
             raise self.error(
                 f"the operation {name}", "write it with arithmetic, torch.where, and functions such as tanh"
             )
-        result = op(*args, **kwargs)
+        matrices = any(isinstance(v, Tensor) and isinstance(self._bound(v), View) for v in args)
+        if matrices and name in POINTWISE:
+            raise self.error(f"the operation {name} on a matrix", "do it once for all steps, in `prepare`")
+        result = _product(*args) if matrices and name in PRODUCTS else op(*args, **kwargs)
         call = Call(self, name, result, args, kwargs)
         values = handler(call, *(self.of(v) for v in args), **{k: self.of(v) for k, v in kwargs.items()})
         if isinstance(result, Tensor):
             return self.bind(result, values)
         return [self.bind(*pair) for pair in zip(result, values, strict=True)]
+
+
+def _product(*args: Tensor) -> Tensor:
+    """What ``mm(x, W)`` and ``addmm(b, x, W)`` give, from the shape of W."""
+    *bias, x, weight = args
+    product = torch.mm(x.to("meta"), weight)
+    zeros = torch.zeros(product.shape, dtype=product.dtype, device="cpu")
+    return torch.add(bias[0], zeros) if bias else zeros
+
+
+# As it is written: what torch puts around it loads the compiler, which takes two seconds.
+Tracer.__torch_dispatch__ = Tracer.__torch_dispatch__.__wrapped__  # type: ignore[attr-defined, method-assign]
 
 
 @dataclass(frozen=True)
