@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 import platform
@@ -16,11 +17,7 @@ from evenflow import GRU as GRULayer
 from evenflow import SCRN
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import GRU, LSTM, LSTM1997, Cell, Elman, PeepholeLSTM, ScalarGated
-from evenflow.scan import native, scan
-from evenflow.scan.dispatch import fused
-from evenflow.scan.elman import elman
-from evenflow.scan.gru import gru
-from evenflow.scan.lstm import lstm
+from evenflow.scan import cpu, native, recurrence, scan
 
 # Sums of at most 128 terms over 17 steps, taken in another order: a few hundred roundings of 1e-16.
 DOUBLE = 1e-12
@@ -78,7 +75,7 @@ def run(
     steps, batch = inputs["a"].shape[:2]
     inputs["tap"] = torch.zeros(steps, batch, inputs["h0"].shape[1], dtype=inputs["a"].dtype, requires_grad=True)
     state = tuple(inputs[name] for name in ("h0", "c0") if name in inputs)
-    states = scan(cell, inputs["a"], state, inputs, batch_sizes, inputs["tap"], engine)
+    states = scan(cell, inputs["a"], state, cell.prepare(inputs), batch_sizes, inputs["tap"], engine)
     generator = torch.Generator().manual_seed(0)
     weighed = [(s * torch.randn(s.shape, generator=generator).to(s)).sum() for s in states]
     torch.stack(weighed).sum().backward()
@@ -144,12 +141,12 @@ def matrix_with_large_entries(kind: str, hidden: int) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ctypes.CDLL]:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | None], ctypes.CDLL]:
     @functools.cache
-    def library(flag: str) -> ctypes.CDLL:
+    def library(flag: str, source: str | None) -> ctypes.CDLL:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(native, "FLAGS", native.FLAGS.replace("-O3", "-O1") + " " + flag)
-            return native.load(tmp_path_factory.mktemp("narrow"))
+            return native.load(tmp_path_factory.mktemp("narrow"), source)
 
     return library
 
@@ -162,7 +159,8 @@ def _vectors(request: pytest.FixtureRequest, compiled: Callable, monkeypatch: py
     if request.param != "widest":
         if platform.machine() not in ("x86_64", "AMD64"):
             pytest.skip("another processor has other vectors")
-        monkeypatch.setattr(native, "_library", lambda: compiled(request.param))
+        monkeypatch.setattr(native, "_library", lambda source: compiled(request.param, source))
+        monkeypatch.setattr(cpu, "library", lambda step, dtype: compiled(request.param, cpu.source(step, dtype)))
 
 
 @pytest.mark.usefixtures("_vectors")
@@ -216,50 +214,27 @@ def test_same_bits_for_any_number_of_threads(name: str, dtype: torch.dtype) -> N
         assert all(torch.equal(other[key], value) for key, value in results[0].items())
 
 
-@pytest.mark.parametrize("engine", ["auto", "torch"])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_models_are_independent(activation: str, engine: str) -> None:
-    cell = ScalarGated(activation, alpha=0.3, beta=0.6)
-    members = [problem(cell, steps, 4, 6) for steps in (5, 5, 5)]
-    for index, member in enumerate(members):
-        for value in member.values():
-            value.mul_(1 + 0.1 * index)
-    names = ["a", "weight_hh", "h0", "gate_alpha", "gate_beta", "activation"]
-    stacked = [torch.stack([m[n] for m in members]).requires_grad_() if n in members[0] else None for n in names]
-    states, _ = elman(*stacked, None, activation, None, engine)
-    states.sin().sum().backward()
-    for index, member in enumerate(members):
-        alone = [member[n].unsqueeze(0).requires_grad_() if n in member else None for n in names]
-        state, _ = elman(*alone, None, activation, None, engine)
-        state.sin().sum().backward()
-        torch.testing.assert_close(states[index], state[0], rtol=DOUBLE, atol=DOUBLE)
-        for one, all_ in zip(alone, stacked, strict=True):
-            if one is not None and all_ is not None:
-                torch.testing.assert_close(all_.grad[index], one.grad[0], rtol=DOUBLE, atol=DOUBLE)  # type: ignore[index]
-
-
-def run_lstm(cell: Cell, tensors: dict[str, Tensor], engine: str) -> Tensor:
-    given = [tensors.get(name) for name in ("a", "weight_hh", "h0", "c0", "peephole")]
-    h, c, _ = lstm(*given, None, getattr(cell, "gradient", "") == "truncated", None, engine)
-    return torch.stack([h, c], 1)
-
-
-def run_gru(cell: Cell, tensors: dict[str, Tensor], engine: str) -> Tensor:
-    weight = torch.cat([tensors["weight_hh"], tensors["weight_hh_n"]], 1)
-    return gru(tensors["a"], weight, tensors["bias_hh_n"], tensors["h0"], None, None, engine)[0]
+def over_models(cell: Cell, tensors: dict[str, Tensor], engine: str) -> Tensor:
+    """The states of several models, each with weights of its own, by one call of the operator."""
+    states = [tensors[name] for name in ("h0", "c0") if name in tensors]
+    members = [cell.prepare({n: v[m] for n, v in tensors.items()}) for m in range(len(tensors["a"]))]
+    matrices, parameters = zip(*(cell.arguments(weights) for weights in members), strict=True)
+    several = [[torch.stack(v) for v in zip(*each, strict=True) if v[0] is not None] for each in (matrices, parameters)]
+    text = cell.program(tensors["a"].shape[-1], [s.shape[-1] for s in states], members[0])
+    assert isinstance(text, str)
+    return torch.stack(recurrence.scan(text, tensors["a"], states, *several, engine=engine)[: len(states)], 1)
 
 
 @pytest.mark.parametrize("engine", ["auto", "torch"])
-@pytest.mark.parametrize("name", ["gru", *LSTMS])
-def test_models_with_gates_are_independent(name: str, engine: str) -> None:
-    operator = run_gru if name == "gru" else run_lstm
+@pytest.mark.parametrize("name", CELLS)
+def test_models_are_independent(name: str, engine: str) -> None:
     members = [{k: v * (1 + 0.1 * i) for k, v in problem(CELLS[name], 5, 4, 6).items()} for i in range(3)]
     stacked = {n: torch.stack([m[n] for m in members]).requires_grad_() for n in members[0]}
-    states = operator(CELLS[name], stacked, engine)
+    states = over_models(CELLS[name], stacked, engine)
     states.sin().sum().backward()
     for index, member in enumerate(members):
         alone = {n: value.unsqueeze(0).requires_grad_() for n, value in member.items()}
-        state = operator(CELLS[name], alone, engine)
+        state = over_models(CELLS[name], alone, engine)
         state.sin().sum().backward()
         torch.testing.assert_close(states[index], state[0], rtol=DOUBLE, atol=DOUBLE)
         for key, one in alone.items():
@@ -300,11 +275,24 @@ def test_a_truncated_gradient_leaves_the_initial_state_alone() -> None:
     assert tensors["c0"].grad is not None
 
 
-def test_a_subclass_runs_in_the_loop() -> None:
-    """It may mean another equation."""
-    for cell in CELLS.values():
-        assert fused(cell) is not None
-        assert fused(type("Other", (type(cell),), {})()) is None
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+@pytest.mark.parametrize("name", ["elman-tanh", "gated-abs", "gru", *LSTMS])
+def test_a_subclass_runs_as_its_own_step(name: str, engine: str, operators: Callable[..., list[str]]) -> None:
+    """It means another equation, which is translated anew."""
+    cell, kind = CELLS[name], type(CELLS[name])
+
+    def step(self: Cell, a: Tensor, *given: Tensor) -> Tensor | tuple[Tensor, ...]:
+        found = kind.step(self, a, *given)
+        several = found if isinstance(found, tuple) else (found,)
+        return tuple(0.9 * s + 0.1 * before.sin() for s, before in zip(several, given, strict=False))
+
+    other = copy.copy(cell)
+    other.__class__ = type("Other", (kind,), {"step": step})
+    tensors, sizes = problem(cell, 9, 5, 6), [5, 5, 4, 4, 4, 2, 1, 1, 1]
+    wanted = run(other, tensors, "reference", sizes)
+    assert not torch.allclose(wanted["state 0"], run(cell, tensors, "reference", sizes)["state 0"])
+    assert_close(run(other, tensors, engine, sizes), wanted, DOUBLE)
+    assert "evenflow::recurrence" in operators(lambda: run(other, tensors, engine, sizes))
 
 
 @pytest.mark.parametrize("engine", ["auto", "torch"])
@@ -350,14 +338,23 @@ def test_scrn(activation: str, rates: str, lengths: tuple[int, ...] | None, engi
         torch.testing.assert_close(got, expected, atol=DOUBLE, rtol=DOUBLE)
 
 
-def test_scrn_with_a_tap_takes_the_loop() -> None:
-    layer = SCRN(3, 8, context_size=2)
-    x = torch.randn(5, 2, 3)
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+@pytest.mark.parametrize("lengths", [None, (5, 2)], ids=["even", "ragged"])
+def test_scrn_with_a_tap(lengths: tuple[int, ...] | None, engine: str, operators: Callable[..., list[str]]) -> None:
+    """What reaches a context unit directly and by way of h is one gradient."""
+    layer = SCRN(3, 8, context_size=2, dtype=torch.float64)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    given = x if lengths is None else pack_padded_sequence(x, torch.tensor(lengths))
     grads = []
-    for engine in ("auto", "reference"):
-        layer.engine = engine
+
+    def passed() -> None:
         with layer.taps() as taps:
-            output, _ = layer(x)
-        output.square().sum().backward()
+            output, _ = layer(given)
+        (output if lengths is None else output.data).square().sum().backward()
         grads.append(taps[0].grad)
-    torch.testing.assert_close(*grads)
+
+    for layer.engine in (engine, "reference"):
+        passed()
+    torch.testing.assert_close(*grads, rtol=DOUBLE, atol=DOUBLE)
+    layer.engine = engine
+    assert "evenflow::recurrence" in operators(passed)
