@@ -1,69 +1,118 @@
-"""Shapes and inputs for the emulated CUDA kernels."""
+"""Cells, tiles and inputs for the emulated CUDA kernels."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
-from evenflow.scan.cuda.plan import Tile
+from evenflow.activations import ACTIVATIONS
+from evenflow.cells import GRU, LSTM, LSTM1997, SCRN, Cell, Elman, GatedFeedback, PeepholeLSTM, ScalarGated
+from evenflow.scan.compiled_step import CompiledStep
+from evenflow.scan.cuda import problem, recurrence
+from evenflow.scan.cuda.plan import Choice, Tile
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from own_cells import CELLS as OWN  # noqa: E402
 
 MODELS, STEPS, BATCH = 2, 4, 4
 
+CELLS: dict[str, Cell] = {f"elman {name}": Elman(name) for name in ACTIVATIONS}
+CELLS |= {f"gated {name}": ScalarGated(name) for name in ACTIVATIONS}
+CELLS |= {"gru": GRU(), "lstm": LSTM(), "lstm peephole": PeepholeLSTM()}
+CELLS |= {"lstm 1997": LSTM1997(), "lstm 1997, full": LSTM1997("full"), "scrn": SCRN()}
+CELLS |= {f"gated feedback {unit}": GatedFeedback(unit, 2) for unit in ("tanh", "gru", "lstm")}
+CELLS |= {name: make() for name, make in OWN.items()}
+
 
 class Case(NamedTuple):
-    """One kernel's shape: units and tile."""
+    """One cell on one tile."""
 
+    cell: str
     hidden: int
-    tile: Tile | None  # None: the plan's
-
-    @property
-    def gathering(self) -> Tile | None:
-        """The tile for a product with several numbers per unit, which cannot be scattered."""
-        return self.tile and replace(self.tile, scatter=False)
+    tile: Tile
 
     def __str__(self) -> str:
         t = self.tile
-        if t is None:
-            return f"H{self.hidden}, the plan's"
         kinds = f"{', part in shared memory' if t.held < 100 else ''}{', ring' if t.ring else ''}"
         kinds += f"{', mail' if t.mail else ''}"
         kinds += f"{', tensor cores' if t.tensor else ''}{', scatter' if t.scatter else ''}"
-        return f"H{self.hidden} C{t.blocks} KS{t.lanes} JT{t.units} R{t.rows}{kinds}"
+        return f"{self.cell} H{self.hidden} C{t.blocks} KS{t.lanes} JT{t.units} R{t.rows}{kinds}"
+
+    def step(self) -> CompiledStep:
+        """The cell's step at this size, with kernels of its own."""
+        cell, H = CELLS[self.cell], self.hidden
+        weights = {m.name: torch.empty(m.blocks * m.size, m.size, device="meta") for m in cell.matrices(H)}
+        weights |= {name: v.to("meta") for name, v in cell.start(3, H, True, None).items()}
+        states, a = [H] * cell.state_size, 0
+        if isinstance(cell, GatedFeedback):
+            weights = {f"{name}_l{j}": v for name, v in weights.items() for j in range(cell.layers)}
+            for j in range(1, cell.layers):
+                weights[f"weight_ih_l{j}"] = torch.empty(cell.blocks * H, H, device="meta")
+                weights[f"weight_ih_gate_l{j}"] = torch.empty(cell.layers, H, device="meta")
+            states = [cell.layers * H] * cell.state_size
+        weights = cell.prepare(weights)  # type: ignore[assignment]
+        a = weights["weight_ih"].shape[0]
+        found = cell.program(a, states, weights)
+        assert isinstance(found, str), found
+        return CompiledStep(found)
 
 
-def states_of(case: Case) -> Tensor:
-    return torch.empty(MODELS, STEPS, BATCH, case.hidden, device="meta")
+class Problem(NamedTuple):
+    """The tensors of a scan."""
+
+    a: Tensor
+    states: list[Tensor]
+    matrices: list[Tensor]
+    parameters: list[Tensor | None]
+
+    def to(self, dtype: torch.dtype) -> Problem:
+        cast = [[None if v is None else v.to(dtype) for v in several] for several in self[1:]]
+        return Problem(self.a.to(dtype), *cast)  # type: ignore[arg-type]
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def elman_inputs(case: Case, activation: str, gated: bool) -> tuple[Tensor | None, ...]:
-    size = case.hidden
-    a, weight, h0 = (
-        normal(MODELS, STEPS, BATCH, size),
-        normal(MODELS, size, size, seed=1) / size**0.5,
-        normal(MODELS, BATCH, size, seed=2),
-    )
-    parameter = {
-        "prelu": torch.tensor([[0.3], [0.1]]),
-        "modrelu": 0.3 * normal(MODELS, size, seed=3),
-        "complex_modrelu": 0.3 * normal(MODELS, size // 2, seed=3),
-    }.get(activation)
-    shares = (torch.tensor([[0.3], [0.5]]), torch.tensor([[0.6], [0.4]])) if gated else (None, None)
-    return a, weight, h0, *shares, parameter
+def inputs(step: CompiledStep, models: int = MODELS, steps: int = STEPS, batch: int = BATCH) -> Problem:
+    program = step.program
+    states = [normal(models, batch, size, seed=10 + i) for i, size in enumerate(step.state_sizes)]
+    matrices = [normal(models, *s, seed=20 + i) / s[1] ** 0.5 for i, s in enumerate(program.matrices)]
+    sizes = [sum(v.width for v in blocks) for blocks in program.parameters]
+    parameters = [0.4 * normal(models, n, seed=30 + i) if n else None for i, n in enumerate(sizes)]
+    return Problem(normal(models, steps, batch, step.a_size), states, matrices, parameters)
 
 
-def gru_inputs(size: int) -> tuple[Tensor, ...]:
-    a, weight = normal(MODELS, STEPS, BATCH, 3 * size), normal(MODELS, 3 * size, size, seed=1) / size**0.5
-    return a, weight, normal(MODELS, size, seed=2), normal(MODELS, BATCH, size, seed=3)
+@contextmanager
+def on(tile: Tile | None, turns: Sequence[tuple[int, Tile]] = ()) -> Iterator[None]:
+    """Kernels take this tile, in one launch or in turns, instead of the plan's."""
+
+    def choices(shapes, streams, hidden, batch, models, device):  # type: ignore[no-untyped-def]
+        listed = turns or ((batch, tile),)
+        # Several products, and numbers that come out of one, cannot be scattered.
+        gathers = len(shapes) > 1 or shapes[0][0] > 1
+        return tuple(
+            (rows, Choice(replace(t, scatter=False) if gathers else t, (t.held,) * len(shapes))) for rows, t in listed
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        if tile is not None or turns:
+            patch.setattr(problem, "choices", choices)
+        yield
 
 
-def lstm_inputs(size: int, gates: int, peephole: bool) -> tuple[Tensor | None, ...]:
-    a, weight = normal(MODELS, STEPS, BATCH, gates * size), normal(MODELS, gates * size, size, seed=1) / size**0.5
-    states = normal(MODELS, BATCH, size, seed=2), normal(MODELS, BATCH, size, seed=3)
-    return a, weight, *states, normal(MODELS, 3 * size, seed=4) if peephole else None
+def kernels(case: Case) -> Iterator[recurrence.Kernel]:
+    """Those of both directions."""
+    step = case.step()
+    with on(case.tile):
+        for backward in (False, True):
+            for _, kernel in recurrence.kernels(step, backward, MODELS, BATCH, torch.device("cpu")):
+                yield kernel

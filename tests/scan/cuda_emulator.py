@@ -27,9 +27,7 @@ class Emulator:
     def __init__(self, kernels: Iterable[build.Launched], folder: Path) -> None:
         self.names = {kernel: f"kernel_{n}" for n, kernel in enumerate(dict.fromkeys(kernels))}
         self.order = 0
-        files = (*build.SHARED, "elman.cuh", "gru.cuh", "lstm.cuh", "gradient.cuh")
-        files += ("stack.cuh", "gated_feedback.cuh", "gated_feedback_back.cuh")
-        text = SHIM.read_text() + "".join(build.read(file) for file in files)
+        text = SHIM.read_text() + "".join(build.read(file) for file in (*build.SHARED, "gradient.cuh"))
         text += "".join(kernel.entry(name) for kernel, name in self.names.items())
         source, library = folder / "kernels.cpp", folder / "kernels.so"
         source.write_text(text)

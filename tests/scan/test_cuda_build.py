@@ -7,40 +7,77 @@ from pathlib import Path
 
 import pytest
 import torch
+from cuda_cases import CELLS, Case
 
-from evenflow.activations import ACTIVATIONS
-from evenflow.scan.cuda import build, elman, gru, libraries, lstm, plan, problem
+from evenflow.scan.compiled_step import CompiledStep
+from evenflow.scan.cuda import build, libraries, plan, problem, recurrence
 
 # A block of a Hopper GPU: threads, bytes of shared memory, registers of a multiprocessor and of a thread.
 THREADS, SHARED_BYTES, REGISTERS, REGISTERS_OF_A_THREAD = 1024, 227 * 1024, 65536, 255
 BATCHES = (1, 50, 256, 100_000)
+GIVEN = ("elman tanh", "gated tanh", "gru", "lstm peephole")  # cells whose tiles are in tables
+WAITING = ("lem", "mgu", "gru u(r h)", "cornn", "layer-norm gru", "elman oplu")
+CPU = torch.device("cpu")
 
 
-def states(hidden: int, batch: int = 50, models: int = 1) -> torch.Tensor:
-    return torch.empty(models, 3, batch, hidden, device="meta")
+def step_of(cell: str, hidden: int) -> CompiledStep:
+    return Case(cell, hidden, plan.ELMAN[0][1][0]).step()
 
 
-def kernels(hidden: int, batch: int) -> list[build.Kernel]:
-    found = []
-    for way in ("forward", "backward"):
-        found += [elman.kernel(way, states(hidden, batch), gated, "tanh") for gated in (False, True)]
-        if plan.covers(plan.GRU_FORWARD, hidden):
-            found += [gru.kernel(way, states(hidden, batch)), lstm.kernel(way, states(hidden, batch), 4, True, False)]
-    return found
+def kernels(cell: str, hidden: int, batch: int) -> list[recurrence.Kernel]:
+    step = step_of(cell, hidden)
+    return [kernel for backward in (False, True) for _, kernel in recurrence.kernels(step, backward, 1, batch, CPU)]
+
+
+def launchable(kernel: recurrence.Kernel, hidden: int) -> None:
+    tile = kernel.choice.tile
+    assert kernel.threads <= THREADS
+    assert kernel.threads % 32 == 0
+    assert kernel.memory <= SHARED_BYTES
+    assert tile.owned(hidden) * tile.blocks >= hidden
+    wanted = sum(t.in_registers(hidden, *shape) for t, shape in zip(kernel.choice.tiles(), kernel.shapes, strict=True))
+    wanted += sum(tile.sums(out) for out, _ in kernel.shapes)
+    assert wanted < min(REGISTERS_OF_A_THREAD, REGISTERS // kernel.threads)
 
 
 @pytest.mark.parametrize(
     "hidden", [1, 2, 7, 8, 31, 33, 65, 100, 127, 129, 193, 256, 257, 384, 512, 513, 767, 1000, 1024]
 )
 def test_every_tile_of_the_plan_can_be_launched(hidden: int) -> None:
-    for kernel in (k for batch in BATCHES for k in kernels(hidden, batch)):
-        tile = kernel.tile
-        assert kernel.threads <= THREADS
-        assert kernel.threads % 32 == 0
-        assert kernel.memory <= SHARED_BYTES
-        assert tile.owned(hidden) * tile.blocks >= hidden
-        wanted = tile.in_registers(hidden, kernel.out, kernel.into) + tile.sums(kernel.out)
-        assert wanted < min(REGISTERS_OF_A_THREAD, REGISTERS // kernel.threads)
+    for cell in GIVEN:
+        for batch in BATCHES:
+            found = kernels(cell, hidden, batch)
+            assert len(found) >= 2
+            for kernel in found:
+                launchable(kernel, hidden)
+
+
+@pytest.mark.parametrize("hidden", [1, 7, 33, 100, 128, 256])
+@pytest.mark.parametrize("cell", WAITING)
+def test_a_tile_is_found_for_cells_of_ones_own(cell: str, hidden: int) -> None:
+    hidden += hidden % 2 if cell == "elman oplu" else 0
+    for batch in BATCHES:
+        found = kernels(cell, hidden, batch)
+        assert len(found) == 2
+        for kernel in found:
+            launchable(kernel, kernel.hidden)
+
+
+def test_more_units_than_any_tile_runs_are_said() -> None:
+    why = recurrence._without(step_of("elman tanh", 5000), CPU)
+    assert why == "on this GPU no kernel of this cell runs 5000 units"
+
+
+def test_a_step_without_a_kernel_says_what_it_lacks() -> None:
+    import evenflow
+
+    @evenflow.cell()
+    def largest(a, h, U):  # type: ignore[no-untyped-def]
+        x = a + h @ U.mT
+        return torch.tanh(x - x.amax(-1, keepdim=True))
+
+    (text,) = evenflow.Recurrent(largest(), 2, 8).cell.__dict__["_programs"].values()
+    assert "the largest number of a row" in str(recurrence._without(CompiledStep(text), CPU))
 
 
 def test_the_plan_fills_the_gpu_once_where_it_can() -> None:
@@ -127,23 +164,19 @@ def test_clusters_that_a_gpu_cannot_run_are_left_out() -> None:
 
 def test_tensors_of_a_cpu_do_not_run_here() -> None:
     weight = torch.empty(1, 8, 8)
-    assert elman.missing(weight, None) is not None
-    assert gru.missing(weight) is not None
-    assert lstm.missing(weight) is not None
+    assert recurrence.missing(step_of("gru", 8), weight) is not None
 
 
 def test_batch_and_steps_are_not_compiled_in() -> None:
-    few, many = (
-        elman.kernel("forward", torch.empty(1, t, b, 64, device="meta"), False, "tanh") for t, b in ((3, 7), (900, 132))
-    )
+    few, many = (kernels("elman tanh", 64, batch)[0] for batch in (7, 8))
     assert few.text() == many.text()
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_activations_are_compiled_in(activation: str) -> None:
-    text = elman.kernel("forward", states(64), False, activation).text()
-    assert f", {activation.upper()}, false>" in text
-    assert activation.upper() in build.read("activation.cuh")
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_cell_has_a_source(cell: str) -> None:
+    for kernel in kernels(cell, 16, 50):
+        assert kernel.text().count("ENTRY(run") == 1
+        assert "namespace scope_run" in kernel.text()
 
 
 def test_what_is_compiled_is_kept(tmp_path: Path) -> None:
@@ -181,8 +214,16 @@ def nvrtc() -> None:
 
 @pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize("hidden", [100, 1024])
-def test_nvrtc_compiles(hidden: int) -> None:
-    for kernel in kernels(hidden, 50):
+@pytest.mark.parametrize("cell", GIVEN)
+def test_nvrtc_compiles(cell: str, hidden: int) -> None:
+    for kernel in kernels(cell, hidden, 50):
+        assert libraries.compiled(kernel.text(), "sm_90")[:4] == b"\x7fELF"
+
+
+@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.parametrize("cell", WAITING)
+def test_nvrtc_compiles_cells_of_ones_own(cell: str) -> None:
+    for kernel in kernels(cell, 100, 50):
         assert libraries.compiled(kernel.text(), "sm_90")[:4] == b"\x7fELF"
 
 
@@ -201,6 +242,7 @@ def test_ragged_rows_run_in_one_launch(ragged: bool, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         build, "launch", lambda kernel, job, like, models, rows: seen.append((job.begin, job.end, rows))
     )
-    runs = elman.kernels("forward", states(512, 256), False, "tanh")
-    problem.launch(runs, elman.Job(lengths=1 if ragged else None), states(512, 256), 1)
+    runs = recurrence.kernels(step_of("elman tanh", 512), False, 1, 256, CPU)
+    job = recurrence._job(8)(lengths=1 if ragged else None)
+    problem.launch(runs, job, torch.empty(1, 3, 256, 512, device="meta"), 1)
     assert seen == ([(0, 256, 256)] if ragged else [(0, 240, 240), (240, 256, 16)])

@@ -1,27 +1,28 @@
-"""The CUDA kernels, run on the CPU by `cuda_on_cpu.h`: every output and gradient against the torch operations and
-against autograd through the plain equation in double precision.
+"""The CUDA kernels, run on the CPU by `cuda_on_cpu.h`: every output and gradient against the torch operations in double
+precision, which `test_fused_scan.py` holds to the reference loop.
 
 What this cannot show is speed, and whether a GPU's memory is as orderly as the emulation; `tests/gpu` runs them there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 
 import pytest
 import torch
-from cuda_cases import BATCH, MODELS, STEPS, Case, elman_inputs, gru_inputs, lstm_inputs, normal, states_of
+from cuda_cases import CELLS, MODELS, STEPS, Case, Problem, inputs, kernels, normal, on
 from cuda_emulator import COMPILER, Emulator
 from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
-from evenflow.scan import elman_torch, gru_torch, lstm_torch
-from evenflow.scan.cuda import build, elman, gru, lstm, problem
+from evenflow.scan import torch_operations
+from evenflow.scan.compiled_step import CompiledStep
+from evenflow.scan.cuda import build, problem, recurrence
 from evenflow.scan.cuda.plan import Tile
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 
-CLOSE = {"atol": 1e-5, "rtol": 1e-5}  # single precision, sums of at most 64 products in another order
+CLOSE = 1e-5  # ‖difference‖ / ‖result‖: single precision, sums of at most some hundred products in another order
 # Drift of a norm in 100 steps: single precision's is 1e-8; with the half nearest to each number, whose products make
 # sums that the hardware has to cut off, it is 4e-6.
 NORM_KEPT = 1e-6
@@ -29,82 +30,74 @@ NORM_KEPT = 1e-6
 PRODUCT = 3e-7
 RAGGED = {"even": None, "ragged": (4, 3, 3, 1)}  # rows running at each step; must not rise
 
-
-PLAIN = Case(12, Tile(1, 8, 4, 2))  # padded units, one item per lane
-PAIRS = Case(12, Tile(1, 4, 4, 4))  # several items per lane, so that the two units of a pair are one thread's
-APART = Case(20, Tile(2, 8, 2, 2))  # a cluster
+PLAIN = Tile(1, 8, 4, 2)  # padded units, one item per lane
+SEVERAL = Tile(1, 4, 4, 4)  # several items per lane
+APART = Tile(2, 8, 2, 2)  # a cluster
+MAILED = Tile(2, 8, 2, 2, held=1, mail=True)
+ON_TENSOR_CORES = Tile(1, 64, 32, 8, tensor=True)  # four items of a lane, moved at once
 SHAPES = [
-    Case(8, Tile(1, 8, 4, 1)),
-    Case(12, Tile(1, 16, 8, 4)),
-    Case(20, Tile(1, 4, 4, 4, held=1)),
-    Case(32, Tile(1, 32, 4, 1)),
-    Case(40, Tile(1, 8, 4, 2, held=0)),
-    Case(64, Tile(1, 16, 8, 1)),
-    Case(20, Tile(4, 8, 2, 2)),
-    Case(32, Tile(2, 16, 4, 8)),
-    Case(40, Tile(4, 16, 4, 1, mail=True)),
-    Case(64, Tile(8, 16, 2, 4, held=0, mail=True)),
-    Case(40, Tile(16, 8, 2, 4, mail=True)),
-    Case(40, None),
+    (8, Tile(1, 8, 4, 1)),
+    (12, Tile(1, 16, 8, 4)),
+    (20, Tile(1, 4, 4, 4, held=1)),
+    (32, Tile(1, 32, 4, 1)),
+    (40, Tile(1, 8, 4, 2, held=0)),
+    (64, Tile(1, 16, 8, 1)),
+    (20, Tile(4, 8, 2, 2)),
+    (32, Tile(2, 16, 4, 8)),
+    (40, Tile(4, 16, 4, 1, mail=True)),
+    (64, Tile(8, 16, 2, 4, held=0, mail=True)),
+    (40, Tile(16, 8, 2, 4, mail=True)),
 ]
-ON_TENSOR_CORES = [
-    Case(16, Tile(1, 32, 16, 8, tensor=True)),
-    Case(40, Tile(1, 64, 16, 16, tensor=True)),  # padded units and inputs, several rows of matrices
-    Case(64, Tile(1, 64, 16, 8, held=1, tensor=True)),  # most weights in shared memory, two warps share the inputs
-    Case(64, Tile(2, 128, 32, 16, held=5, mail=True, tensor=True)),
-    Case(40, Tile(4, 256, 16, 8, mail=True, tensor=True)),  # more lanes than items
-    Case(64, Tile(4, 32, 16, 8, tensor=True)),
-    Case(80, Tile(6, 64, 16, 16, held=2, mail=True, tensor=True)),  # a cluster of no power of two
-    Case(128, Tile(4, 32, 16, 8, held=13, mail=True, tensor=True)),  # weights in shared memory among those in registers
-    Case(482, Tile(16, 128, 32, 8, held=9, mail=True, tensor=True)),  # two items of a lane, which travel in fours
-    Case(64, Tile(1, 64, 16, 8, held=1, tensor=True, ring=3)),  # weights that come from device memory every step
-    Case(40, Tile(2, 64, 16, 16, held=0, mail=True, tensor=True, ring=4)),
+TENSOR_SHAPES = [
+    (16, Tile(1, 32, 16, 8, tensor=True)),
+    (40, Tile(1, 64, 16, 16, tensor=True)),  # padded units and inputs, several rows of matrices
+    (64, Tile(1, 64, 16, 8, held=1, tensor=True)),  # most weights in shared memory, two warps share the inputs
+    (64, Tile(2, 128, 32, 16, held=5, mail=True, tensor=True)),
+    (40, Tile(4, 256, 16, 8, mail=True, tensor=True)),  # more lanes than items
+    (64, Tile(4, 32, 16, 8, tensor=True)),
+    (80, Tile(6, 64, 16, 16, held=2, mail=True, tensor=True)),  # a cluster of no power of two
+    (128, Tile(4, 32, 16, 8, held=13, mail=True, tensor=True)),  # weights in shared memory among those in registers
+    (482, Tile(16, 128, 32, 8, held=9, mail=True, tensor=True)),  # two items of a lane, which travel in fours
+    (64, Tile(1, 64, 16, 8, held=1, tensor=True, ring=3)),  # weights that come from device memory every step
+    (40, Tile(2, 64, 16, 16, held=0, mail=True, tensor=True, ring=4)),
 ]
-SEVERAL = Case(36, Tile(1, 64, 32, 8, tensor=True))  # four items of a lane, moved at once
-GATES = [Case(20, Tile(1, 8, 4, 2)), APART, *SHAPES[1:3], Case(40, Tile(4, 8, 2, 2, held=1)), *SHAPES[-2:]]
 SCATTERED = [  # blocks send sums
-    Case(64, Tile(4, 32, 16, 8, mail=True, tensor=True, scatter=True)),
-    Case(40, Tile(4, 64, 16, 16, held=3, mail=True, tensor=True, scatter=True)),
-    Case(64, Tile(2, 64, 16, 8, held=0, mail=True, tensor=True, scatter=True)),
-    Case(40, Tile(4, 64, 16, 8, held=0, mail=True, tensor=True, scatter=True, ring=3)),
+    (64, Tile(4, 32, 16, 8, mail=True, tensor=True, scatter=True)),
+    (40, Tile(4, 64, 16, 16, held=3, mail=True, tensor=True, scatter=True)),
+    (64, Tile(2, 64, 16, 8, held=0, mail=True, tensor=True, scatter=True)),
+    (40, Tile(4, 64, 16, 8, held=0, mail=True, tensor=True, scatter=True, ring=3)),
 ]
-GATES += [ON_TENSOR_CORES[1], ON_TENSOR_CORES[3], *ON_TENSOR_CORES[-2:], *SCATTERED[:2], SCATTERED[-1]]
-RINGED = ON_TENSOR_CORES[-1]
-# By units: half of the rows with one tile, then the others with another.
-TURNS = {12: ((2, PLAIN.tile), (2, PAIRS.tile)), 20: ((2, GATES[0].tile), (2, APART.tile))}
-LSTMS = {
-    "plain": (4, False, False),
-    "peephole": (4, True, False),
-    "1997": (3, False, True),
-    "3 gates": (3, False, False),
-}
+GATES = [(20, PLAIN), (20, APART), *SHAPES[1:3], (40, Tile(4, 8, 2, 2, held=1)), SHAPES[-1]]
+GATES += [TENSOR_SHAPES[1], TENSOR_SHAPES[3], *TENSOR_SHAPES[-2:], *SCATTERED[:2], SCATTERED[-1]]
+# Products that wait for each other share a tile.
+SEVERAL_PRODUCTS = [(20, PLAIN), (20, APART), (20, MAILED), (40, Tile(2, 64, 16, 8, mail=True, tensor=True))]
+SEVERAL_PRODUCTS += [(40, Tile(4, 32, 16, 8, held=2, mail=True, tensor=True))]
+WAITING = ("lem", "mgu", "gru u(r h)", "layer-norm gru", "cornn")
 
-
-def kernels() -> Iterator[build.Kernel]:
-    """All that this file runs, so that they are compiled in one go."""
-    for way in ("forward", "backward"):
-        for case in [PLAIN, PAIRS, APART]:
-            for activation in ACTIVATIONS:
-                for gated in (False, True) if case is PLAIN else (case is PAIRS,):
-                    yield elman.kernel(way, states_of(case), gated, activation, case.tile)
-        yield elman.kernel(way, states_of(PAIRS), False, "abs", PAIRS.tile)
-        for case in [*SHAPES, *ON_TENSOR_CORES, *SCATTERED]:
-            yield elman.kernel(way, states_of(case), True, "tanh", case.tile)
-        for case in GATES:
-            tile = case.gathering if way == "forward" else case.tile
-            yield gru.kernel(way, states_of(case), tile)
-            yield lstm.kernel(way, states_of(case), 4, True, False, tile)
-        yield elman.kernel(way, states_of(ON_TENSOR_CORES[2]), False, "identity", ON_TENSOR_CORES[2].tile)
-        for activation in ACTIVATIONS:
-            yield elman.kernel(way, states_of(SEVERAL), False, activation, SEVERAL.tile)
-        for gates, peephole, truncated in LSTMS.values():
-            for case in (APART, RINGED):
-                yield lstm.kernel(way, states_of(case), gates, peephole, truncated, case.tile)
+EVERY_CELL = [Case(name, 12, PLAIN) for name in CELLS]
+ELSEWHERE = [Case(f"elman {name}", 20, APART) for name in ACTIVATIONS]
+ELSEWHERE += [Case(f"gated {name}", 12, SEVERAL) for name in ACTIVATIONS]
+ELSEWHERE += [Case(f"elman {name}", 36, ON_TENSOR_CORES) for name in ACTIVATIONS]
+ELSEWHERE += [Case(name, 20, MAILED) for name in CELLS if "elman" not in name and not name.startswith("gated ")]
+ELMANS = [Case("gated tanh", *shape) for shape in (*SHAPES, *TENSOR_SHAPES, *SCATTERED)]
+GATED = [Case(name, *shape) for name in ("gru", "lstm peephole") for shape in GATES]
+STAGED = [Case(name, *shape) for name in WAITING for shape in SEVERAL_PRODUCTS]
+LINEAR = Case("elman identity", *TENSOR_SHAPES[2])
+ALL = list(
+    dict.fromkeys([*EVERY_CELL, *ELSEWHERE, *ELMANS, *GATED, *STAGED, LINEAR, Case("elman tanh", 36, ON_TENSOR_CORES)])
+)
+# Half of the rows with one tile, then the others with another.
+TURNS = ((2, PLAIN), (2, SEVERAL))
+IN_TURNS = [
+    Case(name, 12, tile) for name in ("gated modrelu", "elman abs", "lstm peephole", "gru") for tile in (PLAIN, SEVERAL)
+]
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
-    return Emulator(kernels(), tmp_path_factory.mktemp("kernels"))
+    """All that this file runs, compiled in one go."""
+    listed = dict.fromkeys([*ALL, *IN_TURNS])
+    return Emulator((kernel for case in listed for kernel in kernels(case)), tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture(autouse=True)
@@ -114,249 +107,188 @@ def emulated(machine: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
     return machine
 
 
-def same(names: str, got: tuple[Tensor, ...], expected: tuple[Tensor, ...], **bounds: float) -> None:
-    for name, one, other in zip(names.split(), got, expected, strict=True):
-        torch.testing.assert_close(one, other, **(bounds or CLOSE), msg=lambda said, name=name: f"{name}: {said}")
+Outputs = dict[str, Tensor]
 
 
-ELMAN = "d_a d_weight d_h0 d_alpha d_beta d_parameter d_states"
+def forward(
+    engine: object, step: CompiledStep, given: Problem, sizes: Sequence[int] | None
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    return engine.forward(step, *given, sizes)  # type: ignore[attr-defined,no-any-return]
 
 
-def check_elman(case: Case, activation: str, gated: bool, ragged: tuple[int, ...] | None, tap: bool) -> None:
-    inputs = elman_inputs(case, activation, gated)
-    expected = elman_torch.forward(*inputs, activation, ragged)
-    got = elman.forward(*inputs, activation, ragged, tile=case.tile)
-    same("states kept", got, expected)
-    grad = normal(*expected[0].shape, seed=4)
-    back = elman_torch.backward(grad, *expected, *inputs[1:], activation, ragged, tap)
-    # The way back starts from the same numbers, so that a kink is on the same side for both.
-    same(ELMAN, elman.backward(grad, *expected, *inputs[1:], activation, ragged, tap, tile=case.tile), back)
+def backward(
+    engine: object, step: CompiledStep, grads: Sequence[Tensor | None], given: Problem, stored: tuple[list[Tensor], Tensor, Tensor],
+    sizes: Sequence[int] | None, tap: bool,
+) -> Outputs:  # fmt: skip
+    d_a, d_states, d_matrices, d_parameters, d_tap = engine.backward(step, grads, *given, *stored, sizes, tap)  # type: ignore[attr-defined]
+    found = {"d_a": d_a, **{f"d_s0 {i}": d for i, d in enumerate(d_states)}}
+    found |= {f"d_weight {i}": d for i, d in enumerate(d_matrices)}
+    found |= {f"d_parameter {i}": d for i, d in enumerate(d_parameters) if d is not None}
+    return found | ({"tap": d_tap} if tap else {})
+
+
+def same(got: Outputs, expected: Outputs, bound: float = CLOSE) -> None:
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        error = (got[name].double() - value).norm() / value.norm().clamp(min=1e-30)
+        assert error <= bound or torch.equal(got[name].double(), value), f"{name} is off by {error:.1e}"
+
+
+def check(case: Case, sizes: Sequence[int] | None, tap: bool, turns: Sequence[tuple[int, Tile]] = ()) -> None:
+    step = case.step()
+    given = inputs(step)
+    new, kept, marks = forward(torch_operations, step, given.to(torch.float64), sizes)
+    grads = [normal(*s.shape, seed=4 + i) for i, s in enumerate(new)]
+    # The backward pass starts from the same numbers, so that a kink is on the same side for both.
+    stored = [s.float() for s in new], kept.float(), marks
+    wide = [s.double() for s in stored[0]], stored[1].double(), marks
+    expected = backward(torch_operations, step, [g.double() for g in grads], given.to(torch.float64), wide, sizes, tap)
+    with on(case.tile, turns):
+        got, got_kept, got_marks = forward(recurrence, step, given, sizes)
+        found = backward(recurrence, step, grads, given, stored, sizes, tap)
+    same({f"state {i}": s for i, s in enumerate(got)}, {f"state {i}": s for i, s in enumerate(new)})
+    same({"kept": got_kept}, {"kept": kept})
+    assert torch.equal(got_marks, marks)
+    same(found, expected)
 
 
 @pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
-@pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_every_activation(activation: str, gated: bool, ragged: tuple[int, ...] | None) -> None:
-    check_elman(PLAIN, activation, gated, ragged, tap=True)
+@pytest.mark.parametrize("case", EVERY_CELL, ids=str)
+def test_every_cell(case: Case, ragged: tuple[int, ...] | None) -> None:
+    check(case, ragged, tap=True)
 
 
-@pytest.mark.parametrize("activation", ["tanh", "abs"])
-def test_numbers_that_begin_anywhere(activation: str) -> None:
+@pytest.mark.parametrize("case", ELSEWHERE, ids=str)
+def test_in_clusters_with_several_items_and_on_tensor_cores(case: Case) -> None:
+    check(case, (4, 3, 3, 1), tap=False)
+
+
+@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
+@pytest.mark.parametrize("case", [*ELMANS, *GATED], ids=str)
+def test_shapes(case: Case, ragged: tuple[int, ...] | None) -> None:
+    check(case, ragged, tap=True)
+
+
+@pytest.mark.parametrize("case", STAGED, ids=str)
+def test_products_that_wait_for_each_other(case: Case) -> None:
+    check(case, (4, 3, 3, 1), tap=True)
+
+
+@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
+@pytest.mark.parametrize("name", ["gated modrelu", "elman abs", "lstm peephole", "gru"])
+def test_some_rows_after_others(name: str, ragged: tuple[int, ...] | None) -> None:
+    check(Case(name, 12, PLAIN), ragged, tap=True, turns=TURNS)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_state_without_a_gradient_counts_as_zero(missing: int) -> None:
+    case = Case("lstm peephole", 20, APART)
+    step = case.step()
+    given = inputs(step)
+    with on(case.tile):
+        stored = forward(recurrence, step, given, None)
+        grads: list[Tensor | None] = [normal(*s.shape, seed=4) for s in stored[0]]
+        none = [None if i == missing else g for i, g in enumerate(grads)]
+        zero = [torch.zeros_like(stored[0][0]) if i == missing else g for i, g in enumerate(grads)]
+        found = [backward(recurrence, step, each, given, stored, None, True) for each in (none, zero)]
+    same(*found, bound=0)
+
+
+@pytest.mark.parametrize("cell", ["gated tanh", "elman abs", "lem"])
+def test_numbers_that_begin_anywhere(cell: str) -> None:
     """Threads move several at once, which must begin at a multiple of their bytes; parts of other tensors may not."""
-    inputs = elman_inputs(PAIRS, activation, True)
+    case = Case(cell, 12, SEVERAL) if cell != "lem" else Case(cell, 20, PLAIN)
+    step = case.step()
 
     def moved(value: Tensor | None) -> Tensor | None:
-        if value is None:
-            return None
+        if value is None or not value.numel():
+            return value
         within = value.new_empty(value.numel() + 1)[1:].view_as(value)
         return within.copy_(value)
 
-    expected = elman.forward(*inputs, activation, None, tile=PAIRS.tile)
-    got = elman.forward(*map(moved, inputs), activation, None, tile=PAIRS.tile)
-    same("states kept", got, expected, atol=0, rtol=0)
-    grad = normal(*expected[0].shape, seed=4)
-    back = elman.backward(grad, *expected, *inputs[1:], activation, None, True, tile=PAIRS.tile)
-    again = elman.backward(
-        moved(grad), *map(moved, expected), *map(moved, inputs[1:]), activation, None, True, tile=PAIRS.tile
-    )
-    same(ELMAN, again, back, atol=0, rtol=0)
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_every_activation_in_a_cluster_and_with_several_items_per_thread(activation: str) -> None:
-    check_elman(APART, activation, False, (4, 3, 3, 1), tap=False)
-    check_elman(PAIRS, activation, True, None, tap=False)
-
-
-def test_a_slope_in_brackets() -> None:
-    check_elman(PLAIN, "leaky(0.5)", False, None, tap=False)
-
-
-@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
-@pytest.mark.parametrize("case", [*SHAPES, *ON_TENSOR_CORES, *SCATTERED], ids=str)
-def test_shapes(case: Case, ragged: tuple[int, ...] | None) -> None:
-    check_elman(case, "tanh", True, ragged, tap=True)
-
-
-@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
-@pytest.mark.parametrize("case", GATES, ids=str)
-def test_gru(case: Case, ragged: tuple[int, ...] | None) -> None:
-    for bias in (True, False):
-        a, weight, shift, h0 = gru_inputs(case.hidden)
-        inputs = (a, weight, shift if bias else None, h0)
-        expected = gru_torch.forward(*inputs, ragged)
-        same("states kept", gru.forward(*inputs, ragged, tile=case.gathering), expected)
-        given = (normal(*expected[0].shape, seed=4), *expected, weight, h0, ragged, bias)
-        got = gru.backward(*given, tile=case.tile)
-        same("d_a d_weight d_bias d_h0 d_states", got, gru_torch.backward(*given))
-
-
-LSTM = "d_a d_weight d_h0 d_c0 d_peephole d_h"
-
-
-def check_lstm(case: Case, kind: tuple[int, bool, bool], ragged: tuple[int, ...] | None) -> None:
-    gates, peephole, truncated = kind
-    inputs = lstm_inputs(case.hidden, gates, peephole)
-    expected = lstm_torch.forward(*inputs, ragged)
-    same("h c gates", lstm.forward(*inputs, ragged, tile=case.gathering), expected)
-    grads = normal(*expected[0].shape, seed=5), normal(*expected[0].shape, seed=6)
-    for grad_h, grad_c, tap in ((*grads, True), (grads[0], None, False), (None, grads[1], False)):
-        given = (grad_h, grad_c, *expected, *inputs[1:], truncated, ragged, tap)
-        same(LSTM, lstm.backward(*given, tile=case.tile), lstm_torch.backward(*given))
-
-
-@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
-@pytest.mark.parametrize("kind", LSTMS.values(), ids=LSTMS)
-@pytest.mark.parametrize("case", [APART, RINGED], ids=str)
-def test_lstm_kinds(case: Case, kind: tuple[int, bool, bool], ragged: tuple[int, ...] | None) -> None:
-    check_lstm(case, kind, ragged)
-
-
-@pytest.mark.parametrize("case", GATES, ids=str)
-def test_lstm_shapes(case: Case) -> None:
-    check_lstm(case, (4, True, False), (4, 3, 3, 1))
-
-
-@pytest.fixture
-def in_turns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(problem, "turns", lambda table, states, device, tile: TURNS[states[-1]])
-    for module in (elman, gru, lstm):
-        module._kernels.cache_clear()
-    yield
-    for module in (elman, gru, lstm):
-        module._kernels.cache_clear()
-
-
-@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
-@pytest.mark.usefixtures("in_turns")
-def test_some_rows_after_others(ragged: tuple[int, ...] | None) -> None:
-    check_elman(Case(12, None), "modrelu", True, ragged, tap=True)
-    check_elman(Case(12, None), "abs", False, ragged, tap=True)
-    check_lstm(Case(20, None), (4, True, False), ragged)
-    a, weight, bias, h0 = gru_inputs(20)
-    expected = gru_torch.forward(a, weight, bias, h0, ragged)
-    same("states kept", gru.forward(a, weight, bias, h0, ragged), expected)
-    given = (normal(*expected[0].shape, seed=4), *expected, weight, h0, ragged, True)
-    same("d_a d_weight d_bias d_h0 d_states", gru.backward(*given), gru_torch.backward(*given))
-
-
-def by_autograd(
-    step: Callable[..., tuple[Tensor, ...]], inputs: list[Tensor], a: Tensor, grad: Tensor
-) -> tuple[Tensor, list[Tensor]]:
-    """Outputs of the plain loop over `step` in double precision, and gradients by a and the inputs."""
-    a, leaves = a.double().requires_grad_(), [v.double().requires_grad_() for v in inputs]
-    state: tuple[Tensor, ...] = ()
-    outs = []
-    for a_t in a.unbind(1):
-        state = step(a_t, state, *leaves)
-        outs.append(state[0])
-    out = torch.stack(outs, 1)
-    return out, list(torch.autograd.grad(out, [a, *leaves], grad.double()))
-
-
-def test_elman_against_autograd_in_double_precision() -> None:
-    a, weight, h0, alpha, beta, _ = elman_inputs(SHAPES[8], "tanh", True)
-
-    def step(
-        a_t: Tensor, state: tuple[Tensor, ...], weight: Tensor, h0: Tensor, alpha: Tensor, beta: Tensor
-    ) -> tuple[Tensor]:
-        (h,) = state or (h0,)
-        return (alpha[:, None] * (a_t + h @ weight.mT).tanh() + beta[:, None] * h,)
-
-    grad = normal(*a.shape, seed=4)
-    states, expected = by_autograd(step, [weight, h0, alpha, beta], a, grad)
-    got = elman.forward(a, weight, h0, alpha, beta, None, "tanh", None, tile=SHAPES[8].tile)
-    back = elman.backward(grad, *got, weight, h0, alpha, beta, None, "tanh", None, False, tile=SHAPES[8].tile)
-    same("states", (got[0].double(),), (states,))
-    same("d_a d_weight d_h0 d_alpha d_beta", tuple(v.double() for v in back[:5]), tuple(expected))
-
-
-def test_gru_against_autograd_in_double_precision() -> None:
-    size = APART.hidden
-    a, weight, bias, h0 = gru_inputs(size)
-
-    def step(a_t: Tensor, state: tuple[Tensor, ...], weight: Tensor, bias: Tensor, h0: Tensor) -> tuple[Tensor]:
-        (h,) = state or (h0,)
-        r, z, q = (h @ weight.mT).chunk(3, -1)
-        a_r, a_z, a_n = a_t.chunk(3, -1)
-        z = (a_z + z).sigmoid()
-        return ((1 - z) * (a_n + (a_r + r).sigmoid() * (q + bias[:, None])).tanh() + z * h,)
-
-    grad = normal(MODELS, STEPS, BATCH, size, seed=4)
-    states, expected = by_autograd(step, [weight, bias, h0], a, grad)
-    got = gru.forward(a, weight, bias, h0, None, tile=APART.tile)
-    back = gru.backward(grad, *got, weight, h0, None, False, tile=APART.tile)
-    same("states", (got[0].double(),), (states,))
-    same("d_a d_weight d_bias d_h0", tuple(v.double() for v in back[:4]), tuple(expected))
-
-
-def test_lstm_against_autograd_in_double_precision() -> None:
-    size = APART.hidden
-    a, weight, h0, c0, peephole = lstm_inputs(size, 4, True)
-
-    def step(
-        a_t: Tensor, state: tuple[Tensor, ...], weight: Tensor, h0: Tensor, c0: Tensor, peephole: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        h, c = state or (h0, c0)
-        i, f, g, o = (a_t + h @ weight.mT).chunk(4, -1)
-        p_i, p_f, p_o = peephole[:, None].chunk(3, -1)
-        c = (f + p_f * c).sigmoid() * c + (i + p_i * c).sigmoid() * g.tanh()
-        return (o + p_o * c).sigmoid() * c.tanh(), c
-
-    grad = normal(MODELS, STEPS, BATCH, size, seed=5)
-    states, expected = by_autograd(step, [weight, h0, c0, peephole], a, grad)
-    got = lstm.forward(a, weight, h0, c0, peephole, None, tile=APART.tile)
-    back = lstm.backward(grad, None, *got, weight, h0, c0, peephole, False, None, False, tile=APART.tile)
-    same("h", (got[0].double(),), (states,))
-    same("d_a d_weight d_h0 d_c0 d_peephole", tuple(v.double() for v in back[:5]), tuple(expected))
+    given = inputs(step)
+    elsewhere = Problem(moved(given.a), *([moved(v) for v in several] for several in given[1:]))  # type: ignore[arg-type]
+    seen = []
+    with on(case.tile):
+        stored = forward(recurrence, step, given, None)
+        grads = [normal(*s.shape, seed=4) for s in stored[0]]
+        for each, change in ((given, lambda v: v), (elsewhere, moved)):
+            new, kept, marks = forward(recurrence, step, each, None)
+            again = [change(s) for s in new], change(kept), change(marks)
+            found = backward(recurrence, step, [change(g) for g in grads], each, again, None, True)
+            seen.append({"new": new[0], "kept": kept, **found})
+    same(seen[1], seen[0], bound=0)
 
 
 @pytest.mark.parametrize("order", [1, 2], ids=["falling", "scattered"])
 @pytest.mark.parametrize(
-    "case", [SHAPES[1], SHAPES[6], SHAPES[8], SHAPES[10], *ON_TENSOR_CORES[1:], *SCATTERED], ids=str
+    "case",
+    [ELMANS[n] for n in (1, 6, 8, 10)] + ELMANS[12:] + [c for c in STAGED if c.cell in ("lem", "layer-norm gru")],
+    ids=str,
 )
 def test_the_order_of_threads_does_not_matter(case: Case, order: int, emulated: Emulator) -> None:
-    inputs = elman_inputs(case, "tanh", True)
-    seen = []
-    for emulated.order in (0, order):
-        states, kept = elman.forward(*inputs, "tanh", None, tile=case.tile)
-        seen.append(
-            (states, kept, *elman.backward(states, states, kept, *inputs[1:], "tanh", None, True, tile=case.tile))
-        )
-    same(f"states kept {ELMAN}", *seen, atol=0, rtol=0)
+    step = case.step()
+    given, seen = inputs(step), []
+    with on(case.tile):
+        for emulated.order in (0, order):
+            new, kept, marks = forward(recurrence, step, given, None)
+            found = backward(recurrence, step, new, given, (new, kept, marks), None, True)
+            seen.append({"new": new[0], "kept": kept, **found})
+    same(seen[1], seen[0], bound=0)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_every_activation_on_tensor_cores(activation: str) -> None:
-    check_elman(SEVERAL, activation, False, None, tap=True)
-    check_elman(SEVERAL, activation, False, (4, 3, 3, 1), tap=False)
+def test_a_nan_stays_in_its_row() -> None:
+    for case in (Case("elman tanh", 36, ON_TENSOR_CORES), Case("elman tanh", 20, APART)):
+        step = case.step()
+        given = inputs(step)
+        with on(case.tile):
+            (clean,), *_ = forward(recurrence, step, given, None)
+            given.a[0, 1, 2, 5] = torch.nan
+            (states,), *_ = forward(recurrence, step, given, None)
+        assert states[0, 2:, 2].isnan().all()
+        assert states.isnan().any(-1).sum() == STEPS - 1
+        states[0, 1:, 2] = clean[0, 1:, 2]
+        assert torch.equal(states, clean)
 
 
-def test_tensor_cores_keep_a_nan_in_its_row() -> None:
-    inputs = elman_inputs(SEVERAL, "tanh", False)
-    inputs[0][0, 1, 2, 5] = torch.nan
-    states = elman.forward(*inputs, "tanh", None, tile=SEVERAL.tile)[0]
-    assert states[0, 2:, 2].isnan().all()
-    spoilt = states.isnan().any(-1)
-    assert spoilt.sum() == STEPS - 1
-    assert spoilt[0, 1:, 2].all()
+@pytest.mark.parametrize("cell", ["elman tanh", "lstm peephole", "layer-norm gru", "fastgrnn"])
+def test_rows_at_their_end_are_zero_whatever_lies_beyond(cell: str) -> None:
+    case, sizes = Case(cell, 12, PLAIN), (4, 3, 3, 1)
+    step = case.step()
+    given = inputs(step)
+    given.a[:, 3, 1:] = torch.nan
+    with on(case.tile):
+        new, kept, marks = forward(recurrence, step, given, sizes)
+        grads = [normal(*s.shape) for s in new]
+        for g in grads:
+            g[:, 3, 1:] = torch.nan
+        found = backward(recurrence, step, grads, given, (new, kept, marks), sizes, True)
+    for value in (*new, found["d_a"], found["tap"]):
+        assert not value[:, 3, 1:].any()
+    assert not any(value.isnan().any() for value in (*new, *found.values()))
+
+
+def linear(weight: Tensor, h0: Tensor, steps: int) -> tuple[CompiledStep, Problem, Tensor]:
+    step = LINEAR.step()
+    given = Problem(torch.zeros(len(h0), steps, h0.shape[1], LINEAR.hidden), [h0], [weight], [None])
+    with on(LINEAR.tile):
+        (states,), *_ = forward(recurrence, step, given, None)
+    return step, given, states
 
 
 def product_on_tensor_cores(weight: Tensor, h0: Tensor, steps: int = 1) -> tuple[Tensor, Tensor]:
-    """W^steps h0 and the same in double precision, for the case that has such a kernel."""
-    size, tile = ON_TENSOR_CORES[2]
-    a = torch.zeros(1, steps, 8, size)
+    """W^steps h0 and the same in double precision."""
     exact = h0.double()
     for _ in range(steps):
         exact = exact @ weight.double().mT
-    return elman.forward(a, weight, h0, None, None, None, "identity", None, tile=tile)[0][:, -1].double(), exact
+    return linear(weight, h0, steps)[2][:, -1].double(), exact
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 @pytest.mark.parametrize("larger", [1.0, 100.0, 1e4])
 def test_tensor_cores_take_outputs_and_states_of_any_size(larger: float, scale: float) -> None:
     """Every output has a power of its own, so that large weights of one take nothing from another."""
-    size = ON_TENSOR_CORES[2].hidden
+    size = LINEAR.hidden
     weight, h0 = torch.linalg.qr(normal(1, size, size))[0].contiguous(), scale * normal(1, 8, size, seed=2)
     weight[:, ::16] *= larger
     got, exact = product_on_tensor_cores(weight, h0)
@@ -367,7 +299,7 @@ def test_tensor_cores_take_outputs_and_states_of_any_size(larger: float, scale: 
 
 def test_tensor_cores_keep_the_norm_of_one_sign() -> None:
     """Where all products have one sign their sums are the largest, and what is cut off of them would show."""
-    size = ON_TENSOR_CORES[2].hidden
+    size = LINEAR.hidden
     weight = torch.linalg.qr(normal(1, size, size))[0].abs().contiguous()
     weight /= torch.linalg.matrix_norm(weight, 2)
     got, exact = product_on_tensor_cores(weight, normal(1, 8, size, seed=2).abs(), steps=100)
@@ -376,38 +308,44 @@ def test_tensor_cores_keep_the_norm_of_one_sign() -> None:
 
 def test_tensor_cores_keep_the_norm() -> None:
     """Sums that were cut off would shrink an orthogonal recurrence, a little at each step."""
-    size, tile = ON_TENSOR_CORES[2]
+    size = LINEAR.hidden
     weight, h0 = torch.linalg.qr(normal(1, size, size))[0].contiguous(), normal(1, 8, size, seed=2)
-    given = (weight, h0, None, None, None, "identity", None)
-    states, kept = elman.forward(torch.zeros(1, 100, 8, size), *given, tile=tile)
+    step, given, states = linear(weight, h0, 100)
     assert abs(states[:, -1].norm() / h0.norm() - 1) < NORM_KEPT
     grad = torch.zeros_like(states)
     grad[:, -1] = h0
-    d_h0 = elman.backward(grad, states, kept, *given, False, tile=tile)[2]
+    with on(LINEAR.tile):
+        stored = [states], states[..., :0], states[..., :0].to(torch.int8)
+        d_h0 = backward(recurrence, step, [grad], given, stored, None, False)["d_s0 0"]
     assert abs(d_h0.norm() / h0.norm() - 1) < NORM_KEPT
 
 
-def test_rows_at_their_end_are_zero_whatever_lies_beyond() -> None:
-    inputs = elman_inputs(PLAIN, "tanh", False)
-    inputs[0][:, 3, 1:] = torch.nan
-    sizes = (4, 3, 3, 1)
-    states, kept = elman.forward(*inputs, "tanh", sizes, tile=PLAIN.tile)
-    grad = normal(*states.shape)
-    grad[:, 3, 1:] = torch.nan
-    d_a, *rest = elman.backward(grad, states, kept, *inputs[1:], "tanh", sizes, True, tile=PLAIN.tile)
-    for value in (states, d_a, rest[-1]):
-        assert not value[:, 3, 1:].any()
-        assert not value.isnan().any()
+def test_a_linear_recurrence_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows and many steps run as more rows and fewer steps."""
+    case = Case("elman identity", 12, PLAIN)
+    step = case.step()
+    given = inputs(step, steps=STEPS * 3)
+    given.matrices[0].copy_(torch.linalg.qr(given.matrices[0]).Q)
+    seen = []
+    with on(case.tile):
+        for pieces in (1, 3):
+            monkeypatch.setattr(recurrence, "_pieces", lambda a, pieces=pieces: pieces)
+            stored = forward(recurrence, step, given, None)
+            found = backward(recurrence, step, [normal(*stored[0][0].shape, seed=4)], given, stored, None, True)
+            seen.append({"states": stored[0][0].double(), **{k: v.double() for k, v in found.items()}})
+    same(seen[1], seen[0])
 
 
-def test_one_row_does_not_touch_another() -> None:
-    inputs = elman_inputs(APART, "tanh", False)
-    clean, _ = elman.forward(*inputs, "tanh", None, tile=APART.tile)
-    inputs[0][0, 1, 2] = torch.nan
-    spoilt, _ = elman.forward(*inputs, "tanh", None, tile=APART.tile)
-    assert spoilt[0, 1:, 2].isnan().all()
-    spoilt[0, 1:, 2] = clean[0, 1:, 2]
-    torch.testing.assert_close(spoilt, clean, atol=0, rtol=0)
+def test_models_have_weights_of_their_own() -> None:
+    case = Case("lem", 20, PLAIN)
+    step = case.step()
+    given = inputs(step)
+    assert len(given.a) == MODELS > 1
+    with on(case.tile):
+        new, *_ = forward(recurrence, step, given, None)
+        alone = Problem(given.a[1:], *([None if v is None else v[1:] for v in several] for several in given[1:]))  # type: ignore[arg-type]
+        (second, *_), *_ = forward(recurrence, step, alone, None)
+    assert torch.equal(new[0][1:], second)
 
 
 def test_lengths_of_rows() -> None:

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from evenflow.scan.cuda import build, capacity, elman, libraries
+from cuda_cases import Case, on
+
+from evenflow.scan.cuda import build, capacity, libraries, recurrence
 from evenflow.scan.cuda.plan import Tile
 
 COMPILER = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
@@ -73,8 +75,11 @@ ON_GPU: Any = SimpleNamespace(device=torch.device("cuda", 0))
 
 
 def launched(driver: ctypes.CDLL, hidden: int, tile: Tile, models: int = 1, batch: int = 50) -> list[list[int]]:
-    kernel = elman.kernel("forward", torch.empty(models, 3, batch, hidden, device="meta"), False, "tanh", tile)
-    build.launch(kernel, elman.Job(), ON_GPU, models, batch)
+    with on(tile):
+        ((_, kernel),) = recurrence.kernels(
+            Case("elman tanh", hidden, tile).step(), False, models, batch, torch.device("cpu")
+        )
+    build.launch(kernel, recurrence._job(8)(), ON_GPU, models, batch)
     count = ctypes.c_int.in_dll(driver, "count")
     seen = (ctypes.c_int * 16).in_dll(driver, "seen")
     rows = [list(seen[at : at + 4]) for at in range(0, count.value, 4)]

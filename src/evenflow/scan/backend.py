@@ -12,6 +12,7 @@ from torch import Tensor
 from evenflow.maps.small_kernels import compiled
 from evenflow.scan import cpu, torch_operations
 from evenflow.scan.compiled_step import CompiledStep
+from evenflow.scan.cuda import recurrence as gpu
 
 LINEARIZED = "linearized"  # an engine: the fastest, whose gradient has one of its own by what arrives, all else held
 _said: set[str] = set()
@@ -29,7 +30,9 @@ def choose(step: CompiledStep, engine: str, weight: Tensor, tensors: Sequence[Te
         return cpu
     if weight.device.type in ("cpu", "meta"):
         return torch_operations
-    why = f"there are none for {weight.device.type}"
+    why = gpu.missing(step, weight, *tensors) if weight.is_cuda else f"there are none for {weight.device.type}"
+    if why is None:
+        return gpu
     if weight.numel():
         say("step by step, up to a hundred times slower than by GPU kernels", why)
     return torch_operations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -27,6 +28,9 @@ class CompiledStep:
         self.text = source
         self.program: Program = text.read(source)
         self.libraries: dict[torch.dtype, ctypes.CDLL | None] = {}  # of compiled code, by what it computes in
+        self.directions: dict[bool, Any] = {}  # of a GPU's kernels: whether backward
+        self.kernels: dict[Any, Any] = {}
+        self.without_kernels: dict[torch.device, str | None] = {}  # why there are none on a GPU
 
     @cached_property
     def places(self) -> Places:

@@ -82,8 +82,7 @@ def backward(
     values: Values = {}
     for nodes, tensor in zip(program.parameters, parameters, strict=True):
         values |= {v: x.unsqueeze(1) for v, x in blocks(tensor, nodes, rows=True).items()}
-    constant = set(values)
-    values |= blocks(a if a.numel() else None, program.a)
+    values |= blocks(a if a.dim() > 1 else None, program.a)
     for nodes, after, first in zip(program.states, new, states, strict=True):
         values |= blocks(torch.cat([first.unsqueeze(1), after[:, :-1]], 1), nodes)
     for nodes, after in zip(program.new, new, strict=True):
@@ -101,7 +100,8 @@ def backward(
         here: Values = {}
         for v in step.loop_reads:
             x = values[v]
-            here[v] = x if x.dim() < 4 else x[:, 0] if v in constant else x[:, t, :n]
+            # What is made of parameters alone is the same at every step.
+            here[v] = x if x.dim() < 4 else x[:, 0] if x.shape[1:3] == (1, 1) else x[:, t, :n]
         for i, (nodes, grad) in enumerate(zip(gradient.by_new, grads, strict=True)):
             total = carry[i][:, :n] if grad is None else carry[i][:, :n] + grad[:, t, :n]
             arrived[i][:, t, :n] = total

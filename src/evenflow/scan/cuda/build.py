@@ -14,7 +14,6 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -32,7 +31,6 @@ from evenflow.scan.cuda.libraries import (
     driver_version,
     nvrtc_version,
 )
-from evenflow.scan.cuda.plan import Tile
 
 SOURCES = Path(__file__).parent
 SHARED = (
@@ -42,7 +40,7 @@ SHARED = (
     "fragments.cuh",
     "tensor.cuh",
     "scatter.cuh",
-    "activation.cuh",
+    "functions.cuh",
 )  # what every kernel is made with, in this order
 # Attributes of a function, as the driver numbers them.
 LOCAL_BYTES, REGISTERS, MOST_SHARED_BYTES, LARGE_CLUSTERS = 3, 4, 8, 14
@@ -66,68 +64,6 @@ class Launched(Protocol):
     def entry(self, name: str) -> str: ...
     def text(self, machine: str = ...) -> str: ...
     def __hash__(self) -> int: ...
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One function of the sources for one tile and one H.
-
-    Args:
-        file: the source, also the name of its job: ``"elman"``.
-        function: which function of it, and its arguments after the tile: ``"elman_forward"``, ``("TANH", "false")``.
-        out, into: numbers per unit that come out of a step's product, and that go in.
-        streams: numbers per unit and step that are fetched ahead.
-    """
-
-    file: str
-    function: str
-    arguments: tuple[str, ...]
-    hidden: int
-    tile: Tile
-    out: int = 1
-    into: int = 1
-    streams: int = 1
-    paired: bool = False
-
-    @functools.cached_property
-    def threads(self) -> int:
-        return self.tile.threads(self.hidden)
-
-    @functools.cached_property
-    def memory(self) -> int:
-        return self.tile.memory(self.hidden, self.out, self.into, self.streams)
-
-    @property
-    def cluster(self) -> int:
-        return self.tile.blocks
-
-    def far(self, like: Tensor, models: int) -> Tensor | None:
-        """Room in device memory for the weights of a tile with a ring; None for others."""
-        numbers = self.tile.far(self.hidden, self.out, self.into)
-        return like.new_empty(models * numbers) if numbers else None
-
-    def blocks(self, batch: int) -> int:
-        """Of its grid, for each model."""
-        return -(-batch // self.tile.rows) * self.tile.blocks
-
-    def entry(self, name: str) -> str:
-        """The line that makes a kernel of the function."""
-        t = self.tile
-        numbers = (self.hidden, t.blocks, t.lanes, t.units, t.rows, t.held, self.out, self.into, self.streams)
-        kinds = map(_word, (self.paired, t.mail, t.tensor, t.scatter))
-        tile = f"Tile<{', '.join((*map(str, numbers), *kinds, str(t.ring)))}>"
-        called = f"{self.function}<{', '.join((tile, *self.arguments))}>"
-        agree = f'static_assert({tile}::THREADS == {self.threads} && {tile}::BYTES == {self.memory}, "plan.py");'
-        return f"{agree}\nENTRY({name}, {self.threads}, {t.blocks}, {self.file.capitalize()}, {called})\n"
-
-    def text(self, machine: str = "machine.cuh") -> str:
-        """The whole source, the same for every GPU."""
-        files = dict.fromkeys((machine, *SHARED, f"{self.file}.cuh"))
-        return "".join(read(file) for file in files) + self.entry("run")
-
-
-def _word(value: bool) -> str:
-    return str(value).lower()
 
 
 @functools.cache

@@ -16,13 +16,14 @@ template <class T> struct Exchange {
 
     DEVICE Mailbox *box(int step) const { return (Mailbox *)(states + T::BYTES / 4 - 4) + (step & 1); }
 
-    /* Both states zero, and where `start` is given (B rows of H) its rows in the first of them. */
-    DEVICE void open(const Seat<T> &seat, const float *start) {
+    /* Both states zero, and in the first of them what `start` gives for a row of the batch, a number that goes in and a
+       unit. */
+    template <class Start> DEVICE void open(const Seat<T> &seat, Start start) {
         const auto given = [&](int i) { /* what belongs at place i of the two */
-            const int r = i % T::STATE / T::ROW, position = i % T::ROW + (T::SCATTER ? seat.rank * T::OWNED : 0);
-            return start && i < T::STATE && i % T::ROW < T::REACH && position < T::H && seat.first_row + r < seat.last_row
-                       ? start[(size_t)(seat.first_row + r) * T::H + T::unit(position)]
-                       : 0.0f;
+            const int r = i % T::STATE / T::ROW, in = i % T::ROW / T::REACH;
+            const int position = i % T::ROW % T::REACH + (T::SCATTER ? seat.rank * T::OWNED : 0);
+            const bool there = i < T::STATE && r < T::ROWS && in < T::IN && position < T::H;
+            return there && seat.first_row + r < seat.last_row ? start(seat.first_row + r, in, position) : 0.0f;
         };
         if (T::TENSOR)
             for (int i = seat.thread; i < 2 * T::POWERS; i += T::THREADS) {

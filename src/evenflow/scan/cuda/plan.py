@@ -162,6 +162,17 @@ LSTM_BACKWARD: Table = (
 )
 
 
+# Numbers per unit that come out of a product and that go in: which table its tiles are from.
+def _table(out: int, into: int, streams: int) -> Table | None:
+    if (out, into) == (1, 1):
+        return ELMAN if streams <= 2 else GATED_BACKWARD
+    if into == 1 and out <= 4:
+        return GRU_FORWARD if out <= 3 else LSTM_FORWARD
+    if out == 1 and into <= 4:
+        return GRU_BACKWARD if into <= 3 else LSTM_BACKWARD
+    return None
+
+
 @dataclass(frozen=True)
 class Machine:
     """What a GPU runs at once.
@@ -185,6 +196,98 @@ class Machine:
 
 # By count it would be 33 clusters of 4 and 8 of 16; see `capacity`.
 H200 = Machine(132, MappingProxyType({2: 66, 4: 30, 8: 15, 16: 7}))
+
+
+Shapes = tuple[tuple[int, int], ...]  # of each product of a step: numbers per unit that come out, and that go in
+
+# Of a block of a Hopper GPU: threads, bytes of shared memory, registers of all threads and of one, and those that a
+# thread needs besides weights, sums and what it fetches.
+THREADS, SHARED_BYTES, REGISTERS, REGISTERS_OF_A_THREAD, OTHER_REGISTERS = 1024, 227 * 1024, 65536, 255, 56
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A tile for all products of a step, and how many of each one's weights are in registers.
+
+    Args:
+        held: for each product, in the units of `Tile.held`.
+    """
+
+    tile: Tile
+    held: tuple[int, ...]
+
+    def tiles(self) -> list[Tile]:
+        return [replace(self.tile, held=held) for held in self.held]
+
+    def memory(self, hidden: int, shapes: Shapes, streams: int) -> int:
+        """Bytes of shared memory of a block."""
+        found = zip(self.tiles(), shapes, strict=True)
+        return sum(t.memory(hidden, *shape, 0 if n else streams) for n, (t, shape) in enumerate(found))
+
+
+def fitted(tile: Tile, hidden: int, shapes: Shapes, streams: int) -> Choice | None:
+    """The tile with as many weights in registers as there is room for; None where the rest is too much."""
+    threads = tile.threads(hidden)
+    if threads > THREADS or (tile.tensor and tile.lanes > 32 and threads // tile.lanes >= 16):
+        return None
+    items = max(1, tile.rows * tile.units // tile.lanes)
+    room = min(REGISTERS_OF_A_THREAD, REGISTERS // threads) - OTHER_REGISTERS - streams * items
+    room -= sum(tile.sums(out) for out, _ in shapes)
+    held = []
+    for out, into in shapes:
+        piece = 4 if tile.tensor else 4 * tile.units * out
+        pieces = -(-tile.weights(hidden, out, into) // piece)
+        held.append(max(0, min(pieces, room // piece)))
+        room -= held[-1] * piece
+    choice = Choice(tile, tuple(held))
+    return choice if choice.memory(hidden, shapes, streams) <= SHARED_BYTES else None
+
+
+def _general(hidden: int, shapes: Shapes, streams: int, batch: int, models: int, machine: Machine) -> Choice | None:
+    """The cheapest of all tiles in the tables, by a count of multiplications and of what an exchange takes."""
+    tables = (ELMAN, GRU_FORWARD, LSTM_FORWARD)
+    tiles = dict.fromkeys(t for table in tables for _, listed in table for t in listed if not t.ring and machine.runs(t))
+    found = []
+    for tile in (replace(t, held=ALL, scatter=False) for t in tiles):
+        choice = fitted(tile, hidden, shapes, streams)
+        if choice is not None:
+            rounds = _up(models * _up(batch, tile.rows), machine.at_once(tile))
+            found.append((rounds * _cycles(choice, hidden, shapes), len(found), choice))
+    return min(found)[2] if found else None
+
+
+def _cycles(choice: Choice, hidden: int, shapes: Shapes) -> float:
+    """Of one step, about: multiplications of a block, reads of weights from shared memory, and the exchanges."""
+    tile, total = choice.tile, 0.0
+    threads = tile.threads(hidden)
+    for each, (out, into) in zip(choice.tiles(), shapes, strict=True):
+        weights, held = each.weights(hidden, out, into), each.in_registers(hidden, out, into)
+        total += weights * threads * tile.rows / (512 if tile.tensor else 128) + (weights - held) * threads / 32
+        total += 1200 if tile.blocks > 1 else 300
+    return total
+
+
+def choices(
+    shapes: Shapes, streams: int, hidden: int, batch: int, models: int, machine: Machine | None = None
+) -> tuple[tuple[int, Choice], ...]:
+    """Rows of the batch and the tile for them, one after another; none where no tile runs this many units."""
+    machine = H200 if machine is None else machine
+    table = _table(*shapes[0], streams) if len(shapes) == 1 else None
+    if table is not None and covers(table, hidden, machine):
+        found = turns(table, hidden, batch, models, machine)
+        several = tuple((rows, _held(tile, hidden, shapes, streams)) for rows, tile in found)
+        if all(choice is not None for _, choice in several):
+            return several  # type: ignore[return-value]
+    general = _general(hidden, shapes, streams, batch, models, machine)
+    return () if general is None else ((batch, general),)
+
+
+def _held(tile: Tile, hidden: int, shapes: Shapes, streams: int) -> Choice | None:
+    """A tile of a table as it was measured, if its memory has room for what is fetched."""
+    choice = Choice(tile, (tile.held,))
+    if choice.memory(hidden, shapes, streams) <= SHARED_BYTES:
+        return choice
+    return None if tile.ring else fitted(tile, hidden, shapes, streams)
 
 
 def covers(table: Table, hidden: int, machine: Machine = H200) -> bool:

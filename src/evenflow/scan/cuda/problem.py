@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,19 +13,9 @@ from torch import Tensor
 from evenflow.scan.cuda import build, capacity, gradient, plan
 from evenflow.scan.product import summed
 
-Turns = Sequence[tuple[int, build.Kernel]]  # rows of the batch, and what runs them
+Turns = Sequence[tuple[int, Any]]  # rows of the batch, and what runs them
 ALIGNMENT = 16  # bytes that a thread moves at once, at most
 OLDEST, CLUSTERS = (7, 0), (9, 0)  # compute capabilities: the oldest tried for, and the first with clusters
-
-
-def missing(table: plan.Table, weight: Tensor, *tensors: Tensor | None) -> str | None:
-    """Why the kernels of `table` cannot take these tensors, or None where they can."""
-    if why := unable(weight, *tensors):
-        return why
-    if not plan.covers(table, weight.shape[-1], machine(weight.device)):
-        most = plan.largest(table, machine(weight.device))
-        return f"on this GPU the kernels of this cell go up to {most} units, not {weight.shape[-1]}"
-    return None
 
 
 def unable(weight: Tensor, *tensors: Tensor | None) -> str | None:
@@ -42,16 +33,11 @@ def unable(weight: Tensor, *tensors: Tensor | None) -> str | None:
     return build.missing(weight.device.index)
 
 
-def turns(
-    table: plan.Table, states: tuple[int, int, int], device: torch.device, tile: plan.Tile | None
-) -> tuple[tuple[int, plan.Tile], ...]:
-    """Rows and their tiles by the plan for this GPU, or for an H200 where it is none; all rows by `tile` where given.
-
-    Args:
-        states: models, rows of the batch, hidden units.
-    """
-    models, batch, hidden = states
-    return ((batch, tile),) if tile else plan.turns(table, hidden, batch, models, machine(device))
+def choices(
+    shapes: plan.Shapes, streams: int, hidden: int, batch: int, models: int, device: torch.device
+) -> tuple[tuple[int, plan.Choice], ...]:
+    """Rows and their tiles by the plan for this GPU, or for an H200 where it is none."""
+    return plan.choices(shapes, streams, hidden, batch, models, machine(device))
 
 
 def launch(turns: Turns, job: ctypes.Structure, like: Tensor, models: int) -> None:

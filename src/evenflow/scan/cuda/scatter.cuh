@@ -21,8 +21,7 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, SCATTERED> {
         const int input = i / T::TALL * 16 + seat.thread % 4 * 4 + q / 2;
         const int j = position(seat, i % T::TALL, q % 2), k = seat.rank * T::OWNED + input % T::OWNED;
         if (T::BLOCKS * T::OWNED > T::H && (j >= T::H || k >= T::H)) return 0;
-        return FORWARD ? weight[(size_t)T::unit(j) * T::H + T::unit(k)]
-                       : weight[(size_t)(input / T::OWNED * T::H + T::unit(k)) * T::H + T::unit(j)];
+        return weight[T::template entry<FORWARD>(0, j, input / T::OWNED, k)];
     }
 
     /* Of this lane's outputs in matrix m, first or second. */

@@ -26,8 +26,7 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {
         const int j = seat.rank * T::OWNED + seat.thread / T::LANES * T::UNITS + output % T::UNITS;
         const int k = (n % T::COLUMNS * WARPS + seat.lane / 32) * 16 + seat.thread % 4 * 4 + q / 2;
         if ((T::BLOCKS * T::OWNED > T::H && j >= T::H) || (T::COLUMNS * T::SPAN > T::H && k >= T::H)) return 0;
-        return FORWARD ? weight[(size_t)(output / T::UNITS * T::H + T::unit(j)) * T::H + T::unit(k)]
-                       : weight[(size_t)(n / T::COLUMNS * T::H + T::unit(k)) * T::H + T::unit(j)];
+        return weight[T::template entry<FORWARD>(output / T::UNITS, j, n / T::COLUMNS, k)];
     }
 
     /* What this lane's items get, summed over the group. */

@@ -6,10 +6,11 @@
 
    OUT numbers come out per unit (the gates of a forward pass), IN numbers go in per unit (those of a backward pass). Of
    a thread's float4 columns of weights HELD are in registers and the rest in shared memory. STREAMS numbers per unit
-   and step are fetched from device memory ahead of time. With PAIRED units i and i + H/2 are neighbours. MAIL is a way to
-   exchange states; see exchange.cuh, which also uses the last 16 bytes of the block's memory.
+   and step are fetched from device memory ahead of time. MAIL is a way to exchange states; see exchange.cuh, which also uses
+   the last 16 bytes of the tile's memory. A step with several products has a tile for each, alike but for OUT, IN, HELD and
+   STREAMS, in regions of memory that follow each other.
 
-   A *position* is a place in this order of units; those from H up are padding with zero weights. An *item* is one unit
+   A *position* is a unit, or from H up padding with zero weights. An *item* is one unit
    of one row. A group has ROWS * UNITS of them, and after the sums over its lanes each lane is left with ITEMS (or
    COPIES lanes with the same one).
 
@@ -22,12 +23,12 @@
 
 EVERYWHERE constexpr int up(int a, int b) { return (a + b - 1) / b; }
 
-template <int H_, int BLOCKS_, int LANES_, int UNITS_, int ROWS_, int HELD_, int OUT_, int IN_, int STREAMS_, bool PAIRED_,
+template <int H_, int BLOCKS_, int LANES_, int UNITS_, int ROWS_, int HELD_, int OUT_, int IN_, int STREAMS_,
           bool MAIL_, bool TENSOR_, bool SCATTER_, int RING_>
 struct Tile {
     static constexpr int H = H_, BLOCKS = BLOCKS_, LANES = LANES_, UNITS = UNITS_, ROWS = ROWS_, OUT = OUT_, IN = IN_;
     static constexpr int STREAMS = STREAMS_, RING = RING_;
-    static constexpr bool PAIRED = PAIRED_, MAIL = MAIL_ && BLOCKS > 1, TENSOR = TENSOR_, SCATTER = SCATTER_;
+    static constexpr bool MAIL = MAIL_ && BLOCKS > 1, TENSOR = TENSOR_, SCATTER = SCATTER_;
     static constexpr int MEET = LANES < 32 ? 32 / LANES : 1;                       /* groups of a warp */
     static constexpr int GROUPS = up(up(up(H, BLOCKS), UNITS), MEET) * MEET;       /* whole warps */
     static constexpr int OWNED = GROUPS * UNITS;                                   /* positions of a block */
@@ -54,7 +55,7 @@ struct Tile {
     static constexpr int PACK = TENSOR && ITEMS == 2 && BLOCKS > 8 && !SCATTER ? 4 : ITEMS;
     static constexpr int SLOT = STREAMS * ITEMS * THREADS;
     /* Numbers that a thread moves to and from device memory at once: its items, where they are neighbours there too. */
-    static constexpr int SIDE = H % ITEMS == 0 && !PAIRED ? ITEMS : 1;
+    static constexpr int SIDE = H % ITEMS == 0 ? ITEMS : 1;
     static constexpr int FAR = RING ? PIECES - HELD : 0; /* fragments that come through the ring */
     static constexpr int SPILLED = (RING ? RING : PIECES - HELD) * 4 * (TENSOR ? 1 : UNITS * OUT) * THREADS;
     static constexpr int TRACK = UNITS * OUT + 4; /* of a warp's sums for one row; 4 keeps rows in different banks */
@@ -69,10 +70,12 @@ struct Tile {
     static_assert(!SCATTER || (TENSOR && MAIL && OUT == 1 && OWNED % 16 == 0), "no such tile with sums sent");
     static_assert(!SCATTER || BLOCKS * OWNED % (THREADS / 2) == 0, "outputs would not be shared out evenly");
     static_assert(RING == 0 || (TENSOR && RING > 2 && FAR >= RING), "no such ring");
-    static_assert(!PAIRED || (UNITS > 1 && H % 2 == 0), "pairs need an even number of units in a group");
     static_assert(WIDTH % 4 == 0 && OWNED % ITEMS == 0, "vectors would not be aligned");
 
-    static DEVICE int unit(int position) { return PAIRED ? position / 2 + (position & 1) * (H / 2) : position; }
+    /* Where in W the weight lies of number `in` of unit k in number `out` of unit j. */
+    template <bool FORWARD> static DEVICE size_t entry(int out, int j, int in, int k) {
+        return FORWARD ? (size_t)(out * H + j) * (IN * H) + in * H + k : (size_t)(in * H + k) * (OUT * H) + out * H + j;
+    }
 };
 
 /* Where a thread sits, and the items that are its own: one row, ITEMS positions from `position` on. */
@@ -101,14 +104,14 @@ template <class T> struct Seat {
     DEVICE bool runs() const { return row < last_row; }
 
     DEVICE bool exists(int q) const { return position + q < T::H; }
-    DEVICE int unit(int q) const { return T::unit(position + q); }
+    DEVICE int unit(int q) const { return position + q; }
 };
 
 template <class T> struct Exchange;
 enum { BY_THREADS, ON_TENSOR_CORES, SCATTERED };
 
-/* A thread's share of the matrix, and its product with the state. FORWARD takes W (OUT * H rows of H), else its
-   transpose (IN * H rows of H). */
+/* A thread's share of the matrix, and its product with the state. FORWARD takes W (OUT * H rows of IN * H numbers), else
+   the transpose of what a FORWARD one takes (IN * H rows of OUT * H numbers). */
 template <class T, bool FORWARD, int WAY = T::SCATTER ? SCATTERED : T::TENSOR ? ON_TENSOR_CORES : BY_THREADS>
 struct Product {
     float held[T::UNITS * T::OUT][T::HELD * 4 + (T::HELD == 0)];
@@ -123,9 +126,7 @@ struct Product {
                 UNROLL for (int q = 0; q < 4; q++) {
                     const int k = (n % T::COLUMNS * T::LANES + seat.lane) * 4 + q;
                     float w = 0;
-                    if (j < T::H && k < T::H)
-                        w = FORWARD ? weight[(size_t)(gate * T::H + T::unit(j)) * T::H + T::unit(k)]
-                                    : weight[(size_t)(n / T::COLUMNS * T::H + T::unit(k)) * T::H + T::unit(j)];
+                    if (j < T::H && k < T::H) w = weight[T::template entry<FORWARD>(gate, j, n / T::COLUMNS, k)];
                     if (n < T::HELD)
                         held[c][n * 4 + q] = w;
                     else

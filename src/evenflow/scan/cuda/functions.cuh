@@ -1,0 +1,43 @@
+/* The functions of a step, and how a thread reads and writes its items where they are not aligned. */
+
+DEVICE float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f; }
+DEVICE float sigmoid(float x) { return quotient(1.0f, 1.0f + expf(-x)); }
+
+#define SHORT 8 /* steps whose shares in a sum are added up in single precision */
+
+/* Start the items of a stream on their way. Its block of a row has `width` units, or one number for all of them. */
+template <class T, int WIDTH, bool ALIGNED>
+DEVICE void fetch_block(const Seat<T> &seat, const Fetch<T> &fetch, int step, int stream, const float *block) {
+    UNROLL for (int q = 0; q < T::ITEMS; q++)
+        if (seat.unit(q) < T::H) {
+            if (ALIGNED)
+                fetch.start(step, stream, q, block + seat.unit(q));
+            else if (WIDTH == 1 || seat.unit(q) < WIDTH)
+                copy_start(fetch.at(step, stream, q), block + (WIDTH == 1 ? 0 : seat.unit(q)));
+        }
+}
+
+/* The same for marks: a byte comes with the word that it lies in. */
+template <class T, int WIDTH>
+DEVICE void fetch_marks(const Seat<T> &seat, const Fetch<T> &fetch, int step, int stream, const signed char *block) {
+    UNROLL for (int q = 0; q < T::ITEMS; q++)
+        if (WIDTH == 1 ? seat.unit(q) < T::H : seat.unit(q) < WIDTH)
+            copy_start(fetch.at(step, stream, q), word_of(block + (WIDTH == 1 ? 0 : seat.unit(q))));
+}
+
+template <class T, int WIDTH>
+DEVICE void read_marks(const Seat<T> &seat, const Fetch<T> &fetch, int step, int stream, const signed char *block,
+                       float (&to)[T::ITEMS]) {
+    UNROLL for (int q = 0; q < T::ITEMS; q++)
+        to[q] = byte_of(*fetch.at(step, stream, q), (unsigned)(size_t)block + (WIDTH == 1 ? 0 : seat.unit(q)));
+}
+
+/* Write this thread's items into their block of a row. */
+template <class T, int WIDTH, bool ALIGNED, class V>
+DEVICE void write_block(const Seat<T> &seat, V *block, const V (&value)[T::ITEMS]) {
+    if (ALIGNED)
+        write(seat, block, value);
+    else
+        UNROLL for (int q = 0; q < T::ITEMS; q++)
+            if (seat.unit(q) < WIDTH) block[seat.unit(q)] = value[q];
+}
