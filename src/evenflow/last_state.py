@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from evenflow.activations import Identity
+from evenflow.activations import ACTIVATIONS
 from evenflow.cells import Elman
 from evenflow.maps.onlookers import followed
 from evenflow.recurrent import Recurrent
@@ -49,7 +49,7 @@ def _linear(layer: Recurrent) -> bool:
     """One layer, one way, h = W x + b + U h with real numbers."""
     if layer.num_layers > 1 or layer.bidirectional or layer.batch_first or type(layer.cell) is not Elman:
         return False
-    return type(layer.cell.activation) is Identity
+    return layer.cell.activation is ACTIVATIONS["identity"]
 
 
 def _watched(layer: Recurrent) -> bool:

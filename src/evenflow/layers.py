@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenflow.activations import Activation
+from evenflow.activations import ActivationChoice
 from evenflow.cells import GRU as GRUCell
 from evenflow.cells import LSTM as LSTMCell
 from evenflow.cells import LSTM1997, Cell, ComplexElman, Elman, PeepholeLSTM, ScalarGated
@@ -18,7 +18,8 @@ class RNN(Recurrent):
     """The plain recurrent layer, ``h_t = f(W_ih x_t + b + W_hh h_{t-1})``, with any map and activation.
 
     Args:
-        activation: f, see `activations`; ``"leaky(0.5)"`` gives a slope.
+        activation: f, a name of `activations.ACTIVATIONS`, where ``"leaky(0.5)"`` gives a slope; a function of a
+            tensor, such as `torch.sin`; or an `Activation`.
         gain: a fixed factor on the pre-activation, ``f(gain (...))``.
         leak: a fixed share of the new value, ``h_t = (1 - leak) h_{t-1} + leak f(...)``: leaky units, above 0 up to 1.
         others: see `Recurrent`.
@@ -39,7 +40,7 @@ class RNN(Recurrent):
         hidden_size: int,
         num_layers: int = 1,
         *,
-        activation: str | Activation = "tanh",
+        activation: ActivationChoice = "tanh",
         gain: float = 1.0,
         leak: float = 1.0,
         map: MapChoice = "free",
@@ -94,7 +95,7 @@ class ScalarGatedRNN(Recurrent):
         hidden_size: int,
         num_layers: int = 1,
         *,
-        activation: str | Activation = "relu",
+        activation: ActivationChoice = "relu",
         gates: str = "free",
         alpha: float = 0.023,
         beta: float = 0.9526,
@@ -182,7 +183,7 @@ class SCRN(Recurrent):
         num_layers: int = 1,
         *,
         context_size: int | None = None,
-        activation: str | Activation = "tanh",
+        activation: ActivationChoice = "tanh",
         rates: str = "fixed",
         alpha: float = 0.95,
         map: MapChoice = "free",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -171,6 +172,6 @@ def _settings(part: Any) -> dict[str, Any]:
             continue
         if name == "init" and type(part) in MAPS.values():  # where its numbers began
             continue
-        plain = isinstance(value, str | int | float | bool | tuple | torch.dtype | None)
+        plain = isinstance(value, str | int | float | bool | tuple | torch.dtype | FunctionType | None)
         found[name] = value if plain or not hasattr(value, "__dict__") else (type(value).__name__, _settings(value))
     return found

@@ -157,8 +157,8 @@ def test_more_data_and_smaller_gates_close_the_gap():
         ),
         (
             lambda x: scalar_gate_gradients(SequenceModel(create("sgornn", 2, 4, activation="modrelu"), 1), x),
-            "Theorem 2 of SGORNN needs a plain or scalar-gated layer with one of identity, relu, leaky, tanh, abs, "
-            "oplu, got 'modrelu'",
+            "Theorem 2 of SGORNN needs a plain or scalar-gated layer with one of identity, relu, leaky, tanh, "
+            "hardtanh, softsign, sin, abs, oplu, got 'modrelu'",
         ),
         (
             lambda x: scalar_gate_gradients(SequenceModel(create("sgornn", 2, 4), 1, readout="every"), x),

@@ -104,7 +104,7 @@ def test_sizes_beyond_any_float_are_infinite():
         (
             lambda x: spectral_gap(SequenceModel(GRU(2, 4), 3), x, 10),
             "Theorem 5 of Spectral-RNN needs a plain or scalar-gated layer with one of identity, relu, leaky, tanh, "
-            "abs, oplu, got a GRU cell",
+            "hardtanh, softsign, sin, abs, oplu, got a GRU cell",
         ),
         (
             lambda x: spectral_gap(SequenceModel(create("sgornn", 2, 4), 3), x, 10),

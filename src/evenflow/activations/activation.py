@@ -1,71 +1,143 @@
-"""What every non-linearity offers: its value, and the pieces of a hand-written backward pass."""
+"""What an activation is: a function in torch operations, its slope's bounds, and where its trained numbers start."""
 
 from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor
 
+Function = Callable[..., Tensor]
+Bounds = tuple[float, float]
+
 
 class Activation:
-    """A non-linearity f with its slopes: ``h = f(a)``, and ``slope_bounds`` [β, γ] with β <= |f'| <= γ everywhere.
+    """A function of the pre-activations: ``h = f(a)``, or ``h = f(a, p)`` with trained numbers p.
+
+    Args:
+        function: f, in torch operations; its keyword-only arguments are constants.
+        equation: f as one reads it.
+        slopes: [β, γ] with β <= |f'| <= γ wherever there is a derivative; of the Jacobian's singular values where f is
+            of pairs. Or a function of p and the constants that gives them, with p None for bounds that any p keeps.
+        start: gives the first p of a layer from its size and a generator; its keyword-only arguments are constants too.
+            Without it f trains nothing.
+        pairs: what f does with the pairs of units i and i + H/2, in words, where it is of pairs. H is even then.
+        name: by default the function's.
 
     Shapes:
-        a, h, gradients: ``(..., H)``; p: whatever `start` returns, with leading model dimensions where a has them.
+        a, h: ``(..., H)``; p: what `start` returns, ``(1)``, ``(H)`` or, one per pair, ``(H / 2)``.
+
+    >>> layer = evenflow.RNN(2, 128, activation=Activation(torch.nn.functional.softplus, slopes=(0, 1)))
     """
 
-    name = "identity"
-    equation = "a"
-    slope_bounds = (1.0, 1.0)
-    reads_output = True  # the slopes can be told from f(a), so that a need not be kept
-    marks = False  # else from `mark`, a byte for each unit
-    precise = False  # the slopes are told from f(a) by a difference, of which half precision leaves nothing
-    trained = False
-    paired = False  # units i and i + H/2 see each other
-
-    def start(self, size: int, generator: torch.Generator | None = None) -> Tensor | None:
-        """The trained number of a layer of `size` units, or None."""
-        return None
+    def __init__(
+        self,
+        function: Function,
+        equation: str = "",
+        *,
+        slopes: Bounds | Callable[..., Bounds] = (0.0, inf),
+        start: Function | None = None,
+        pairs: str = "",
+        name: str = "",
+    ) -> None:
+        self.function, self.equation = function, equation
+        self.name: str = name or getattr(function, "__name__", type(function).__name__)
+        self.trained, self.paired = start is not None, bool(pairs)
+        self._slopes, self._start, self._pairs = slopes, start, pairs
+        self._own = tuple(_constants(function))
+        self.constants = _constants(function) | ({} if start is None else _constants(start))
+        self.slope_bounds = self.slopes()
+        self._base: Activation | None = None
 
     def __call__(self, a: Tensor, p: Tensor | None = None) -> Tensor:
-        return a
+        constants = {name: self.constants[name] for name in self._own}
+        return self.function(a, **constants) if p is None else self.function(a, p, **constants)
 
-    def write(self, a: Tensor, p: Tensor | None, out: Tensor) -> None:
-        """Put f(a) into `out`, which may be `a` itself where `reads_output`."""
-        if out is not a:
-            out.copy_(a)
+    def start(self, size: int, generator: torch.Generator | None = None) -> Tensor | None:
+        """The first value of the numbers that a layer of `size` units trains, or None."""
+        if self.paired and size % 2:
+            raise ValueError(f"{self.name} {self._pairs}, so hidden_size must be even, got {size}")
+        if self._start is None:
+            return None
+        constants = {name: value for name, value in self.constants.items() if name not in self._own}
+        return self._start(size, generator, **constants)
 
-    def slopes(self, kept: Tensor, p: Tensor | None) -> Tensor | None:
-        """f' at every entry of `kept`, outputs where `reads_output`, else pre-activations or their marks as floats.
+    def slopes(self, p: Tensor | None = None) -> Bounds:
+        """`slope_bounds` where the trained numbers are p; None for any."""
+        low, high = self._slopes(p, **self.constants) if callable(self._slopes) else self._slopes
+        return float(low), float(high)
 
-        None means one.
+    def given(self, **constants: Any) -> Activation:
+        """The same activation with other constants.
+
+        >>> activations.make("leaky").given(slope=0.5)
+        leaky(0.5)
         """
-        return None
-
-    def mark(self, a: Tensor) -> Tensor:
-        """Small whole numbers, int8, that have the slopes of a."""
-        raise NotImplementedError
-
-    def kept_as(self, gated: bool, dtype: torch.dtype) -> torch.dtype | None:
-        """What a backward pass needs of a besides the state: a itself, in its dtype, or its marks, or None for nothing.
-
-        With gates f(a) is not the state, and is found from a again.
-        """
-        if gated or not (self.reads_output or self.marks):
-            return dtype
-        return torch.int8 if self.marks else None
-
-    def pull(self, g: Tensor, slopes: Tensor, out: Tensor) -> None:
-        """Put the gradient by a, given the gradient g by f(a), into `out`, which may be g itself."""
-        torch.mul(g, slopes, out=out)
-
-    def parameter_gradient(self, kept: Tensor, g: Tensor) -> Tensor:
-        """The gradient by p of one model, from what `slopes` reads and the gradient by f(a), both ``(T, B, H)``."""
-        raise NotImplementedError
+        for name in constants:
+            if name not in self.constants:
+                known = ", ".join(self.constants) or "none"
+                raise ValueError(f"activation {self.name!r} has no constant {name!r}; it has {known}")
+        other = object.__new__(type(self))
+        other.__dict__ = {**vars(self), "constants": self.constants | constants, "_base": self._base or self}
+        other.slope_bounds = other.slopes()
+        return other
 
     @property
     def key(self) -> str:
-        """The text that `make` turns into this activation again."""
-        return self.name
+        """The name, with the constants in brackets; `make` turns one of the registry into this activation again."""
+        return f"{self.name}({', '.join(map(repr, self.constants.values()))})" if self.constants else self.name
 
     def __repr__(self) -> str:
         return self.key
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        if self._base is not None:
+            return _given, (self._base, self.constants)
+        if "__qualname__" in vars(self):
+            return str(vars(self)["__qualname__"])  # by its name, as functions are
+        return object.__reduce__(self)
+
+
+def activation(
+    equation: str = "",
+    *,
+    slopes: Bounds | Callable[..., Bounds] = (0.0, inf),
+    start: Function | None = None,
+    pairs: str = "",
+    name: str = "",
+) -> Callable[[Function], Activation]:
+    """Make an activation of a function; the arguments are those of `Activation`.
+
+    >>> @activation("a σ(p a)", start=lambda size, generator: torch.ones(size))
+    ... def swish(a, p):
+    ...     return a * torch.sigmoid(p * a)
+    >>> layer = evenflow.RNN(2, 128, activation=swish)  # trains 128 numbers more, layer.activation_l0
+    """
+
+    def made(function: Function) -> Activation:
+        f = Activation(function, equation, slopes=slopes, start=start, pairs=pairs, name=name)
+        for place in ("__module__", "__qualname__", "__doc__"):
+            setattr(f, place, getattr(function, place))
+        return f
+
+    return made
+
+
+def _given(base: Activation, constants: dict[str, Any]) -> Activation:
+    return base.given(**constants)
+
+
+def _constants(function: Function) -> dict[str, Any]:
+    """The keyword-only arguments of a function, with their defaults."""
+    try:
+        arguments = inspect.signature(function).parameters.values()
+    except ValueError:  # functions of torch itself have none to tell
+        return {}
+    found = {each.name: each.default for each in arguments if each.kind is each.KEYWORD_ONLY}
+    for name, default in found.items():
+        if default is inspect.Parameter.empty:
+            raise ValueError(f"the constant {name!r} of {getattr(function, '__name__', function)} must have a default")
+    return found

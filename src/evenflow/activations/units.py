@@ -1,141 +1,125 @@
-"""The non-linearities that see one unit at a time."""
+"""The activations that see one unit at a time."""
 
 from __future__ import annotations
+
+from math import inf
 
 import torch
 from torch import Tensor
 
-from evenflow.activations.activation import Activation
+from evenflow.activations.activation import activation
+
+LEAST_SATURATION = 0.01
 
 
-class Identity(Activation):
-    pass
+@activation("a", slopes=(1, 1))
+def identity(a: Tensor) -> Tensor:
+    """``a``: a linear layer."""
+    return a
 
 
-class Relu(Activation):
-    name, equation, slope_bounds = "relu", "max(a, 0)", (0.0, 1.0)
-
-    def __call__(self, a: Tensor, p: Tensor | None = None) -> Tensor:
-        return torch.relu(a)
-
-    def write(self, a: Tensor, p: Tensor | None, out: Tensor) -> None:
-        torch.clamp(a, min=0, out=out)
-
-    def slopes(self, kept: Tensor, p: Tensor | None) -> Tensor:
-        return (kept > 0).to(kept.dtype)
+@activation("max(a, 0)", slopes=(0, 1))
+def relu(a: Tensor) -> Tensor:
+    """``max(a, 0)`` (Nair and Hinton 2010)."""
+    return torch.relu(a)
 
 
-class Leaky(Activation):
-    name, equation = "leaky", "max(a, λa)"
-
-    def __init__(self, slope: float = 0.01) -> None:
-        if not 0 < slope < 1:
-            raise ValueError(f"the slope of leaky must lie between 0 and 1, got {slope}")
-        self.slope = slope
-        self.slope_bounds = (slope, 1.0)
-
-    def __call__(self, a: Tensor, p: Tensor | None = None) -> Tensor:
-        return torch.nn.functional.leaky_relu(a, self.slope)
-
-    def write(self, a: Tensor, p: Tensor | None, out: Tensor) -> None:
-        torch._C._nn.leaky_relu(a, self.slope, out=out)
-
-    def slopes(self, kept: Tensor, p: Tensor | None) -> Tensor:
-        return torch.full_like(kept, self.slope).masked_fill_(kept > 0, 1.0)
-
-    @property
-    def key(self) -> str:
-        return f"leaky({self.slope!r})"
+def _leaky_slopes(p: Tensor | None, *, slope: float) -> tuple[float, float]:
+    if not 0 < slope < 1:
+        raise ValueError(f"the slope of leaky must lie between 0 and 1, got {slope}")
+    return slope, 1
 
 
-class PRelu(Activation):
-    """The leaky unit with one trained slope per layer (He et al. 2015)."""
-
-    name, equation, slope_bounds = "prelu", "max(a, 0) + p min(a, 0)", (0.0, 1.0)
-    reads_output, trained = False, True
-
-    def __init__(self, slope: float = 0.25) -> None:
-        self.slope = slope
-
-    def start(self, size: int, generator: torch.Generator | None = None) -> Tensor:
-        return torch.full((1,), self.slope)
-
-    def __call__(self, a: Tensor, p: Tensor | None = None) -> Tensor:
-        assert p is not None
-        return torch.where(a > 0, a, p * a)
-
-    def write(self, a: Tensor, p: Tensor | None, out: Tensor) -> None:
-        assert p is not None
-        torch._C._nn.leaky_relu(a, float(p), out=out)
-
-    def slopes(self, kept: Tensor, p: Tensor | None) -> Tensor:
-        assert p is not None
-        return p.expand_as(kept).masked_fill(kept > 0, 1.0)
-
-    def parameter_gradient(self, kept: Tensor, g: Tensor) -> Tensor:
-        return torch.dot(kept.clamp(max=0).flatten(), g.flatten()).reshape(1)
-
-    @property
-    def key(self) -> str:
-        return f"prelu({self.slope!r})"
+@activation("max(a, λa)", slopes=_leaky_slopes)
+def leaky(a: Tensor, *, slope: float = 0.01) -> Tensor:
+    """``max(a, λa)``, λ the slope, fixed (Maas et al. 2013)."""
+    return torch.nn.functional.leaky_relu(a, slope)
 
 
-class Tanh(Activation):
-    name, equation, slope_bounds = "tanh", "tanh(a)", (0.0, 1.0)
-
-    def __call__(self, a: Tensor, p: Tensor | None = None) -> Tensor:
-        return torch.tanh(a)
-
-    def write(self, a: Tensor, p: Tensor | None, out: Tensor) -> None:
-        torch.tanh(a, out=out)
-
-    def slopes(self, kept: Tensor, p: Tensor | None) -> Tensor:
-        return torch.addcmul(torch.ones((), dtype=kept.dtype, device=kept.device), kept, kept, value=-1)
+def _prelu_start(size: int, generator: torch.Generator | None, *, slope: float = 0.25) -> Tensor:
+    return torch.full((1,), slope)
 
 
-class Abs(Activation):
-    """The absolute value, the activation of the uRNN document: slopes of size one almost everywhere."""
-
-    name, equation, slope_bounds = "abs", "|a|", (1.0, 1.0)
-    reads_output, marks = False, True
-
-    def __call__(self, a: Tensor, p: Tensor | None = None) -> Tensor:
-        return a.abs()
-
-    def write(self, a: Tensor, p: Tensor | None, out: Tensor) -> None:
-        torch.abs(a, out=out)
-
-    def slopes(self, kept: Tensor, p: Tensor | None) -> Tensor:
-        return kept.sign()
-
-    def mark(self, a: Tensor) -> Tensor:
-        return a.sign().to(torch.int8)
+def _prelu_slopes(p: Tensor | None, *, slope: float) -> tuple[float, float]:
+    if p is None:
+        return 0, inf
+    size = abs(float(p.detach()))
+    return min(1, size), max(1, size)
 
 
-class ModRelu(Activation):
-    """Shrinks the size and keeps the sign: ``sign(a) max(|a| + b, 0)``, a trained b per unit (Arjovsky et al. 2016).
+@activation("max(a, 0) + p min(a, 0)", slopes=_prelu_slopes, start=_prelu_start)
+def prelu(a: Tensor, p: Tensor) -> Tensor:
+    """``max(a, 0) + p min(a, 0)``, the leaky unit with one trained slope p per layer (He et al. 2015)."""
+    return torch.where(a > 0, a, p * a)
 
-    At a = 0 there is no sign and the value is 0. With b > 0 the function jumps there.
+
+@activation("tanh(a)", slopes=(0, 1))
+def tanh(a: Tensor) -> Tensor:
+    """``tanh(a)`` (LeCun et al. 1998)."""
+    return torch.tanh(a)
+
+
+@activation("σ(a) = 1 / (1 + exp(-a))", slopes=(0, 0.25))
+def sigmoid(a: Tensor) -> Tensor:
+    """``1 / (1 + exp(-a))``, the logistic function; 1/2 at 0, and slopes of at most 1/4 (Rumelhart et al. 1986)."""
+    return torch.sigmoid(a)
+
+
+@activation("min(max(a, -1), 1)", slopes=(0, 1))
+def hardtanh(a: Tensor) -> Tensor:
+    """``min(max(a, -1), 1)``, tanh in three lines (Collobert 2004)."""
+    return torch.where(a.abs() > 1, a.sign(), a)  # one comparison to keep, where a clamp has two
+
+
+@activation("a / (1 + |a|)", slopes=(0, 1))
+def softsign(a: Tensor) -> Tensor:
+    """``a / (1 + |a|)``, which saturates as a power where tanh does exponentially (Bergstra et al. 2009)."""
+    return torch.nn.functional.softsign(a)
+
+
+@activation("sin(a)", slopes=(0, 1))
+def sin(a: Tensor) -> Tensor:
+    """``sin(a)`` (Parascandolo et al. 2016)."""
+    return torch.sin(a)
+
+
+@activation("|a|", slopes=(1, 1), name="abs")
+def absolute(a: Tensor) -> Tensor:
+    """``|a|``, whose slopes have size one: the activation of the uRNN document (Lin and Wang)."""
+    return a.abs()
+
+
+def _modrelu_start(size: int, generator: torch.Generator | None) -> Tensor:
+    return torch.empty(size).uniform_(-0.01, 0.01, generator=generator)
+
+
+@activation("sign(a) max(|a| + p, 0)", slopes=(0, 1), start=_modrelu_start)
+def modrelu(a: Tensor, p: Tensor) -> Tensor:
+    """``sign(a) max(|a| + p, 0)``, a trained p per unit: shrinks the size and keeps the sign (Arjovsky et al. 2016).
+
+    At a = 0 there is no sign and the value is 0. With p > 0 the function jumps there.
     """
+    sign = a.sign() * (a.abs() + p > 0)  # 0 where the unit is off: all that the backward pass needs
+    return sign.abs() * a + sign * p
 
-    name, equation, slope_bounds = "modrelu", "sign(a) max(|a| + b, 0)", (0.0, 1.0)
-    trained = True
 
-    def start(self, size: int, generator: torch.Generator | None = None) -> Tensor:
-        return torch.empty(size).uniform_(-0.01, 0.01, generator=generator)
+def _saturated_start(size: int, generator: torch.Generator | None, *, start: float = 1.0) -> Tensor:
+    return torch.full((size,), start - LEAST_SATURATION)
 
-    def __call__(self, a: Tensor, p: Tensor | None = None) -> Tensor:
-        assert p is not None
-        return a.sign() * torch.relu(a.abs() + p)
 
-    def write(self, a: Tensor, p: Tensor | None, out: Tensor) -> None:
-        assert p is not None
-        sign = a.sign()
-        torch.abs(a, out=out)
-        out.add_(p).clamp_(min=0).mul_(sign)
+def _saturated_slopes(p: Tensor | None, *, start: float) -> tuple[float, float]:
+    if not LEAST_SATURATION <= start < inf:
+        raise ValueError(f"the start of saturated must be at least {LEAST_SATURATION}, got {start}")
+    return 0, 1
 
-    def slopes(self, kept: Tensor, p: Tensor | None) -> Tensor:
-        return (kept != 0).to(kept.dtype)
 
-    def parameter_gradient(self, kept: Tensor, g: Tensor) -> Tensor:
-        return kept.sign().mul_(g).sum((0, 1))  # a unit that is on has its input's sign, one that is off gives 0
+@activation("tanh(s a) / s, s = |p| + 0.01", slopes=_saturated_slopes, start=_saturated_start)
+def saturated(a: Tensor, p: Tensor) -> Tensor:
+    """``tanh(s a) / s`` with ``s = |p| + 0.01``, a trained p per unit: from nearly linear to tanh at s = 1, and beyond.
+
+    The adaptively saturated layer (asRNN) of Nguyen-Duy et al. 2023 has ``W⁻¹ tanh(W a)`` with ``W = U D``, U trained
+    and orthogonal, D diagonal with entries ``|p| + ε``, each p drawn from an interval at the start. This is its case
+    U = I, the one that is a function of single units, with ε = 0.01; s starts at 1, or ``"saturated(0.1)"`` at 0.1.
+    """
+    s = p.abs() + LEAST_SATURATION
+    return torch.tanh(s * a) / s

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenflow import activations
 from evenflow.cells import Cell, ComplexElman, Elman, ScalarGated
 from evenflow.checks import one_of, whole_number
 from evenflow.probes.recurrence import find_layer, prepared
@@ -128,18 +127,9 @@ def regime(lower_rate: float, upper_rate: float) -> str:
 
 
 def slopes(cell: Cell, weights: dict[str, Tensor]) -> tuple[float, float]:
-    """β and γ with β <= |f'| <= γ, of the activation with the numbers it has trained (the document's Table 2).
-
-    The slopes of prelu are 1 and p. Complex modrelu leaves a direction its length's slope, 0 or 1, and stretches across
-    it by 1 + b/|a|, which has no bound where a bias b is above 0.
-    """
+    """β and γ with β <= |f'| <= γ, of the activation with the numbers it has trained (the document's Table 2)."""
     assert isinstance(cell, Elman | ComplexElman)
-    if isinstance(cell.activation, activations.ComplexModRelu):
-        return (0.0, 1.0) if bool((weights["activation"] <= 0).all()) else (0.0, math.inf)
-    if isinstance(cell.activation, activations.PRelu):
-        p = abs(float(weights["activation"]))
-        return min(1.0, p), max(1.0, p)
-    return cell.activation.slope_bounds
+    return cell.activation.slopes(weights.get("activation"))
 
 
 def _side(rate: float) -> str:

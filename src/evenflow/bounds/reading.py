@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from evenflow.activations import ACTIVATIONS, Activation
 from evenflow.cells import Cell, Elman
 from evenflow.model import SequenceModel
 from evenflow.probes.recurrence import find_layer, prepared
-
-# Activations that bring nothing out of nothing and never stretch: ‖f(a) - f(b)‖ <= ‖a - b‖ and f(0) = 0.
-TAME = ("identity", "relu", "leaky", "tanh", "abs", "oplu")
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,11 @@ class Sizes:
         return max(*self.W.shape, *self.V.shape)
 
 
+def tame(f: Activation) -> bool:
+    """Whether ‖f(a) - f(b)‖ <= ‖a - b‖ and f(0) = 0, and f trains nothing."""
+    return not f.trained and f.slope_bounds[1] <= 1 and not bool(f(torch.zeros(2)).any())
+
+
 @torch.no_grad()
 def read(model: SequenceModel, inputs: Tensor, theorem: str) -> Sizes:
     """The sizes of a model on a batch; a ValueError says what `theorem` does not cover."""
@@ -54,9 +57,10 @@ def read(model: SequenceModel, inputs: Tensor, theorem: str) -> Sizes:
     if getattr(layer, "initial_state", "zero") != "zero":
         raise ValueError(f"{theorem} needs a layer that starts at zero, got a learned initial state")
     cell, weights = prepared(layer)
-    if not isinstance(cell, Elman) or cell.activation.name not in TAME:
+    if not isinstance(cell, Elman) or not tame(cell.activation):
         what = repr(cell.activation.key) if isinstance(cell, Elman) else f"a {type(cell).__name__} cell"
-        raise ValueError(f"{theorem} needs a plain or scalar-gated layer with one of {', '.join(TAME)}, got {what}")
+        known = ", ".join(name for name, f in ACTIVATIONS.items() if tame(f))
+        raise ValueError(f"{theorem} needs a plain or scalar-gated layer with one of {known}, got {what}")
     x = inputs if model.embedding is None else model.embedding(inputs)
     size = float(torch.linalg.vector_norm(x.double(), dim=-1).max())
     W = weights["weight_ih"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.activations import ComplexModRelu
+from evenflow.activations import ACTIVATIONS
 from evenflow.cells.cell import Cell, Matrix, Weights
 
 
@@ -27,7 +27,7 @@ class ComplexElman(Cell):
     """
 
     takes_complex = True
-    activation = ComplexModRelu()
+    activation = ACTIVATIONS["complex_modrelu"]
     parameters = ("activation",)
     equation = "z = f(W x + b + U z), f(a) = a/|a| max(|a| + p, 0)"
 
@@ -37,7 +37,9 @@ class ComplexElman(Cell):
         return (Matrix("weight_hh", hidden_size // 2),)
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
-        return {"activation": self.activation.start(hidden_size, generator)}
+        trained = self.activation.start(hidden_size, generator)
+        assert trained is not None
+        return {"activation": trained}
 
     def prepare(self, weights: Weights) -> Weights:
         U = weights["weight_hh"]

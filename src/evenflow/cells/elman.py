@@ -16,8 +16,8 @@ class Elman(Cell):
     """``h_t = f(gain (W_ih x_t + b + W_hh h_{t-1}))``.
 
     Args:
-        activation: f, a name of `activations.ACTIVATIONS` or an `Activation`; one with a trained number adds the weight
-            ``activation``.
+        activation: f, a name of `activations.ACTIVATIONS`, a function of a tensor or an `Activation`; one with trained
+            numbers adds the weight ``activation``.
         gain: a fixed factor above 0 on the pre-activation; 1.05 makes up for what tanh takes away. It scales the
             weights once per call.
 
@@ -25,9 +25,9 @@ class Elman(Cell):
     """
 
     equation = "h = f(W x + b + U h)"
-    parameters = ("activation",)
+    parameters: tuple[str, ...] = ("activation",)
 
-    def __init__(self, activation: str | activations.Activation = "tanh", gain: float = 1.0) -> None:
+    def __init__(self, activation: activations.ActivationChoice = "tanh", gain: float = 1.0) -> None:
         self.activation = activations.make(activation)
         number("gain", gain)
         if not 0 < gain < float("inf"):

@@ -39,7 +39,7 @@ class ScalarGated(Elman):
 
     def __init__(
         self,
-        activation: str | activations.Activation = "relu",
+        activation: activations.ActivationChoice = "relu",
         gates: str = "free",
         alpha: float = 0.023,
         beta: float = 0.9526,

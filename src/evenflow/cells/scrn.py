@@ -43,7 +43,7 @@ class SCRN(Cell):
     def __init__(
         self,
         context_size: int | None = None,
-        activation: str | activations.Activation = "tanh",
+        activation: activations.ActivationChoice = "tanh",
         rates: str = "fixed",
         alpha: float = 0.95,
     ) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from evenflow import init
-from evenflow.activations import Activation, make
+from evenflow.activations import ActivationChoice, make
 from evenflow.checks import whole_number
 
 Linear = Callable[[str, int, int, torch.Generator | None], nn.Linear]
@@ -42,7 +42,7 @@ class FeedForward(nn.Module):
         *,
         width: int = 128,
         depth: int = 30,
-        activation: str | Activation = "relu",
+        activation: ActivationChoice = "relu",
         linear: Linear | None = None,
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
@@ -72,7 +72,11 @@ class FeedForward(nn.Module):
         return self.depth + 1
 
     def _f(self, a: Tensor, index: int) -> Tensor:
-        return self.activation(a, self.activation_numbers[index] if self.activation.trained else None)
+        return self.activation(a, self._numbers(index))
+
+    def _numbers(self, index: int) -> Tensor | None:
+        """What the activation trains at one of its places."""
+        return self.activation_numbers[index] if self.activation.trained else None
 
     def _enter(self, x: Tensor) -> Tensor:
         if x.dim() == 0 or x.shape[-1] != self.input_size:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import nn
 
-from evenflow.activations import Activation
+from evenflow.activations import ActivationChoice
 from evenflow.checks import one_of
 from evenflow.feedforward.networks import MLP, Linear, ResNet
 from evenflow.feedforward.spectral_linear import SpectralLinear
@@ -61,7 +62,7 @@ class SpectralMLP(MLP):
         *,
         width: int = 128,
         depth: int = 30,
-        activation: str | Activation = "oplu",
+        activation: ActivationChoice = "oplu",
         reflectors: int | None = None,
         margin: float | str | None = 0.01,
         start: str = "identity",
@@ -77,11 +78,11 @@ class SpectralMLP(MLP):
     def gradient_bounds(self) -> tuple[float, float]:
         """The least and the most that ``|∂L/∂h_0| / |∂L/∂h_L|`` can be, for any weights that training can reach.
 
-        An activation with trained slopes (prelu) can leave its own bounds, and then these.
+        Where training reaches the slopes too (prelu), with those that there are.
         """
         low, high = _size("hidden", self.margin)
-        beta, gamma = self.activation.slope_bounds
-        return (beta * low) ** self.depth, (gamma * high) ** self.depth
+        slopes = [self.activation.slopes(self._numbers(layer)) for layer in range(1, self.depth + 1)]
+        return math.prod(beta * low for beta, _ in slopes), math.prod(gamma * high for _, gamma in slopes)
 
 
 class SpectralResNet(ResNet):
@@ -114,7 +115,7 @@ class SpectralResNet(ResNet):
         *,
         width: int = 128,
         depth: int = 30,
-        activation: str | Activation = "relu",
+        activation: ActivationChoice = "relu",
         reflectors: int | None = None,
         margin: float | None = 0.1,
         **options: Any,
@@ -128,8 +129,9 @@ class SpectralResNet(ResNet):
     def gradient_bounds(self) -> tuple[float, float]:
         """The least and the most that ``|∂L/∂h_0| / |∂L/∂h_L/2|`` can be; see `SpectralMLP.gradient_bounds`."""
         change = _size("first", self.margin)[1] * _size("second", self.margin)[1]
-        change *= self.activation.slope_bounds[1] if change else 1.0  # which may be infinite
-        return max(0.0, 1 - change) ** (self.depth // 2), (1 + change) ** (self.depth // 2)
+        slopes = [self.activation.slopes(self._numbers(block))[1] for block in range(self.depth // 2)]
+        changes = [change * slope if change else 0.0 for slope in slopes]  # a slope may be infinite
+        return math.prod(max(0.0, 1 - each) for each in changes), math.prod(1 + each for each in changes)
 
 
 def _spectral_linear(reflectors: int | None, margin: float | str | None, start: str = "random") -> Linear:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from evenflow.activations import Activation
+from evenflow.activations import ActivationChoice
 from evenflow.cells import Elman, ScalarGated
 from evenflow.checks import whole_number
 from evenflow.reservoir.readout import SolvedReadout
@@ -57,7 +57,7 @@ class EchoState(SolvedReadout):
         bias_scaling: float = 0.1,
         washout: int = 100,
         ridge: float = 1e-6,
-        activation: str | Activation = "tanh",
+        activation: ActivationChoice = "tanh",
         batch_first: bool = False,
         engine: str = "auto",
         generator: torch.Generator | None = None,
