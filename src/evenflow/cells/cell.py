@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from evenflow import init
-from evenflow.step import Untranslatable, text, translate
+from evenflow.step import Untranslatable, hoisted, text, translate
 
 Weights = Mapping[str, Tensor]
 State = tuple[Tensor, ...]
@@ -160,7 +160,7 @@ class Cell:
 
 def _translated(cell: Cell, key: Sizes) -> str | Untranslatable:
     try:
-        return text.write(translate(cell.step, *key, cell.name))
+        return text.write(hoisted(translate(cell.step, *key, cell.name)))
     except Untranslatable as why:
         return why
 

@@ -5,16 +5,32 @@ from __future__ import annotations
 import ctypes
 import functools
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from evenflow.step import emit_c, text
 from evenflow.step.compute import Plan
 from evenflow.step.gradient import differentiate
-from evenflow.step.graph import Node, ordered
-from evenflow.step.places import Places, layout
+from evenflow.step.graph import Node, View, ordered
+from evenflow.step.places import Place, Places, layout
 from evenflow.step.program import Program, flat
+
+
+class Use(NamedTuple):
+    """One use of a matrix in a step, for its gradient.
+
+    Attributes:
+        inputs, place: what went into the product, and where it lies side by side, if it does.
+        runs: where the gradients by its outputs lie.
+        whole: the view is the whole matrix as it is.
+    """
+
+    view: View
+    inputs: tuple[Node, ...]
+    place: Place | None
+    runs: list[tuple[Place, tuple[Node, ...]]]
+    whole: bool
 
 
 class CompiledStep:
@@ -44,6 +60,11 @@ class CompiledStep:
     @cached_property
     def forward_plan(self) -> Plan:
         return Plan(flat(self.program.new), self.leaves, self.program.products)
+
+    @cached_property
+    def prelude_plan(self) -> Plan:
+        """What is computed from parameters once for all steps."""
+        return Plan(self.program.derived, flat(self.program.parameters[: -len(self.program.derived)]))
 
     @cached_property
     def storing_plan(self) -> Plan:
@@ -149,6 +170,22 @@ class CompiledStep:
     @cached_property
     def backward_c(self) -> str:
         return emit_c.text(self.places, backward=True)
+
+    @cached_property
+    def uses(self) -> list[Use]:
+        """Every use of a matrix that its gradient is a sum over."""
+        found, places = [], self.places
+        for p, n, view in places.views:
+            if places.gradient.outputs[p] is None:
+                continue
+            whole = not view.transposed and (view.rows, view.columns) == self.program.matrices[view.matrix]
+            inputs = self.program.products[p].inputs
+            found.append(Use(view, inputs, places.inputs(p), places.outputs(p, n), whole))
+        return found
+
+    @cached_property
+    def number_array(self) -> ctypes.Array[ctypes.c_int64]:
+        return (ctypes.c_int64 * len(self.numbers))(*self.numbers)
 
     @cached_property
     def numbers(self) -> list[int]:

@@ -110,13 +110,12 @@ def _call(
 ) -> None:
     loaded = library(step, like.dtype)
     assert loaded is not None
-    numbers = (ctypes.c_int64 * len(step.numbers))(*step.numbers)
     addresses = (ctypes.c_void_p * len(tensors))(
         *(t.data_ptr() if t is not None and t.numel() else None for t in tensors)
     )
     sizes = None if batch_sizes is None else (ctypes.c_int64 * len(batch_sizes))(*batch_sizes)
     models, steps, batch = like.shape[:3]
     job = Job(models, steps, batch, torch.get_num_threads())
-    job.number, job.tensor = ctypes.addressof(numbers), ctypes.addressof(addresses)
+    job.number, job.tensor = ctypes.addressof(step.number_array), ctypes.addressof(addresses)
     job.batch_sizes = None if sizes is None else ctypes.addressof(sizes)
     native.run(loaded, f"{function}_{native.SUFFIXES[like.dtype]}", job)

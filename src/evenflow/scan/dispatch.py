@@ -64,7 +64,7 @@ def scan(
         if engine != "reference" and not a.is_meta:
             step, why = program(cell, a, state, weights)
             if step is not None:
-                held = [_one_model(p) for p in parameters if p is not None]
+                held = [_one_model(p) for p in recurrence.with_derived(step, parameters)]
                 given = (step, _one_model(a), [_one_model(s) for s in state], [_one_model(w) for w in matrices], held)
                 results = None
                 if known is not None:

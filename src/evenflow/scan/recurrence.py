@@ -218,14 +218,14 @@ def _differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]
     step, batch_sizes, engine = ctx.settings
     kept_a, *rest = ctx.saved_tensors
     states, matrices, parameters, results = _split(rest, ctx.counts)
-    if engine == LINEARIZED:
+    if engine == LINEARIZED and not ctx.tapped:
         held = [v.detach() for v in (kept_a, *rest)]
         found = _Pullback.apply(
             ctx.settings, ctx.counts, ctx.again or ctx.given_a, len(states), *grads[: len(states)], *held
         )
         d_a, *others = found
         return d_a, *_split(others, ctx.counts)[:3], None
-    a = kept_a if kept_a.numel() else ctx.given_a if ctx.again is None else ctx.again()
+    a = kept_a if kept_a.dim() > 1 else ctx.given_a if ctx.again is None else ctx.again()
     with torch.enable_grad():
         tap = torch.zeros_like(results[0], requires_grad=True) if ctx.tapped else None
         new = loop(compiled_step(step), a, states, matrices, parameters, batch_sizes, tap)
@@ -274,7 +274,7 @@ class _Pullback(torch.autograd.Function):
         grads, (kept_a, *rest) = given[:states], given[states:]
         ctx.settings, ctx.counts, ctx.a, ctx.states = settings, counts, a, states
         ctx.save_for_backward(*rest)
-        step, batch_sizes, engine = settings
+        step, batch_sizes, _ = settings
         parts = _split(rest, counts)
         found = _run_backward(list(grads), kept_a, *parts, step, batch_sizes, False, "auto")
         return tuple(found[:-1])
@@ -300,8 +300,50 @@ class _Pullback(torch.autograd.Function):
             batch_sizes,
             "auto",
         )
-        tangents = found[len(states) : 2 * len(states)]
+        wanted = ctx.needs_input_grad[4:]
+        tangents = [s if want else None for s, want in zip(found[len(states) : 2 * len(states)], wanted, strict=False)]
         return None, None, None, None, *tangents, *(None,) * (1 + len(rest))
+
+
+def with_derived(step: str, parameters: Sequence[Tensor | None]) -> list[Tensor]:
+    """The parameters that the operator takes: those given, then what the step computes from them alone, see `prelude`."""
+    present = [p for p in parameters if p is not None]
+    if not text.has_derived(step):
+        return present
+    return [*present, *(_derived(present, step) if plain_tensors(present) else prelude(present, step))]
+
+
+def _derived(present: Sequence[Tensor], step: str) -> list[Tensor]:
+    made, listed = compiled_step(step), iter(present)
+    program, values = made.program, {}
+    for nodes in program.parameters[: -len(made.program.derived)]:
+        values |= blocks(next(listed) if nodes else None, nodes)
+    made.prelude_plan(values, [], present[0])
+    return [row(values, [v], present[0].shape[:-1]).contiguous() for v in program.derived]
+
+
+def _derived_again(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    with torch.enable_grad():
+        present = [p.detach().requires_grad_() for p in ctx.saved_tensors]
+        paths = [(d, g) for d, g in zip(_derived(present, ctx.step), grads, strict=True) if g is not None]
+        outputs, arriving = zip(*paths, strict=True) if paths else ((), ())
+        return list(torch.autograd.grad(outputs, present, arriving, allow_unused=True, materialize_grads=True)), None
+
+
+def _setup_derived(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
+    ctx.save_for_backward(*inputs[0])
+    ctx.step = inputs[1]
+
+
+def _fake_derived(present: Sequence[Tensor], step: str) -> list[Tensor]:
+    like = present[0]
+    return [like.new_empty(*like.shape[:-1], v.width) for v in compiled_step(step).program.derived]
+
+
+# For compilers and tracers, which need not follow the reading of a program.
+prelude = operator(
+    "prelude", "(Tensor[] parameters, str step) -> Tensor[]", _derived, _fake_derived, _setup_derived, _derived_again
+)
 
 
 @functools.lru_cache(256)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from evenflow.scan.compiled_step import CompiledStep
+from evenflow.scan.compiled_step import CompiledStep, Use
 from evenflow.step.compute import part
 from evenflow.step.graph import Node
 from evenflow.step.places import Place
@@ -28,39 +28,26 @@ def matrix_gradients(
     summed: Sum,
 ) -> list[Tensor]:
     """The gradient by each matrix, ``(M, rows, columns)``."""
-    places = step.places
     found: list[Tensor | None] = [None] * len(matrices)
-    for p, product in enumerate(step.program.products):
-        if places.gradient.outputs[p] is None:
+    for use in step.uses:
+        x, x0 = _inputs(step, use, a, states, new, kept)
+        runs = [summed(_cut(d_a if place.array == "d_a" else d_rest, place, nodes), x, x0) for place, nodes in use.runs]
+        d = runs[0] if len(runs) == 1 else torch.cat(runs, 1)
+        total, view = found[use.view.matrix], use.view
+        if total is None and use.whole:
+            found[view.matrix] = d
             continue
-        x, x0 = _inputs(step, p, a, states, new, kept)
-        for n, view in enumerate(product.views):
-            runs = places.outputs(p, n)
-            pieces = [
-                summed(_cut(d_a if place.array == "d_a" else d_rest, place, nodes), x, x0) for place, nodes in runs
-            ]
-            d = pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
-            d = d.mT if view.transposed else d
-            matrix = matrices[view.matrix]
-            if found[view.matrix] is None and d.shape == matrix.shape:
-                found[view.matrix] = d
-                continue
-            total = found[view.matrix]
-            if total is None:
-                total = torch.zeros_like(matrix)
-            else:
-                total = total.clone()
-            part(total, view).add_(d.mT if view.transposed else d)
-            found[view.matrix] = total
+        total = torch.zeros_like(matrices[view.matrix]) if total is None else total.clone()
+        part(total, view).add_(d)
+        found[view.matrix] = total
     return [torch.zeros_like(w) if d is None else d for w, d in zip(matrices, found, strict=True)]
 
 
 def _inputs(
-    step: CompiledStep, p: int, a: Tensor, states: Sequence[Tensor], new: Sequence[Tensor], kept: Tensor
+    step: CompiledStep, use: Use, a: Tensor, states: Sequence[Tensor], new: Sequence[Tensor], kept: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """What went into a product at every step; of a state before a step, all states and the first."""
-    nodes = step.program.products[p].inputs
-    place = step.places.inputs(p)
+    nodes, place = use.inputs, use.place
     if place is not None:
         if place.array == "before":
             return _cut(new[place.index], place, nodes), _cut(states[place.index], place, nodes)
@@ -100,6 +87,8 @@ def parameter_gradients(
 ) -> list[Tensor | None]:
     """The gradient by each parameter, ``(M, size)``, from sums over rows ``(M, width)`` or the stored gradients."""
     found: list[Tensor | None] = []
+    if not any(v is not None for v in parameters):
+        return [None] * len(parameters)
     for value, blocks, wanted in zip(parameters, step.program.parameters, step.places.parameters, strict=True):
         if value is None:
             found.append(None)

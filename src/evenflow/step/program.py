@@ -31,6 +31,7 @@ class Program:
         matrices: rows and columns of each.
         products: the matrix products, in an order in which each can be made after those before it.
         new: the blocks of the new states.
+        derived: values of the last parameters in terms of those before them, see `prelude`.
     """
 
     graph: Graph
@@ -40,6 +41,7 @@ class Program:
     matrices: tuple[tuple[int, int], ...]
     products: list[Product]
     new: tuple[Blocks, ...]
+    derived: Blocks = ()
 
     def nodes(self) -> list[Node]:
         """All nodes of the step, operands first."""
@@ -106,6 +108,9 @@ def translate(
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ValueError(f"the step of {name} fails at {tracer.failed(error)}: {reason}") from error
     new = [tracer.of(v) for v in _checked(name, result, states)]
+    for i, value in enumerate(new):
+        if isinstance(value, View):
+            raise ValueError(f"state {i} that the step of {name} returns must be computed by the step, got a matrix")
     return _lowered(new, leaves, matrices, len(states))
 
 

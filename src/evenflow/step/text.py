@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from evenflow.step.graph import Graph, Node, Product, View
+from evenflow.step.graph import Graph, Node, Product, View, ordered
 from evenflow.step.program import Blocks, Program
 
 
@@ -13,7 +13,7 @@ def write(program: Program) -> str:
     """The program as one line of JSON; equal steps at equal sizes give equal text."""
     leaves = [v for blocks in (program.a, *program.states, *program.parameters) for v in blocks]
     outputs = [v for product in program.products for out in product.outputs for v in out]
-    nodes = sorted({*leaves, *outputs, *program.nodes()}, key=lambda v: v.id)
+    nodes = sorted({*leaves, *outputs, *program.nodes(), *ordered(program.derived)}, key=lambda v: v.id)
     number = {v: n for n, v in enumerate(nodes)}
 
     def listed(blocks: Blocks) -> list[int]:
@@ -31,9 +31,15 @@ def write(program: Program) -> str:
                 for p in program.products
             ],
             "new": [listed(b) for b in program.new],
+            "derived": listed(program.derived),
         },
         separators=(",", ":"),
     )
+
+
+def has_derived(text: str) -> bool:
+    """Whether a program computes something from its parameters alone; told without reading it, as a compiler can."""
+    return not text.endswith('"derived":[]}')
 
 
 def read(text: str) -> Program:
@@ -69,6 +75,7 @@ def read(text: str) -> Program:
         tuple((rows, columns) for rows, columns in data["matrices"]),
         products,
         tuple(map(blocks, data["new"])),
+        blocks(data["derived"]),
     )
 
 

@@ -232,7 +232,8 @@ def fitted(tile: Tile, hidden: int, shapes: Shapes, streams: int) -> Choice | No
         return None
     items = max(1, tile.rows * tile.units // tile.lanes)
     room = min(REGISTERS_OF_A_THREAD, REGISTERS // threads) - OTHER_REGISTERS - streams * items
-    room -= sum(tile.sums(out) for out, _ in shapes)
+    # A product on tensor cores reads a column of matrices ahead; each further product has addresses of its own.
+    room -= 24 * tile.tensor + 24 * (len(shapes) - 1) + sum(tile.sums(out) for out, _ in shapes)
     held = []
     for out, into in shapes:
         piece = 4 if tile.tensor else 4 * tile.units * out
@@ -246,7 +247,9 @@ def fitted(tile: Tile, hidden: int, shapes: Shapes, streams: int) -> Choice | No
 def _general(hidden: int, shapes: Shapes, streams: int, batch: int, models: int, machine: Machine) -> Choice | None:
     """The cheapest of all tiles in the tables, by a count of multiplications and of what an exchange takes."""
     tables = (ELMAN, GRU_FORWARD, LSTM_FORWARD)
-    tiles = dict.fromkeys(t for table in tables for _, listed in table for t in listed if not t.ring and machine.runs(t))
+    tiles = dict.fromkeys(
+        t for table in tables for _, listed in table for t in listed if not t.ring and machine.runs(t)
+    )
     found = []
     for tile in (replace(t, held=ALL, scatter=False) for t in tiles):
         choice = fitted(tile, hidden, shapes, streams)

@@ -1,0 +1,61 @@
+"""What a step computes from its parameters alone: the same at every step, and so computed once, before the first."""
+
+from __future__ import annotations
+
+from evenflow.step.graph import Node, Product
+from evenflow.step.program import Blocks, Program, flat
+
+
+def hoisted(program: Program) -> Program:
+    """The program with a parameter more for each value that parameters alone determine.
+
+    The values, in terms of the parameters there were, are the `derived` nodes of the result.
+    """
+    nodes = program.nodes()
+    leaves = set(flat(program.parameters))
+    alone: set[Node] = set()
+    for v in nodes:  # operands come first
+        if v in leaves or (v.operands and all(u in alone or u.op == "const" for u in v.operands) and not _constant(v)):
+            alone.add(v)
+    read = {u for v in nodes if v not in alone for u in v.operands} | set(flat(program.new))
+    read |= {v for product in program.products for v in product.inputs}
+    derived = [v for v in nodes if v in alone and v in read and v not in leaves]
+    if not derived:
+        return program
+    graph, first = program.graph, len(program.parameters)
+    added = tuple(graph.leaf("input", "parameter", first + n, 0, width=v.width) for n, v in enumerate(derived))
+    moved: dict[Node, Node] = dict(zip(derived, added, strict=True))
+    for v in nodes:
+        if v not in moved:
+            moved[v] = _made(program, v, [moved[u] for u in v.operands])
+
+    def blocks(listed: Blocks) -> Blocks:
+        return tuple(moved[v] for v in listed)
+
+    products = [Product(blocks(p.inputs), p.detached, p.views, p.outputs) for p in program.products]
+    parameters = (*program.parameters, *((v,) for v in added))
+    return Program(
+        graph,
+        program.a,
+        program.states,
+        parameters,
+        program.matrices,
+        products,
+        tuple(map(blocks, program.new)),
+        tuple(derived),
+    )
+
+
+def _constant(v: Node) -> bool:
+    return all(u.op == "const" for u in v.operands)
+
+
+def _made(program: Program, v: Node, operands: list[Node]) -> Node:
+    match v.op:
+        case "input" | "product" | "const":
+            return v
+        case "sum" | "amax":
+            return program.graph.reduce(v.op, operands[0])
+        case "wide":
+            return program.graph.widened(operands[0], v.width)
+    return program.graph.make(v.op, *operands)
