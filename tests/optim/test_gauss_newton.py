@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.func import functional_call, hessian, jacrev
 
-from evenflow import GRU, LSTM, RNN, SequenceModel, create
+from evenflow import GRU, LSTM, RNN, GatedFeedbackRNN, SequenceModel, create
 from evenflow.optim import GaussNewton
-from evenflow.scan import elman, elman_torch, reference
+from evenflow.scan import backend, reference, torch_operations
 
 # float64, the same sums in another order.
 SAME = {"atol": 1e-12, "rtol": 1e-8}
@@ -122,19 +122,40 @@ def test_structural_damping_is_the_states_own_matrix(lengths):
     torch.testing.assert_close(extra, 0.7 / BATCH * J.mT @ (J @ v), atol=1e-8, rtol=1e-6)
 
 
+OF_SIX = {
+    **{
+        name: lambda name=name: RNN(INPUT, 6, 2, activation=name, dtype=torch.float64, initial_state="learned")
+        for name in ("identity", "relu", "leaky(0.3)", "tanh", "abs", "oplu", "prelu", "modrelu")
+    },
+    "sgornn": lambda: create("sgornn", INPUT, 6, num_layers=2, dtype=torch.float64),
+    "complex": lambda: create("full-urnn", INPUT, 6, num_layers=2, dtype=torch.float64),
+    "scrn": lambda: create("scrn", INPUT, 6, num_layers=2, dtype=torch.float64),
+    "gru": lambda: GRU(INPUT, 6, 2, map="cayley", dtype=torch.float64, initial_state="learned"),
+    "lstm": lambda: LSTM(INPUT, 6, 2, dtype=torch.float64, initial_state="learned"),
+    "lstm-peephole": lambda: LSTM(INPUT, 6, 2, form="peephole", dtype=torch.float64),
+    "lstm-1997": lambda: create("lstm-1997", INPUT, 6, num_layers=2, dtype=torch.float64),
+    "gated-feedback": lambda: GatedFeedbackRNN(INPUT, 6, 2, unit="gru", dtype=torch.float64),
+}
+
+
 @pytest.mark.parametrize("lengths", [None, torch.tensor([7, 2, 6, 6])], ids=["full", "ragged"])
-@pytest.mark.parametrize("activation", ["identity", "relu", "leaky(0.3)", "tanh", "abs", "oplu"])
-def test_fused_elman_layers_give_what_the_loop_gives(activation, lengths, monkeypatch):
-    layer = RNN(INPUT, 6, 2, activation=activation, dtype=torch.float64, initial_state="learned")
+@pytest.mark.parametrize("kind", OF_SIX)
+def test_fused_layers_give_what_the_loop_gives(kind, lengths, monkeypatch):
+    layer = OF_SIX[kind]()
+    with torch.no_grad():
+        for name, p in layer.named_parameters():  # some start at zero, where they do nothing
+            if "parametrizations" not in name:
+                p.add_(torch.randn_like(p), alpha=0.1)
     model = SequenceModel(layer, 3, readout="every")
     parameters = list(model.parameters())
     x, y = torch.randn(7, 4, INPUT, dtype=torch.float64), torch.randn(7, 4, 3, dtype=torch.float64)
+    states = kind != "gated-feedback"
 
     def products():
         found = GaussNewton(
-            model, parameters, lambda: model(x, lengths=lengths)[0], lambda o: (o - y).square().mean(), states=True
+            model, parameters, lambda: model(x, lengths=lengths)[0], lambda o: (o - y).square().mean(), states=states
         )
-        return [found.product(v, structural) for v, structural in zip(directions, (0.0, 0.3), strict=True)]
+        return [found.product(v, structural) for v, structural in zip(directions, (0.0, 0.3 * states), strict=True)]
 
     directions = [torch.randn(sum(p.numel() for p in parameters), dtype=torch.float64) for _ in range(2)]
     layer.engine = "reference"
@@ -143,16 +164,6 @@ def test_fused_elman_layers_give_what_the_loop_gives(activation, lengths, monkey
     monkeypatch.setattr(reference, "scan", lambda *_: pytest.fail("ran as the loop"))
     for one, other in zip(products(), wanted, strict=True):
         torch.testing.assert_close(one, other, **SAME)
-
-
-@pytest.mark.parametrize("activation", ["prelu", "modrelu"])
-def test_activations_with_parameters_run_as_the_loop(activation, monkeypatch):
-    model = SequenceModel(RNN(INPUT, 4, activation=activation, dtype=torch.float64), 3)
-    ran, scan = [], reference.scan
-    monkeypatch.setattr(reference, "scan", lambda *given: ran.append(1) or scan(*given))
-    x, y = torch.randn(STEPS, BATCH, INPUT, dtype=torch.float64), torch.tensor([0, 2, 1])
-    GaussNewton(model, list(model.parameters()), lambda: model(x)[0], lambda o: squared(o, y))
-    assert ran
 
 
 def test_padded_sequences_give_what_packed_ones_give():
@@ -175,7 +186,7 @@ def test_padded_sequences_give_what_packed_ones_give():
 
 
 def test_what_grows_beyond_a_sequences_end_does_not_count(monkeypatch):
-    monkeypatch.setattr(elman, "choose", lambda *_: elman_torch)
+    monkeypatch.setattr(backend, "choose", lambda *_: torch_operations)
     layer = RNN(INPUT, 6)
     with torch.no_grad():
         layer.weight_hh_l0.copy_(2.0 * torch.eye(6).roll(1, 0))  # from the end of a short sequence on: 2 to the 290th

@@ -14,8 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from evenflow import GRU, LSTM, RNN, SCRN, ComplexRNN, GatedFeedbackRNN, ScalarGatedRNN
 from evenflow.recurrent import Recurrent
-from evenflow.scan import checkpoint, elman, gru, lstm
-from evenflow.scan.dispatch import regains
+from evenflow.scan import checkpoint, recurrence
 
 # The same sums in another order, in double precision.
 SAME = {"rtol": 1e-10, "atol": 1e-10}
@@ -101,7 +100,7 @@ def test_all_states_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
         assert_same(run(make(name, checkpoint_every=1), x), run(make(name), x))
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if regains(make(name).cell)])
+@pytest.mark.parametrize("name", LAYERS)
 def test_states_and_nothing_else_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every step: h, of an LSTM c as well, and the input, which is the caller's. And no step is run twice."""
     monkeypatch.setitem(checkpoint.NUMBERS, "cpu", 1)  # as for a large state: pieces are as short as they get
@@ -114,15 +113,15 @@ def test_states_and_nothing_else_are_kept(name: str, monkeypatch: pytest.MonkeyP
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         output, _ = layer(x)
     long = sorted(numbers for numbers in kept.values() if numbers >= 200)
-    assert long == sorted([x.numel(), *[output.numel()] * layer.cell.state_size])
-    for part in (elman, gru, lstm):
-        monkeypatch.setattr(part, "scan", lambda *given: pytest.fail("ran again"))
+    size = output.numel() * (layer.num_layers if name in ONE_WAY else 1)
+    assert long == sorted([x.numel(), *[size] * layer.cell.state_size])
+    monkeypatch.setattr(recurrence, "_run_forward", lambda *given: pytest.fail("ran again"))
     output.sum().backward()
 
 
 def test_half_precision_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The states are stored with eight bits, and the steps went on from more."""
-    monkeypatch.setattr(elman, "again", lambda *given: pytest.fail("was found from rounded states"))
+    monkeypatch.setattr(recurrence, "known_results", lambda *given: pytest.fail("was found from rounded states"))
     found = []
     for every in (1, None):
         layer = ScalarGatedRNN(3, 6, generator=torch.Generator().manual_seed(1), checkpoint_every=every).bfloat16()
