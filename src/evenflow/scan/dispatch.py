@@ -30,7 +30,8 @@ def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Te
     weight, bias = weights["weight_ih"], weights.get("bias")
     if device == "cpu":
         return linear.project(x, weight, bias)
-    return projection.project(*map(_one_model, (x.flatten(0, 1), weight, bias))).view(*x.shape[:2], -1)
+    one_bias = None if bias is None else bias.unsqueeze(0)
+    return projection.project(x.flatten(0, 1).unsqueeze(0), weight.unsqueeze(0), one_bias).view(*x.shape[:2], -1)
 
 
 def scan(
@@ -64,13 +65,16 @@ def scan(
         if engine != "reference" and not a.is_meta:
             step, why = program(cell, a, state, weights)
             if step is not None:
-                held = [_one_model(p) for p in recurrence.with_derived(step, parameters)]
-                given = (step, _one_model(a), [_one_model(s) for s in state], [_one_model(w) for w in matrices], held)
+                listed = (state, matrices, recurrence.with_derived(step, parameters))
+                states_0, weights_0, held = ([v.unsqueeze(0) for v in each] for each in listed)
+                given = (a.unsqueeze(0), states_0, weights_0, held)
                 results = None
                 if known is not None:
-                    results = recurrence.known_results(step, [_one_model(s) for s in known], *given[1:])
-                once_more = None if again is None else lambda: _one_model(again().to(storage or dtype))
-                several = recurrence.scan(*given, _one_model(tap), batch_sizes, engine, once_more, results)
+                    results = recurrence.known_results(step, [s.unsqueeze(0) for s in known], *given)
+                once_more = None if again is None else lambda: again().to(storage or dtype).unsqueeze(0)
+                one_tap = None if tap is None else tap.unsqueeze(0)
+                several = recurrence.scan(step, *given, one_tap, batch_sizes, engine, once_more, results)
+                # Taken off by `squeeze`, whose gradient is a view; that of an index would be as many zeros, and a copy.
                 return tuple(s.squeeze(0) for s in several[: len(state)])
             say("in its plain loop, many times slower than by a fused scan", why)
         states = reference.scan(cell, a.to(dtype), state, weights, batch_sizes, tap)
@@ -99,8 +103,3 @@ def _same_dtype(cell: Cell, x: Tensor, weights: Weights) -> None:
 def recordable(cell: Cell, steps: int) -> bool:
     """Whether a scan on a GPU is a few kernels that depend on shapes alone, as of every step that is translated."""
     return compiled() and cell.is_translated()
-
-
-def _one_model(value: Tensor | None) -> Tensor | None:
-    # Taken off again by `squeeze`, whose gradient is a view; that of an index would be as many zeros, and a copy.
-    return None if value is None else value.unsqueeze(0)

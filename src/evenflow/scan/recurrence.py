@@ -21,7 +21,7 @@ from evenflow.scan.compiled_step import CompiledStep, compiled_step
 from evenflow.scan.operator import batched, one_by_one, operator, plain_tensors, without_autocast
 from evenflow.scan.storage import HALF
 from evenflow.step import text
-from evenflow.step.compute import blocks, row
+from evenflow.step.compute import Values, blocks, leaves, row
 from evenflow.step.compute import step as one_step
 from evenflow.step.tangent import tangent
 
@@ -275,8 +275,10 @@ class _Pullback(torch.autograd.Function):
         ctx.settings, ctx.counts, ctx.a, ctx.states = settings, counts, a, states
         ctx.save_for_backward(*rest)
         step, batch_sizes, _ = settings
-        parts = _split(rest, counts)
-        found = _run_backward(list(grads), kept_a, *parts, step, batch_sizes, False, "auto")
+        assert kept_a is not None
+        states_before, matrices, parameters, results = _split(rest, counts)
+        held = (kept_a, states_before, matrices, parameters, results)
+        found = _run_backward(list(grads), *held, step, batch_sizes, False, "auto")
         return tuple(found[:-1])
 
     @staticmethod
@@ -306,7 +308,7 @@ class _Pullback(torch.autograd.Function):
 
 
 def with_derived(step: str, parameters: Sequence[Tensor | None]) -> list[Tensor]:
-    """The parameters that the operator takes: those given, then what the step computes from them alone, see `prelude`."""
+    """The parameters that the operator takes: those given, then what the step computes from them alone."""
     present = [p for p in parameters if p is not None]
     if not text.has_derived(step):
         return present
@@ -315,7 +317,8 @@ def with_derived(step: str, parameters: Sequence[Tensor | None]) -> list[Tensor]
 
 def _derived(present: Sequence[Tensor], step: str) -> list[Tensor]:
     made, listed = compiled_step(step), iter(present)
-    program, values = made.program, {}
+    program = made.program
+    values: Values = {}
     for nodes in program.parameters[: -len(made.program.derived)]:
         values |= blocks(next(listed) if nodes else None, nodes)
     made.prelude_plan(values, [], present[0])
@@ -386,14 +389,13 @@ def known_results(step: str, new: Sequence[Tensor], a: Tensor, states: Sequence[
         *_, listed = _parts(made, [*states, *matrices, *parameters])
         before = [torch.cat([first.unsqueeze(1), s[:, :-1]], 1) for first, s in zip(states, new, strict=True)]
         lead = a.shape[:-1]
-        values = blocks(a.flatten(1, 2), program.a)
-        for nodes, tensor in zip(program.states, before, strict=True):
-            values |= blocks(tensor.flatten(1, 2), nodes)
-        for nodes, tensor in zip(program.parameters, listed, strict=True):
-            values |= blocks(tensor, nodes, rows=True)
+        values = leaves(program, a.flatten(1, 2), [s.flatten(1, 2) for s in before], listed)
         made.keeping_plan(values, matrices, a)
-        flatly = (lead[0], lead[1] * lead[2])
-        kept = row(values, places.kept, flatly) if places.kept else a.new_empty(*flatly, 0)
-        marks = row(values, places.marks, flatly) if places.marks else a.new_empty(*flatly, 0)
-        return [*new, kept.contiguous().view(*lead, -1) if kept.numel() else a.new_empty(*lead, made.kept_size),
-                marks.to(torch.int8).view(*lead, -1) if marks.numel() else a.new_empty(*lead, made.marks_size, dtype=torch.int8)]  # fmt: skip
+        rows = a.flatten(1, 2).shape[:-1]
+        kept = row(values, places.kept, rows) if places.kept else a.new_empty(*rows, 0)
+        marks = (
+            row(values, places.marks, rows).to(torch.int8)
+            if places.marks
+            else kept.new_empty(*rows, 0, dtype=torch.int8)
+        )
+        return [*new, *(v.contiguous().unflatten(1, lead[1:]) for v in (kept, marks))]

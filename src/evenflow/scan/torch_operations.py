@@ -1,7 +1,7 @@
 """A recurrence in torch operations, without an autograd graph for each step; see `recurrence` for the arguments.
 
-It runs on any device and dtype, also on a GPU, where it is bound by launches. Each step computes what the next one needs;
-everything else is computed for all steps at once, before or after the loop.
+It runs on any device and dtype, also on a GPU, where it is bound by launches. Each step computes what the next one
+needs; everything else is computed for all steps at once, before or after the loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from evenflow.scan import chunked
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.product import summed
 from evenflow.scan.weights import matrix_gradients, parameter_gradients
-from evenflow.step.compute import Values, blocks, joined, part, row
+from evenflow.step.compute import Values, blocks, joined, leaves, part, row
+from evenflow.step.graph import Node
 
 
 def forward(
@@ -35,16 +36,10 @@ def forward(
     new = [fresh(*a.shape[:-1], size) for size in step.state_sizes]
     kept = fresh(*a.shape[:-1], step.kept_size)
     marks = fresh(*a.shape[:-1], step.marks_size, dtype=torch.int8)
-    constant: Values = {}
-    for nodes, tensor in zip(program.parameters, parameters, strict=True):
-        constant |= blocks(tensor, nodes, rows=True)
     plan, before = step.storing_plan, list(states)
     for t in range(a.shape[1]):
         n = a.shape[2] if batch_sizes is None else batch_sizes[t]
-        values = dict(constant)
-        values |= blocks(a[:, t, :n], program.a)
-        for nodes, tensor in zip(program.states, before, strict=True):
-            values |= blocks(tensor[:, :n], nodes)
+        values = leaves(program, a[:, t, :n], [s[:, :n] for s in before], parameters)
         plan(values, matrices, a)
         shape = (a.shape[0], n)
         for out, nodes in zip(new, program.new, strict=True):
@@ -92,8 +87,8 @@ def backward(
     values |= {v: x.to(new[0].dtype) for v, x in blocks(marks, places.marks).items()}
     step.hoisting_plan(values, matrices, new[0])  # what no gradient is needed for, of all steps at once
     arrived = [torch.zeros_like(s) for s in new]
-    returned = {p: torch.zeros(models, steps, batch, sum(v.width for v in nodes), dtype=new[0].dtype, device=new[0].device)
-                for p, nodes in enumerate(gradient.returned) if nodes}  # fmt: skip
+    widths = {p: sum(v.width for v in nodes) for p, nodes in enumerate(gradient.returned) if nodes}
+    returned = {p: new[0].new_zeros(models, steps, batch, width) for p, width in widths.items()}
     carry = [torch.zeros_like(s) for s in states]
     for t in reversed(range(steps)):
         n = batch if batch_sizes is None else batch_sizes[t]
@@ -103,19 +98,18 @@ def backward(
             # What is made of parameters alone is the same at every step.
             here[v] = x if x.dim() < 4 else x[:, 0] if x.shape[1:3] == (1, 1) else x[:, t, :n]
         for i, (nodes, grad) in enumerate(zip(gradient.by_new, grads, strict=True)):
-            total = carry[i][:, :n] if grad is None else carry[i][:, :n] + grad[:, t, :n]
+            # A copy, since states that change places write to each other's.
+            total = carry[i][:, :n].clone() if grad is None else carry[i][:, :n] + grad[:, t, :n]
             arrived[i][:, t, :n] = total
             here |= blocks(total, nodes)
         for p, plan in step.loop_plans:
             plan(here, matrices, new[0])
             if p is None:
                 continue
-            y = sum(
-                joined([here[v].expand(models, n, v.width) for v in outputs]) @ part(matrices[view.matrix], view)
-                for view, outputs in zip(program.products[p].views, gradient.outputs[p] or [], strict=True)
-            )
-            returned[p][:, t, :n] = y  # type: ignore[assignment]
-            here |= blocks(y, gradient.returned[p])  # type: ignore[arg-type]
+            y = returned[p][:, t, :n]
+            for view, outputs in zip(program.products[p].views, gradient.outputs[p] or [], strict=True):
+                y += joined([here[v].expand(models, n, v.width) for v in outputs]) @ part(matrices[view.matrix], view)
+            here |= blocks(y, gradient.returned[p])
         for i, nodes in enumerate(gradient.states):
             carry[i][:, :n] = row(here, nodes, (models, n))
     for nodes, total in zip(gradient.by_new, arrived, strict=True):
@@ -125,7 +119,7 @@ def backward(
     step.collecting_plan(values, matrices, new[0])
     running = None if batch_sizes is None else _running(batch_sizes, new[0])
 
-    def collected(nodes: Sequence) -> Tensor:  # type: ignore[type-arg]
+    def collected(nodes: Sequence[Node]) -> Tensor:
         found = row(values, nodes, new[0].shape[:-1]) if nodes else new[0].new_empty(*new[0].shape[:-1], 0)
         return found.contiguous() if running is None else found.masked_fill(~running, 0)
 

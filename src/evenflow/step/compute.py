@@ -154,13 +154,18 @@ def step(
     parameters: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
     """The new states of one step, or of many steps at once from the states before each of them."""
-    values = blocks(a, program.a)
-    for nodes, tensor in zip(program.states, states, strict=True):
-        values |= blocks(tensor, nodes)
-    for nodes, tensor in zip(program.parameters, parameters, strict=True):
-        values |= blocks(tensor, nodes, rows=True)
-    plan(values, matrices, a)
+    values = plan(leaves(program, a, states, parameters), matrices, a)
     return tuple(row(values, nodes, a.shape[:-1]) for nodes in program.new)
+
+
+def leaves(program: Program, a: Tensor, states: Sequence[Tensor], parameters: Sequence[Tensor | None]) -> Values:
+    """The blocks of the arguments of a step."""
+    values = blocks(a, program.a)
+    for nodes, state in zip(program.states, states, strict=True):
+        values |= blocks(state, nodes)
+    for nodes, parameter in zip(program.parameters, parameters, strict=True):
+        values |= blocks(parameter, nodes, rows=True)
+    return values
 
 
 def row(values: Values, nodes: Sequence[Node], shape: Sequence[int]) -> Tensor:

@@ -133,15 +133,15 @@ def kernels(step: CompiledStep, backward: bool, models: int, batch: int, device:
 def weights(made: Direction, stage: Stage, matrices: Sequence[Tensor], like: Tensor) -> Tensor:
     """The weights of a stage as its forward product reads them, ``(M, OUT * n, IN * n)`` with every block n wide.
 
-    Blocks of fewer units are filled up with zeros. A number per row is one that every unit has: its rows and columns are
-    repeated.
+    Blocks of fewer units are filled up with zeros. A number per row is one that every unit has: its rows and columns
+    are repeated.
     """
     n, models = made.width, len(like)
     inputs, outputs = (stage.outputs, stage.inputs) if made.backward else (stage.inputs, stage.outputs)
     if stage.number is None:
         (x,) = stage.inputs
         ones = like.new_zeros(n, n)
-        ones[: (n if made.backward else n), : x.width] = 1
+        ones[:, : x.width] = 1
         return (ones.mT if made.backward else ones).contiguous().expand(models, n, n).contiguous()
     parts = [part(matrices[view.matrix], view) for view, _ in stage.views]
     whole = parts[0] if len(parts) == 1 else torch.cat(parts, -2)
@@ -205,7 +205,9 @@ def backward(
     grads = [None if g is None else aligned(g) for g in grads]
     if step.is_linear and batch_sizes is None and grads[0] is not None and (pieces := _pieces(grads[0])) > 1:
         turned = matrices[0].mT.contiguous()
-        back = chunked.scan(grads[0].flip(1), turned, torch.zeros_like(states[0]), pieces, functools.partial(_steps, step))
+        back = chunked.scan(
+            grads[0].flip(1), turned, torch.zeros_like(states[0]), pieces, functools.partial(_steps, step)
+        )
         if back is not None:  # D_t = grad_t + D_{t+1} W is such a recurrence too
             d_a = back.flip(1)
             d_matrices = matrix_gradients(step, d_a, d_a[..., :0], a, states, new, kept, matrices, _summed)
