@@ -193,9 +193,8 @@ class _Direction:
 
             wanted = [v for v in roots if self.in_loop(v) == width]
             summed = [v for v in each.sums if self.in_loop(v.args[0]) == width]
-            for v in computed:
-                if self.in_loop(v) == width:
-                    value(v)
+            for v in [*(v for v in computed if self.in_loop(v) == width), *wanted]:
+                value(v)  # all of them before any is stored, where another may be read from
             for v in wanted:
                 for place, kind in stored.get(v, []):
                     at = "j" if width is not None else "0"

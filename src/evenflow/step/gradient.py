@@ -40,11 +40,13 @@ class Gradient:
 
     @property
     def numbers(self) -> list[Node]:
-        return [v for v in self.kept if not v.is_mark]
+        fed = set(self.of_products())  # a product takes numbers, also where they are marks
+        return [v for v in self.kept if not v.is_mark or v in fed]
 
     @property
     def marks(self) -> list[Node]:
-        return [v for v in self.kept if v.is_mark]
+        fed = set(self.of_products())
+        return [v for v in self.kept if v.is_mark and v not in fed]
 
     def targets(self) -> list[Node]:
         """Everything that it computes."""
@@ -197,7 +199,7 @@ def pulled_back(graph: Graph, e: Node, g: Node) -> list[Node | None]:
         case "max":
             return _larger(graph, g, x, y)
         case "min":
-            return _larger(graph, g, y, x)[::-1]
+            return _larger(graph, g, x, y)[::-1]
         case "where":
             return [None, make("where", v[0], g, 0), make("where", v[0], 0, g)]
         case "wide" | "sum":

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # What the two passes pay for one number, in times of reading it from memory. Marks take a byte.
 KEPT, KEPT_MARK, READ_STATE, READ_INPUT, EXPENSIVE_AGAIN, CHEAP_AGAIN = 2.0, 0.6, 0.4, 1.0, 1.2, 0.05
 LEAST = 1e-9  # a difference in cost
+MANY = 200  # nodes to choose from
 
 
 def choose_kept(gradient: Gradient) -> list[Node]:
@@ -45,10 +46,12 @@ class _Search:
         self._widest = max((v.width for v in everything), default=1)
         self._forward = _without_gradients(everything, {*self._given, *self._products})
         self._candidates = [v for v in everything if v in self._forward and v not in self._given and v.op != "const"]
+        self._among = set(self._candidates)
         self._readers: dict[Node, list[Node]] = {}
         for v in self._candidates:
             for u in v.operands:
                 self._readers.setdefault(u, []).append(v)
+        self._prices = {v: self._priced(v) for v in everything}
 
     def starts(self) -> list[set[Node]]:
         candidates = set(self._candidates)
@@ -58,6 +61,16 @@ class _Search:
 
     def descend(self, kept: set[Node]) -> set[Node]:
         best = self.cost(kept)
+        while len(self._candidates) > MANY:  # the best change of all is then too long to find: the first that helps
+            before = best
+            for v in self._candidates:
+                changes = [] if v in self.fixed else [kept ^ {v}]
+                for other in [*changes, *(self._traded(kept, v) if v in kept - self.fixed else [])]:
+                    if (cost := self.cost(other)) < best - LEAST:
+                        best, kept = cost, other
+                        break
+            if best == before:
+                return kept
         while True:
             options = [(self.cost(other), n, other) for n, other in enumerate(self.near(kept))]
             cost, _, other = min(options, default=(best, 0, kept), key=lambda o: o[:2])
@@ -66,37 +79,50 @@ class _Search:
             best, kept = cost, other
 
     def cost(self, kept: set[Node]) -> float:
-        total, seen, stack = 0.0, set(), list(self._roots)
+        total, prices, stack = 0.0, self._prices, list(self._roots)
+        seen = set(stack)
         while stack:
             v = stack.pop()
-            if v in seen:
-                continue
-            seen.add(v)
-            share = v.width / self._widest
+            if_kept, given, again, operands = prices[v]
             if v in kept:
-                total += share * (READ_STATE if v in self.fixed else KEPT_MARK if v.is_mark else KEPT)
-            elif v in self._given:
-                total += share * self._given[v]
-            elif v in self._products:
-                return math.inf
+                total += if_kept
+            elif given is not None:
+                total += given
             else:
-                if v in self._forward and v.op != "const":
-                    total += share * (EXPENSIVE_AGAIN if v.op in EXPENSIVE else CHEAP_AGAIN)
-                stack.extend(v.operands)
+                total += again
+                for u in operands:
+                    if u not in seen:
+                        seen.add(u)
+                        stack.append(u)
         return total
 
+    def _priced(self, v: Node) -> tuple[float, float | None, float, tuple[Node, ...]]:
+        """What a node costs where it is kept, where it is there anyway, and where it is computed, and from what."""
+        share = v.width / self._widest
+        if_kept = share * (READ_STATE if v in self.fixed else KEPT_MARK if v.is_mark else KEPT)
+        given = share * self._given[v] if v in self._given else None
+        again = 0.0
+        if v in self._products:
+            again = math.inf
+        elif v in self._forward and v.op != "const":
+            again = share * (EXPENSIVE_AGAIN if v.op in EXPENSIVE else CHEAP_AGAIN)
+        return if_kept, given, again, v.operands
+
     def near(self, kept: set[Node]) -> Iterable[set[Node]]:
-        candidates = set(self._candidates)
         for v in self._candidates:
             if v not in self.fixed:
                 yield kept ^ {v}
         for u in [v for v in self._candidates if v in kept and v not in self.fixed]:
-            readers = self._readers.get(u, [])
-            for v in (*readers, *(w for w in u.operands if w in candidates)):
-                if v not in kept:
-                    yield kept ^ {u, v}
-            yield (kept - {u}) | set(readers)
-            yield (kept - {u}) | {w for v in readers for w in self._readers.get(v, [])}
+            yield from self._traded(kept, u)
+
+    def _traded(self, kept: set[Node], u: Node) -> Iterable[set[Node]]:
+        """With a neighbour of u in its place, or all that reads it."""
+        readers = self._readers.get(u, [])
+        for v in (*readers, *(w for w in u.operands if w in self._among)):
+            if v not in kept:
+                yield kept ^ {u, v}
+        yield (kept - {u}) | set(readers)
+        yield (kept - {u}) | {w for v in readers for w in self._readers.get(v, [])}
 
     def read(self, kept: set[Node]) -> set[Node]:
         """What the backward pass comes upon."""

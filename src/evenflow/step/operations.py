@@ -117,6 +117,7 @@ POINTWISE: dict[str, Callable[..., Value]] = {
     "_prelu_kernel": lambda x, slope: _where(_less(0.0, x), x, x * slope),
     "threshold": lambda x, threshold, value: _where(_less(threshold, x), x, value),
     "elu": _elu,
+    "celu": lambda x, alpha=1.0: _elu(x, alpha, 1, 1 / alpha),
     "silu": lambda x: x * point("sigmoid", x),
     "mish": lambda x: x * point("tanh", _softplus(x)),
     "gelu": _gelu,
@@ -145,8 +146,11 @@ SHAPED = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze")
 
 
 def _same(call: Call, x: Any, *_: Any, **__: Any) -> Any:
-    if isinstance(x, View) or call.result.shape[-1:] == call.args[0].shape[-1:] or x.size == 1:
+    if isinstance(x, View) or call.result.shape[-1:] == call.args[0].shape[-1:]:
         return x
+    if x.size == 1:  # a number per row for each unit
+        size = call.result.shape[-1] if call.result.dim() else 1
+        return x if size == 1 else Value("wide", (x,), size)
     raise call.refuse(
         "changes the shape of a state", "keep states (B, n), and cut and join them along the last dimension"
     )
@@ -308,6 +312,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "_softmax": _softmax,
     **dict.fromkeys(("zeros_like", "new_zeros", "zeros"), _filled(0.0)),
     **dict.fromkeys(("ones_like", "new_ones", "ones"), _filled(1.0)),
+    "scalar_tensor": lambda call, value, **_: Value("const", (), 1, float(value)),
     "full_like": lambda call, x, value, **_: _constant(call, float(value)),
     "new_full": lambda call, x, shape, value, **_: _constant(call, float(value)),
     "full": lambda call, shape, value, **_: _constant(call, float(value)),

@@ -127,5 +127,7 @@ def _is_zero(node: Node) -> bool:
 
 def layout(program: Program) -> tuple[int, ...]:
     """The different widths of a step's blocks, in the order in which they appear."""
-    widths = dict.fromkeys(v.width for v in [*flat(program.states), *program.a, *program.nodes()])
+    read = [*flat(program.states), *program.a, *program.nodes()]
+    unread = [*flat(out for product in program.products for out in product.outputs), *flat(program.parameters)]
+    widths = dict.fromkeys(v.width for v in [*read, *unread])
     return tuple(widths)
