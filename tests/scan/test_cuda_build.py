@@ -35,8 +35,8 @@ def launchable(kernel: recurrence.Kernel, hidden: int) -> None:
     assert kernel.threads % 32 == 0
     assert kernel.memory <= SHARED_BYTES
     assert tile.owned(hidden) * tile.blocks >= hidden
-    wanted = sum(t.in_registers(hidden, *shape) for t, shape in zip(kernel.choice.tiles(), kernel.shapes, strict=True))
-    wanted += sum(tile.sums(out) for out, _ in kernel.shapes)
+    each = [(t, s) for t, s in zip(kernel.choice.tiles(), kernel.shapes, strict=True) if s.weighted]
+    wanted = sum(t.in_registers(hidden, s.out, s.into) for t, s in each) + sum(tile.sums(s.out) for s in kernel.shapes)
     assert wanted < min(REGISTERS_OF_A_THREAD, REGISTERS // kernel.threads)
 
 

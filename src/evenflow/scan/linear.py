@@ -24,8 +24,8 @@ def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
     """``Σ_t d_t' x_{t-1}`` with x_{-1} = x0, or ``Σ_t d_t' x_t`` without x0, by the compiled library.
 
     Shapes:
-        d: ``(M, T, B, L)``; x: ``(M, T, B, R)``; x0: ``(M, B, R)``; result ``(M, L, R)``. The first three may be columns
-        of wider rows.
+        d: ``(M, T, B, L)``; x: ``(M, T, B, R)``; x0: ``(M, B, R)``; result ``(M, L, R)``. All three may be
+        columns of wider rows.
     """
     models, steps, batch, left = d.shape
     right = x.shape[-1]

@@ -3,6 +3,31 @@
 DEVICE float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f; }
 DEVICE float sigmoid(float x) { return quotient(1.0f, 1.0f + expf(-x)); }
 
+/* A stage without weights: the sum over the units of a row, the same for all of them. The lanes of a group, or of a warp on
+   tensor cores, share the units of each row among themselves. */
+template <class T> struct Total {
+    static constexpr int SHARE = T::TENSOR ? 32 : T::LANES;
+
+    DEVICE void operator()(const Seat<T> &seat, const Exchange<T> &exchange, int step,
+                           float (&sum)[T::SUMS][T::OUT]) const {
+        const float *state = exchange.last(step);
+        float mine = 0;
+        for (int r = 0; r < T::ROWS; r++) {
+            float total = 0;
+            for (int k = seat.thread % SHARE; k < T::WIDTH; k += SHARE) total += number(exchange, state, r, k);
+            UNROLL for (int mask = SHARE / 2; mask >= 1; mask /= 2) total += shuffle_xor(total, mask);
+            if (r == seat.local_row) mine = total;
+        }
+        UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][0] = mine;
+    }
+
+    static DEVICE float number(const Exchange<T> &exchange, const float *state, int row, int k) {
+        const float word = state[row * T::ROW + k];
+        if (!T::TENSOR) return word;
+        return (half_of(word, 0) + half_of(word, 1)) * exchange.powers(state)[k / 16 * T::ROWS + row];
+    }
+};
+
 #define SHORT 8 /* steps whose shares in a sum are added up in single precision */
 
 /* Start the items of a stream on their way. Its block of a row has `width` units, or one number for all of them. */

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 AHEAD = 3  # steps fetched ahead, as in tile.cuh
 ALL = 10**6  # weights held in registers: all of them
@@ -198,7 +199,21 @@ class Machine:
 H200 = Machine(132, MappingProxyType({2: 66, 4: 30, 8: 15, 16: 7}))
 
 
-Shapes = tuple[tuple[int, int], ...]  # of each product of a step: numbers per unit that come out, and that go in
+class Shape(NamedTuple):
+    """One product of a step.
+
+    Attributes:
+        out, into: numbers per unit that come out of it, and that go in.
+        weighted: whether it has weights; a sum over units has none.
+    """
+
+    out: int
+    into: int
+    weighted: bool = True
+
+
+Shapes = tuple[Shape, ...]
+
 
 # Of a block of a Hopper GPU: threads, bytes of shared memory, registers of all threads and of one, and those that a
 # thread needs besides weights, sums and what it fetches.
@@ -222,7 +237,7 @@ class Choice:
     def memory(self, hidden: int, shapes: Shapes, streams: int) -> int:
         """Bytes of shared memory of a block."""
         found = zip(self.tiles(), shapes, strict=True)
-        return sum(t.memory(hidden, *shape, 0 if n else streams) for n, (t, shape) in enumerate(found))
+        return sum(t.memory(hidden, s.out, s.into, 0 if n else streams) for n, (t, s) in enumerate(found))
 
 
 def fitted(tile: Tile, hidden: int, shapes: Shapes, streams: int) -> Choice | None:
@@ -233,9 +248,12 @@ def fitted(tile: Tile, hidden: int, shapes: Shapes, streams: int) -> Choice | No
     items = max(1, tile.rows * tile.units // tile.lanes)
     room = min(REGISTERS_OF_A_THREAD, REGISTERS // threads) - OTHER_REGISTERS - streams * items
     # A product on tensor cores reads a column of matrices ahead; each further product has addresses of its own.
-    room -= 24 * tile.tensor + 24 * (len(shapes) - 1) + sum(tile.sums(out) for out, _ in shapes)
+    room -= 24 * tile.tensor + 24 * (len(shapes) - 1) + sum(tile.sums(shape.out) for shape in shapes)
     held = []
-    for out, into in shapes:
+    for out, into, weighted in shapes:
+        if not weighted:
+            held.append(ALL)
+            continue
         piece = 4 if tile.tensor else 4 * tile.units * out
         pieces = -(-tile.weights(hidden, out, into) // piece)
         held.append(max(0, min(pieces, room // piece)))
@@ -263,9 +281,10 @@ def _cycles(choice: Choice, hidden: int, shapes: Shapes) -> float:
     """Of one step, about: multiplications of a block, reads of weights from shared memory, and the exchanges."""
     tile, total = choice.tile, 0.0
     threads = tile.threads(hidden)
-    for each, (out, into) in zip(choice.tiles(), shapes, strict=True):
+    for each, (out, into, weighted) in zip(choice.tiles(), shapes, strict=True):
         weights, held = each.weights(hidden, out, into), each.in_registers(hidden, out, into)
-        total += weights * threads * tile.rows / (512 if tile.tensor else 128) + (weights - held) * threads / 32
+        if weighted:
+            total += weights * threads * tile.rows / (512 if tile.tensor else 128) + (weights - held) * threads / 32
         total += 1200 if tile.blocks > 1 else 300
     return total
 
@@ -275,7 +294,7 @@ def choices(
 ) -> tuple[tuple[int, Choice], ...]:
     """Rows of the batch and the tile for them, one after another; none where no tile runs this many units."""
     machine = H200 if machine is None else machine
-    table = _table(*shapes[0], streams) if len(shapes) == 1 else None
+    table = _table(shapes[0].out, shapes[0].into, streams) if len(shapes) == 1 and shapes[0].weighted else None
     if table is not None and covers(table, hidden, machine):
         found = turns(table, hidden, batch, models, machine)
         several = tuple((rows, _held(tile, hidden, shapes, streams)) for rows, tile in found)

@@ -58,7 +58,7 @@ class Kernel:
 
     def far(self, like: Tensor, models: int) -> Tensor | None:
         """Room in device memory for the weights of a tile with a ring; None for others."""
-        numbers = self.choice.tiles()[0].far(self.hidden, *self.shapes[0])
+        numbers = self.choice.tiles()[0].far(self.hidden, self.shapes[0].out, self.shapes[0].into)
         return like.new_empty(models * numbers) if numbers else None
 
     def blocks(self, batch: int) -> int:
@@ -68,7 +68,7 @@ class Kernel:
     def entry(self, name: str) -> str:
         """The function in a scope of its own, and the line that makes a kernel of it."""
         scope, tiles = f"scope_{name}", []
-        for n, (t, (out, into)) in enumerate(zip(self.choice.tiles(), self.shapes, strict=True)):
+        for n, (t, (out, into, _)) in enumerate(zip(self.choice.tiles(), self.shapes, strict=True)):
             numbers = (self.hidden, t.blocks, t.lanes, t.units, t.rows, t.held, out, into, 0 if n else self.streams)
             kinds = (str(kind).lower() for kind in (t.mail, t.tensor, t.scatter))
             tiles.append(f"typedef Tile<{', '.join((*map(str, numbers), *kinds, str(t.ring)))}> T{n};")
@@ -114,7 +114,8 @@ def direction(step: CompiledStep, backward: bool) -> Direction:
 
 
 def _shapes(made: Direction) -> plan.Shapes:
-    return tuple(made.shapes) or ((1, 1),)  # threads are shared out by a tile even where there is no product
+    found = tuple(plan.Shape(len(s.outputs), len(s.inputs), s.number is not None) for s in made.stages)
+    return found or (plan.Shape(1, 1, False),)  # threads are shared out by a tile even where there is no product
 
 
 def kernels(step: CompiledStep, backward: bool, models: int, batch: int, device: torch.device) -> problem.Turns:
@@ -130,19 +131,14 @@ def kernels(step: CompiledStep, backward: bool, models: int, batch: int, device:
     return step.kernels[key]
 
 
-def weights(made: Direction, stage: Stage, matrices: Sequence[Tensor], like: Tensor) -> Tensor:
+def weights(made: Direction, stage: Stage, matrices: Sequence[Tensor]) -> Tensor:
     """The weights of a stage as its forward product reads them, ``(M, OUT * n, IN * n)`` with every block n wide.
 
     Blocks of fewer units are filled up with zeros. A number per row is one that every unit has: its rows and columns
     are repeated.
     """
-    n, models = made.width, len(like)
+    n = made.width
     inputs, outputs = (stage.outputs, stage.inputs) if made.backward else (stage.inputs, stage.outputs)
-    if stage.number is None:
-        (x,) = stage.inputs
-        ones = like.new_zeros(n, n)
-        ones[:, : x.width] = 1
-        return (ones.mT if made.backward else ones).contiguous().expand(models, n, n).contiguous()
     parts = [part(matrices[view.matrix], view) for view, _ in stage.views]
     whole = parts[0] if len(parts) == 1 else torch.cat(parts, -2)
     if all(v.width == n for v in (*inputs, *outputs)):
@@ -237,7 +233,7 @@ def _launch(
 ) -> None:
     models, steps, batch = like.shape[:3]
     made, runs = direction(step, back), kernels(step, back, models, batch, like.device)
-    several = [*tensors, *(weights(made, stage, matrices, like) for stage in made.stages)]
+    several = [*tensors, *(weights(made, stage, matrices) for stage in made.stages if stage.number is not None)]
     ended, far = lengths(batch_sizes, batch, like), runs[0][1].far(like, models)
     job = _job(len(several))(models=models, steps=steps, batch=batch)
     job.lengths = None if ended is None else ended.data_ptr()
@@ -280,7 +276,7 @@ def _pieces(a: Tensor) -> int:
         return 1
     if torch.cuda.is_current_stream_capturing():  # to look at a number would wait for it
         return 1
-    (_, choice), *_ = problem.choices(((1, 1),), 1, hidden, batch, models, a.device)
+    (_, choice), *_ = problem.choices((plan.Shape(1, 1),), 1, hidden, batch, models, a.device)
     rows = problem.machine(a.device).at_once(choice.tile) * choice.tile.rows
     count = min(rows // (models * batch), int(math.sqrt(steps / STEPS_PER_PIECE)))
     return count if count > 2 and steps > 2 * steps / count + STEPS_PER_PIECE * count + STEPS_TO_BEGIN else 1

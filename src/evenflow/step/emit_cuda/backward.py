@@ -69,7 +69,7 @@ class Backward(Direction):
         names = ["a", *(f"s0_{i}" for i in states), *(f"p{i}" for i in range(len(program.parameters)))]
         names += [*(f"s{i}" for i in states), "kept", "marks", *(f"g{i}" for i in states), "d_a", "d_rest"]
         names += [*(f"d_s0_{i}" for i in states), "tap", "sums"]
-        return [*names, *(f"weight{n}" for n in range(len(self.stages)))]
+        return [*names, *(f"weight{n}" for n in self.weighted)]
 
     @cached_property
     def arrived(self) -> list[tuple[int, int, Node]]:

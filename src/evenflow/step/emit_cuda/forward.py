@@ -36,7 +36,7 @@ class Forward(Direction):
         names = ["a", *(f"s0_{i}" for i in range(len(program.states)))]
         names += [f"p{i}" for i in range(len(program.parameters))]
         names += [*(f"s{i}" for i in range(len(program.states))), "kept", "marks"]
-        return [*names, *(f"weight{n}" for n in range(len(self.stages)))]
+        return [*names, *(f"weight{n}" for n in self.weighted)]
 
     @cached_property
     def registers(self) -> dict[Node, tuple[int, int]]:

@@ -86,9 +86,9 @@ class Stages:
         return tuple(zip(product.views, product.outputs, strict=True))
 
     @property
-    def shapes(self) -> list[tuple[int, int]]:
-        """Numbers per unit that come out of each stage, and that go in."""
-        return [(len(s.outputs), len(s.inputs)) for s in self.stages]
+    def weighted(self) -> list[int]:
+        """The stages that have weights."""
+        return [n for n, stage in enumerate(self.stages) if stage.number is not None]
 
     @cached_property
     def parameters(self) -> dict[Node, tuple[int, int]]:

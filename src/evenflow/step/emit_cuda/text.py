@@ -180,13 +180,15 @@ class Direction(Stages):
             at = f"memory{n} + T{n}::BYTES / 4"
         lines.append("const Fetch<T0> fetch(seat0, memory0 + 2 * T0::STATE);")
         for n, stage in enumerate(self.stages):
+            lines.append(f"Exchange<T{n}> exchange{n}(memory{n});")
+            if stage.number is None:
+                lines.append(f"const Total<T{n}> product{n};")
+                continue
             out, into = len(stage.outputs), len(stage.inputs)
             weight = f"{self.tensor(f'weight{n}')} + seat0.model * (size_t){out * into} * T{n}::H * T{n}::H"
             room = f"memory{n} + 2 * T{n}::STATE + (AHEAD + 1) * T{n}::SLOT"
-            lines.append(f"Exchange<T{n}> exchange{n}(memory{n});")
-            lines.append(
-                f"const Product<T{n}, {str(not self.backward).lower()}> product{n}(seat{n}, {weight}, {room}, job.far);"
-            )
+            kind = f"Product<T{n}, {str(not self.backward).lower()}>"
+            lines.append(f"const {kind} product{n}(seat{n}, {weight}, {room}, job.far);")
         lines.append("const size_t first = (size_t)seat0.model * job.steps * job.batch + seat0.row;")
         lines.append("const size_t start = (size_t)seat0.model * job.batch + seat0.row;")
         if self.read_parameters:
