@@ -71,9 +71,9 @@ def cell(
         whole_number(f"the blocks of matrix {name}", count, 1)
     whole_number("blocks", blocks, 1)
     listed = dict(parameters) if isinstance(parameters, Mapping) else {name: Parameter() for name in parameters}
-    for name, value in listed.items():
-        if not isinstance(value, Parameter):
-            raise ValueError(f"parameter {name} must be a Parameter, got {value!r}")
+    for name, parameter in listed.items():
+        if not isinstance(parameter, Parameter):
+            raise ValueError(f"parameter {name} must be a Parameter, got {parameter!r}")
     names = [*states, *counts, *listed]
     for name in names:
         if names.count(name) > 1 or name in RESERVED or name in {f"{s}0" for s in states}:

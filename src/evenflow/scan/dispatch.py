@@ -86,9 +86,9 @@ def program(cell: Cell, a: Tensor, state: State, weights: Weights) -> tuple[str 
     if transformed():
         return None, "a fused scan has a gradient for a backward pass alone, none for torch.func and forward mode"
     if state and len(cell.recurrent) == 0:
-        return None, f"{type(cell).__name__} has no matrix"
+        return None, f"{cell.name} has no matrix"
     step = untraced(lambda: cell.program(a.shape[-1], [s.shape[-1] for s in state], weights))
-    return (None, f"of {type(cell).__name__}, {step}") if isinstance(step, Untranslatable) else (step, "")
+    return (None, f"of {cell.name}, {step}") if isinstance(step, Untranslatable) else (step, "")
 
 
 def _same_dtype(cell: Cell, x: Tensor, weights: Weights) -> None:

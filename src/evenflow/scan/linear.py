@@ -117,6 +117,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _autograd(ctx: Any, d: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     want_x = ctx.needs_input_grad[0]
+    if torch.is_grad_enabled():  # the gradients are to be differentiated again
+        rows = d.flatten(0, -2)
+        d_weight = rows.mT @ x.flatten(0, -2)
+        return d @ weight if want_x else None, d_weight, rows.sum(0) if ctx.biased else None
     d_x, d_weight, d_bias = backward(d, x, weight, want_x)
     return d_x if want_x else None, d_weight, d_bias if ctx.biased else None
 
