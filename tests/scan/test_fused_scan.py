@@ -219,10 +219,13 @@ def over_models(cell: Cell, tensors: dict[str, Tensor], engine: str) -> Tensor:
     states = [tensors[name] for name in ("h0", "c0") if name in tensors]
     members = [cell.prepare({n: v[m] for n, v in tensors.items()}) for m in range(len(tensors["a"]))]
     matrices, parameters = zip(*(cell.arguments(weights) for weights in members), strict=True)
-    several = [[torch.stack(v) for v in zip(*each, strict=True) if v[0] is not None] for each in (matrices, parameters)]
+    matrices = [torch.stack(v) for v in zip(*matrices, strict=True)]
+    parameters = [torch.stack(v) for v in zip(*parameters, strict=True) if v[0] is not None]
     text = cell.program(tensors["a"].shape[-1], [s.shape[-1] for s in states], members[0])
     assert isinstance(text, str)
-    return torch.stack(recurrence.scan(text, tensors["a"], states, *several, engine=engine)[: len(states)], 1)
+    parameters = recurrence.with_derived(text, parameters)
+    found = recurrence.scan(text, tensors["a"], states, matrices, parameters, engine=engine)
+    return torch.stack(found[: len(states)], 1)
 
 
 @pytest.mark.parametrize("engine", ["auto", "torch"])

@@ -16,7 +16,7 @@ from evenflow.cells import LSTM1997, SCRN, Cell, Elman, GatedFeedback, PeepholeL
 from evenflow.cells.gated_feedback import UNITS
 from evenflow.scan.compiled_step import compiled_step
 from evenflow.scan.linear import linear
-from evenflow.scan.recurrence import recurrence, scan
+from evenflow.scan.recurrence import recurrence, scan, with_derived
 
 ENGINES = ["auto", "torch"]
 LAYERS = [
@@ -31,8 +31,9 @@ LAYERS = [
     GatedFeedbackRNN(2, 5, 2, unit="gru"),
     GatedFeedbackRNN(2, 5, 2, unit="lstm"),
 ]
-# Of each unit without gates, where no number is kept.
-MARKS = dict.fromkeys(ACTIVATIONS, 0) | {"leaky": 1, "abs": 1, "oplu": 0.5, "modrelu": 2}
+# Of each unit without gates: marks, where no number is kept, and those of which one is.
+MARKS = dict.fromkeys(ACTIVATIONS, 0) | {"leaky": 1, "hardtanh": 1, "abs": 1, "oplu": 0.5, "modrelu": 1}
+NUMBERS = ("prelu", "softsign", "sin", "saturated", "complex_modrelu")
 # gradcheck moves each input by 1e-6: pre-activations and their differences must lie further than that from a kink.
 KINK = 1e-3
 
@@ -47,11 +48,8 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 def away_from_kinks(activation: str, gated: bool) -> Inputs:
     """Inputs of the operator for which no unit, and no pair of oplu, comes near a kink at any step."""
     for seed in range(200):
-        parameter = {
-            "prelu": torch.full((1, 1), 0.3).double(),
-            "modrelu": 0.3 * normal(1, 4, seed=seed),
-            "complex_modrelu": 0.3 * normal(1, 2, seed=seed),
-        }.get(activation)
+        start = make(activation).start(4)
+        parameter = None if start is None else 0.3 * normal(1, *start.shape, seed=seed)
         gates = [torch.tensor([[value]], dtype=torch.float64) for value in (0.3, 0.6)] if gated else []
         a, weight = normal(1, 3, 2, 4, seed=seed), 0.7 * normal(1, 4, 4, seed=seed + 1)
         first = h = normal(1, 2, 4, seed=seed + 2)
@@ -78,7 +76,7 @@ def of(cell: Cell, a: Tensor, states: list[Tensor], weights: dict[str, Tensor]) 
     matrices, parameters = cell.arguments(weights)
     text = cell.program(a.shape[-1], [s.shape[-1] for s in states], {name: w[0] for name, w in weights.items()})
     assert isinstance(text, str)
-    return text, a, states, matrices, [p for p in parameters if p is not None]
+    return text, a, states, matrices, [p.detach() for p in with_derived(text, parameters)]
 
 
 def drawn(cell: Cell, hidden: int = 3, bias: bool = True, models: int = 1) -> Inputs:
@@ -145,8 +143,9 @@ def test_what_is_kept_besides_the_states(activation: str, gated: bool, engine: s
     assert kept.dtype == new.dtype
     assert marks.dtype == torch.int8
     assert kept.shape[:-1] == marks.shape[:-1] == new.shape[:-1]
-    units, numbers = new.shape[-1], gated or activation in ("prelu", "complex_modrelu")
-    assert kept.shape[-1] == (units if numbers else 0)
+    units, numbers = new.shape[-1], gated or activation in NUMBERS
+    both = gated and activation == "sin"  # a for its slope, and f(a) for α
+    assert kept.shape[-1] == (2 * units if both else units if numbers else 0)
     assert marks.shape[-1] == MARKS[activation] * units if not numbers else marks.shape[-1] <= units / 2
     made = compiled_step(text)
     assert (made.kept_size, made.marks_size) == (kept.shape[-1], marks.shape[-1])
