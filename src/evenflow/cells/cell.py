@@ -100,7 +100,7 @@ class Cell:
         return {}
 
     def step(self, a: Tensor, *given: Any) -> Tensor | tuple[Tensor, ...]:
-        """The new states, from one step of `project`, the states before, the matrices and the parameters, in this order.
+        """The new states, from one step of `project`, the states before, the matrices and the parameters.
 
         Written in torch operations on ``(B, size)`` tensors; see ``docs/cells.md`` for those that can be compiled.
         """

@@ -25,11 +25,11 @@ def untraced(find: Callable[[], Found]) -> Found:
     if torch.compiler.is_compiling() or not torch.jit.is_tracing():
         return find()
     tracing = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)
+    torch._C._set_tracing_state(None)  # type: ignore[attr-defined]
     try:
         return find()
     finally:
-        torch._C._set_tracing_state(tracing)
+        torch._C._set_tracing_state(tracing)  # type: ignore[attr-defined]
 
 
 def transformed() -> bool:

@@ -94,7 +94,7 @@ def batched(value: Any) -> bool:
 
 def one_by_one(pull: Callable[[list[Tensor | None]], list[Tensor]], grads: Sequence[Tensor | None]) -> list[Tensor]:
     """What `pull` gives for each of the gradients that stand side by side; torch has no rule for lists of tensors."""
-    apart = [_apart(g) if batched(g) else (g, 0) for g in grads]
+    apart = [_apart(g) if g is not None and batched(g) else (g, 0) for g in grads]
     level = max(level for _, level in apart)
     count = next(len(g) for g, own in apart if g is not None and own)
     each = [pull([g[n] if g is not None and own else g for g, own in apart]) for n in range(count)]
