@@ -77,7 +77,8 @@ class GatedFeedbackRNN(Recurrent):
         sequences = Sequences.read(input, self.input_size, self.batch_first)
         given = self._read_states(sequences, hx)
         weights = self.cell.prepare({n + s: self._weight(n + s) for s in self._suffixes for n in self._names})
-        x, sizes, every, like = sequences.padded, sequences.batch_sizes, self.checkpoint_every, weights["weight_hh_gate"]
+        x, sizes, every = sequences.padded, sequences.batch_sizes, self.checkpoint_every
+        like = weights["weight_hh_gate"]
         start = self._start(x.shape[1], like) if given is None else [torch.cat(tuple(member), -1) for member in given]
         beside = self._beside(x.shape[:2], like)
         if every is not None and every < len(x) and not lifted():

@@ -91,13 +91,13 @@ class GatedFeedback(Cell):
             ready["weight_ih" + suffix] = torch.cat(pair)
             if f"bias_l{j}" in weights:
                 ready["bias" + suffix] = pad(weights[f"bias_l{j}"], (0, L))
-        return weights | ready  # type: ignore[operator]
+        return {**weights, **ready}
 
     def gates(self, into: Tensor, j: int) -> Tensor:
         """The global gates from all layers to layer j, ``(B, L)``, from what they see."""
         return into.sigmoid()
 
-    def step(self, a: Tensor, *given: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def step(self, a: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
         L, (state, memory) = self.layers, (given[0], given[1] if self.unit == "lstm" else None)
         H = state.shape[-1] // L
         names = (*self.recurrent, *self.parameters)

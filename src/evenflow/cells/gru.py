@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix, State, Weights
+from evenflow.cells.cell import Cell, Matrix
 
 
 class GRU(Cell):

@@ -158,10 +158,9 @@ class CompiledStep:
             return True
         return False
 
-    @cached_property
+    @property
     def added(self) -> list[Node]:
-        """What the backward pass adds up over steps for the gradients by parameters."""
-        return emit_c.Backward(self.places).added
+        return self.places.added
 
     @cached_property
     def forward_c(self) -> str:

@@ -106,16 +106,16 @@ def _backward_order(program: Program, forward: Sequence[Node], last: dict[int, i
         below[v] = [made[v]] if v in made else list(v.operands)
     for p, product in enumerate(program.products):
         below[p] = list(dict.fromkeys(product.inputs))
-    items = [v for v in below]
-    for v in items:
-        for u in below[v]:
+    items = list(below)
+    for item in items:
+        for u in below[item]:
             readers[u] = readers.get(u, 0) + 1
-    ready = [v for v in items if not readers.get(v)]
-    order = []
+    ready = [item for item in items if not readers.get(item)]
+    order: list[Node | int] = []
     while ready:
-        v = ready.pop()
-        order.append(v)
-        for u in below[v]:
+        item = ready.pop()
+        order.append(item)
+        for u in below[item]:
             readers[u] -= 1
             if not readers[u]:
                 ready.append(u)

@@ -122,7 +122,6 @@ POINTWISE: dict[str, Callable[..., Value]] = {
     "mish": lambda x: x * point("tanh", _softplus(x)),
     "gelu": _gelu,
     "softplus": _softplus,
-    "log_sigmoid_forward": lambda x: (_log_sigmoid(x), x),
     "lerp": lambda x, y, w: w * y + (1 - w) * x,  # exactly x where w = 0, and y where w = 1
     "addcmul": lambda x, y, z, value=1: x + y * z * value,
     "addcdiv": lambda x, y, z, value=1: x + y / z * value,
@@ -310,6 +309,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "amin": lambda call, *args, **kwargs: -_amax(call, -args[0], *args[1:], **kwargs),
     "native_layer_norm": _layer_norm,
     "_softmax": _softmax,
+    "log_sigmoid_forward": lambda call, x: [_log_sigmoid(x), x],
     **dict.fromkeys(("zeros_like", "new_zeros", "zeros"), _filled(0.0)),
     **dict.fromkeys(("ones_like", "new_ones", "ones"), _filled(1.0)),
     "scalar_tensor": lambda call, value, **_: Value("const", (), 1, float(value)),

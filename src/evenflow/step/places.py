@@ -16,8 +16,8 @@ class Place:
     """Some blocks side by side in an array: which array, and the blocks that stand before them in a row.
 
     Args:
-        array: ``"a"``, ``"before"`` and ``"state"`` (the state before and after the step), ``"kept"``; going back ``"d_a"``
-            and ``"d_rest"``.
+        array: ``"a"``, ``"before"`` and ``"state"`` (the state before and after the step), ``"kept"``; of the backward
+            pass ``"d_a"`` and ``"d_rest"``.
         index: which state.
         skipped: blocks of the row before the first.
         row: all blocks of the row.
@@ -101,6 +101,12 @@ class Places:
 
     def gradients(self, nodes: Sequence[Node]) -> Place | None:
         return _found(tuple(nodes), [("d_a", 0, self.gradient.a), ("d_rest", 0, self.rest)])
+
+    @cached_property
+    def added(self) -> list[Node]:
+        """What the backward pass adds up for the gradients by parameters, unless it is stored for other reasons."""
+        listed = [v for blocks in self.parameters for v in blocks if not _is_zero(v)]
+        return list(dict.fromkeys(v for v in listed if self.gradients([v]) is None))
 
     @cached_property
     def views(self) -> list[tuple[int, int, View]]:

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -118,9 +119,8 @@ def _checked(name: str, result: object, states: Sequence[int]) -> list[Tensor]:
     """The new states, where they are what a step is to return."""
     several = list(result) if isinstance(result, tuple | list) else [result]
     if len(several) != len(states):
-        raise ValueError(
-            f"the step of {name} must return {len(states)} state{'s' if len(states) > 1 else ''}, as many as it takes, got {len(several)}"
-        )
+        wanted = f"{len(states)} state{'s' if len(states) > 1 else ''}"
+        raise ValueError(f"the step of {name} must return {wanted}, as many as it takes, got {len(several)}")
     for i, (tensor, size) in enumerate(zip(several, states, strict=True)):
         if not isinstance(tensor, Tensor) or tensor.shape != (ROWS, size):
             got = f"shape (B, {', '.join(map(str, tensor.shape[1:]))})" if isinstance(tensor, Tensor) else repr(tensor)
@@ -218,7 +218,7 @@ class _Lowering:
 
     def _widths(self, v: Value) -> list[int]:
         at = [0, *sorted(self._cuts[v]), v.size]
-        return [j - i for i, j in zip(at, at[1:], strict=False)]
+        return [j - i for i, j in pairwise(at)]
 
     def _made(self, v: Value) -> Blocks:
         inputs = [self._known[u] for u in v.inputs]

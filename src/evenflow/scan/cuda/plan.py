@@ -268,7 +268,7 @@ def _general(hidden: int, shapes: Shapes, streams: int, batch: int, models: int,
     tiles = dict.fromkeys(
         t for table in tables for _, listed in table for t in listed if not t.ring and machine.runs(t)
     )
-    found = []
+    found: list[tuple[float, int, Choice]] = []
     for tile in (replace(t, held=ALL, scatter=False) for t in tiles):
         choice = fitted(tile, hidden, shapes, streams)
         if choice is not None:

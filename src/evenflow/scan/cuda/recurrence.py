@@ -215,10 +215,10 @@ def backward(
     tap = fresh(new[0].shape) if want_tap else None
     made = direction(step, True)
     assert isinstance(made, Backward)
-    sums = new[0].new_empty(len(made.added), models, batch, made.width, dtype=torch.float64)
+    sums = new[0].new_empty(len(step.added), models, batch, made.width, dtype=torch.float64)
     tensors = [a, *states, *parameters, *new, kept, marks, *grads, d_a, d_rest, *d_states, tap, sums]
     _launch(step, True, new[0], batch_sizes, matrices, tensors)
-    totals = {v: s.sum(1)[:, : v.width] for v, s in zip(made.added, sums, strict=True)}
+    totals = {v: s.sum(1)[:, : v.width] for v, s in zip(step.added, sums, strict=True)}
     d_matrices = matrix_gradients(step, d_a, d_rest, a, states, new, kept, matrices, _summed)
     return d_a, d_states, d_matrices, parameter_gradients(step, totals, d_a, d_rest, parameters), tap
 

@@ -18,12 +18,7 @@ class Backward(Direction):
 
     def targets(self) -> list[Node]:
         carried = [v for blocks in self.places.carried for v in blocks if v is not None]
-        return [*self.gradient.a, *self.places.rest, *carried, *self.added]
-
-    @cached_property
-    def added(self) -> list[Node]:
-        listed = [v for blocks in self.places.parameters for v in blocks if not (v.op == "const" and v.args[0] == 0)]
-        return list(dict.fromkeys(v for v in listed if self.places.gradients([v]) is None))
+        return [*self.gradient.a, *self.places.rest, *carried, *self.places.added]
 
     def _products(self) -> list[Made]:
         found = []
@@ -123,9 +118,9 @@ class Backward(Direction):
         for i, k, _ in self.arrived:
             if places.carried[i][k] is not None:
                 lines.append(f"float carry{i}_{k}[T0::ITEMS] = {{}};")
-        if self.added:
-            lines.append(f"double by_parameter[{len(self.added)}][T0::ITEMS] = {{}};")
-            lines.append(f"float lately[{len(self.added)}][T0::ITEMS] = {{}};")
+        if self.places.added:
+            lines.append(f"double by_parameter[{len(self.places.added)}][T0::ITEMS] = {{}};")
+            lines.append(f"float lately[{len(self.places.added)}][T0::ITEMS] = {{}};")
         lines += [f"exchange{n}.open(seat{n}, [&](int, int, int) {{ return 0.0f; }});" for n in range(len(self.stages))]
         lines += [f"float sum{n}[T{n}::SUMS][T{n}::OUT] = {{}};" for n in range(len(self.stages))]
         middle, arrays = self.phases("step")
@@ -174,7 +169,7 @@ class Backward(Direction):
             if (carried := places.carried[i][k]) is not None:
                 text = known[carried] if carried in known else number(carried.args[0])
                 lines.append(f"        carry{i}_{k}[q] = on && {self.has(v)} ? {text} : 0.0f;")
-        for n, v in enumerate(self.added):
+        for n, v in enumerate(self.places.added):
             there = f"seat0.unit(q) < {v.width}"
             text = known[v] if v in known else number(v.args[0])
             lines.append(f"        if (on && {there}) lately[{n}][q] += {text};")
@@ -185,11 +180,10 @@ class Backward(Direction):
         lines += [f"    {line}" for line in self.wait_carried("step")]
         lines.append("}")
         lines += [f"exchange{n}.close();" for n in range(len(self.stages))]
-        if self.added:
+        if self.places.added:
             lines.append("if (seat0.copy == 0 && seat0.runs())")
-            lines.append(
-                f"    UNROLL for (int n = 0; n < {len(self.added)}; n++) UNROLL for (int q = 0; q < T0::ITEMS; q++)"
-            )
+            each = f"UNROLL for (int n = 0; n < {len(self.places.added)}; n++)"
+            lines.append(f"    {each} UNROLL for (int q = 0; q < T0::ITEMS; q++)")
             place = (
                 f"{self.tensor('sums', 'double')}[(n * job.models * job.batch + start) * {self.width} + seat0.unit(q)]"
             )

@@ -1,0 +1,18 @@
+"""A step's passes over all time steps as C, around the register-tiled product of ``scan/c``.
+
+Each thread owns some rows of the batch for all steps. A step is a few phases: products of all its rows, then passes
+over the units of each row, one loop for each width of blocks. The text is the same for every size; a call brings the
+widths. It is written for ``REAL`` and ``NAME``, see ``scan/c/head.h``.
+"""
+
+from evenflow.step.emit_c.backward import Backward
+from evenflow.step.emit_c.forward import Forward
+from evenflow.step.emit_c.sizes import number_names, tensor_names
+from evenflow.step.places import Places
+
+__all__ = ["Backward", "Forward", "number_names", "tensor_names", "text"]
+
+
+def text(places: Places, backward: bool) -> str:
+    """One direction of a step."""
+    return (Backward if backward else Forward)(places).text()
