@@ -20,7 +20,7 @@ from evenflow.scan.cuda import problem, recurrence
 from evenflow.scan.cuda.plan import Choice, Tile
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from own_cells import CELLS as OWN  # noqa: E402
+from own_cells import CELLS as OWN
 
 MODELS, STEPS, BATCH = 2, 4, 4
 

@@ -117,9 +117,14 @@ def forward(
 
 
 def backward(
-    engine: object, step: CompiledStep, grads: Sequence[Tensor | None], given: Problem, stored: tuple[list[Tensor], Tensor, Tensor],
-    sizes: Sequence[int] | None, tap: bool,
-) -> Outputs:  # fmt: skip
+    engine: object,
+    step: CompiledStep,
+    grads: Sequence[Tensor | None],
+    given: Problem,
+    stored: tuple[list[Tensor], Tensor, Tensor],
+    sizes: Sequence[int] | None,
+    tap: bool,
+) -> Outputs:
     d_a, d_states, d_matrices, d_parameters, d_tap = engine.backward(step, grads, *given, *stored, sizes, tap)  # type: ignore[attr-defined]
     found = {"d_a": d_a, **{f"d_s0 {i}": d for i, d in enumerate(d_states)}}
     found |= {f"d_weight {i}": d for i, d in enumerate(d_matrices)}

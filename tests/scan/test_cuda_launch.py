@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from cuda_cases import Case, on
 
 from evenflow.scan.cuda import build, capacity, libraries, recurrence

@@ -18,6 +18,7 @@ from evenflow import SCRN
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import GRU, LSTM, LSTM1997, Cell, Elman, PeepholeLSTM, ScalarGated
 from evenflow.scan import cpu, native, recurrence, scan
+from evenflow.scan.prelude import with_derived
 
 # Sums of at most 128 terms over 17 steps, taken in another order: a few hundred roundings of 1e-16.
 DOUBLE = 1e-12
@@ -223,7 +224,7 @@ def over_models(cell: Cell, tensors: dict[str, Tensor], engine: str) -> Tensor:
     parameters = [torch.stack(v) for v in zip(*parameters, strict=True) if v[0] is not None]
     text = cell.program(tensors["a"].shape[-1], [s.shape[-1] for s in states], members[0])
     assert isinstance(text, str)
-    parameters = recurrence.with_derived(text, parameters)
+    parameters = with_derived(text, parameters)
     found = recurrence.scan(text, tensors["a"], states, matrices, parameters, engine=engine)
     return torch.stack(found[: len(states)], 1)
 

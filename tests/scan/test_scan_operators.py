@@ -16,7 +16,8 @@ from evenflow.cells import LSTM1997, SCRN, Cell, Elman, GatedFeedback, PeepholeL
 from evenflow.cells.gated_feedback import UNITS
 from evenflow.scan.compiled_step import compiled_step
 from evenflow.scan.linear import linear
-from evenflow.scan.recurrence import recurrence, scan, with_derived
+from evenflow.scan.prelude import with_derived
+from evenflow.scan.recurrence import recurrence, scan
 
 ENGINES = ["auto", "torch"]
 LAYERS = [

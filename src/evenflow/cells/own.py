@@ -106,8 +106,8 @@ class CellMaker:
         got = [p.name for p in arguments if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         if got[1:] != wanted[1:] or not got:
             raise ValueError(
-                f"{self.__name__} must take ({', '.join(wanted)}), the pre-activation, its states, matrices and parameters, "
-                f"got ({', '.join(got)}); constants come after a *"
+                f"{self.__name__} must take ({', '.join(wanted)}), the pre-activation, its states, matrices and "
+                f"parameters, got ({', '.join(got)}); constants come after a *"
             )
 
     def __call__(self, **constants: Any) -> FunctionCell:

@@ -13,6 +13,8 @@ from evenflow.maps.onlookers import transformed, untraced
 from evenflow.maps.small_kernels import compiled
 from evenflow.scan import linear, projection, recurrence, reference
 from evenflow.scan.backend import say
+from evenflow.scan.passes import known_results
+from evenflow.scan.prelude import with_derived
 from evenflow.step import Untranslatable
 
 ENGINES = ("auto", "torch", "reference")
@@ -65,12 +67,12 @@ def scan(
         if engine != "reference" and not a.is_meta:
             step, why = program(cell, a, state, weights)
             if step is not None:
-                listed = (state, matrices, recurrence.with_derived(step, parameters))
+                listed = (state, matrices, with_derived(step, parameters))
                 states_0, weights_0, held = ([v.unsqueeze(0) for v in each] for each in listed)
                 given = (a.unsqueeze(0), states_0, weights_0, held)
                 results = None
                 if known is not None:
-                    results = recurrence.known_results(step, [s.unsqueeze(0) for s in known], *given)
+                    results = known_results(step, [s.unsqueeze(0) for s in known], *given)
                 once_more = None if again is None else lambda: again().to(storage or dtype).unsqueeze(0)
                 one_tap = None if tap is None else tap.unsqueeze(0)
                 several = recurrence.scan(step, *given, one_tap, batch_sizes, engine, once_more, results)

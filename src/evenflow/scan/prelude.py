@@ -1,0 +1,58 @@
+"""What a step computes from its parameters alone, once for all steps: an operator of its own.
+
+Compilers and tracers take it as it is; they need not follow the reading of a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenflow.scan.compiled_step import compiled_step
+from evenflow.scan.operator import operator, plain_tensors
+from evenflow.step import text
+from evenflow.step.compute import Values, blocks, row
+
+
+def with_derived(step: str, parameters: Sequence[Tensor | None]) -> list[Tensor]:
+    """The parameters that the operator takes: those given, then what the step computes from them alone."""
+    present = [p for p in parameters if p is not None]
+    if not text.has_derived(step):
+        return present
+    return [*present, *(_derived(present, step) if plain_tensors(present) else prelude(present, step))]
+
+
+def _derived(present: Sequence[Tensor], step: str) -> list[Tensor]:
+    made, listed = compiled_step(step), iter(present)
+    program = made.program
+    values: Values = {}
+    for nodes in program.parameters[: -len(made.program.derived)]:
+        values |= blocks(next(listed) if nodes else None, nodes)
+    made.prelude_plan(values, [], present[0])
+    return [row(values, [v], present[0].shape[:-1]).contiguous() for v in program.derived]
+
+
+def _derived_again(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    with torch.enable_grad():
+        present = [p.detach().requires_grad_() for p in ctx.saved_tensors]
+        paths = [(d, g) for d, g in zip(_derived(present, ctx.step), grads, strict=True) if g is not None]
+        outputs, arriving = zip(*paths, strict=True) if paths else ((), ())
+        return list(torch.autograd.grad(outputs, present, arriving, allow_unused=True, materialize_grads=True)), None
+
+
+def _setup_derived(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
+    ctx.save_for_backward(*inputs[0])
+    ctx.step = inputs[1]
+
+
+def _fake_derived(present: Sequence[Tensor], step: str) -> list[Tensor]:
+    like = present[0]
+    return [like.new_empty(*like.shape[:-1], v.width) for v in compiled_step(step).program.derived]
+
+
+prelude = operator(
+    "prelude", "(Tensor[] parameters, str step) -> Tensor[]", _derived, _fake_derived, _setup_derived, _derived_again
+)

@@ -1,0 +1,118 @@
+"""Gradients of gradients: the loop that defines a scan, and the tangent of its step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenflow.scan.backend import LINEARIZED
+from evenflow.scan.compiled_step import CompiledStep, compiled_step
+from evenflow.scan.passes import parts, run_backward, run_forward, split
+from evenflow.step import text
+from evenflow.step.compute import step as one_step
+from evenflow.step.tangent import tangent
+
+Again = Callable[[], Tensor]
+
+
+def differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """The gradients as functions of everything, for second derivatives: those of the loop that defines the scan."""
+    step, batch_sizes, engine = ctx.settings
+    kept_a, *rest = ctx.saved_tensors
+    states, matrices, parameters, results = split(rest, ctx.counts)
+    if engine == LINEARIZED and not ctx.tapped:
+        held = [v.detach() for v in (kept_a, *rest)]
+        found = _Pullback.apply(
+            ctx.settings, ctx.counts, ctx.again or ctx.given_a, len(states), *grads[: len(states)], *held
+        )
+        d_a, *others = found
+        return d_a, *split(others, ctx.counts)[:3], None
+    a = kept_a if kept_a.dim() > 1 else ctx.given_a if ctx.again is None else ctx.again()
+    with torch.enable_grad():
+        tap = torch.zeros_like(results[0], requires_grad=True) if ctx.tapped else None
+        new = loop(compiled_step(step), a, states, matrices, parameters, batch_sizes, tap)
+    paths = [(s, g) for s, g in zip(new, grads, strict=False) if g is not None and s.requires_grad]
+    inputs = [a, *states, *matrices, *parameters, *([] if tap is None else [tap])]
+    moving = [v for v in inputs if v.requires_grad]
+    outputs, arriving = zip(*paths, strict=True) if paths else ((), ())
+    found = torch.autograd.grad(outputs, moving, arriving, create_graph=True, allow_unused=True) if paths else []
+    by_input = dict(zip(map(id, moving), found, strict=True))
+    d_a, *others = (by_input.get(id(v)) for v in inputs)
+    d_states, d_matrices, d_parameters, d_tap = split(others, ctx.counts)
+    return d_a, d_states, d_matrices, d_parameters, d_tap[0] if d_tap else None
+
+
+def loop(
+    made: CompiledStep,
+    a: Tensor,
+    states: Sequence[Tensor],
+    matrices: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    batch_sizes: Sequence[int] | None,
+    tap: Tensor | None = None,
+) -> list[Tensor]:
+    """All states by one step after another, in operations that torch differentiates as often as one likes."""
+    *_, listed = parts(made, [*states, *matrices, *parameters])
+    rows, before, every = a.shape[2], list(states), []
+    for t in range(a.shape[1]):
+        n = rows if batch_sizes is None else batch_sizes[t]
+        cut = [s[:, :n] for s in before]
+        before = list(one_step(made.program, made.forward_plan, a[:, t, :n], cut, matrices, listed))
+        if tap is not None:
+            before[0] = before[0] + tap[:, t, :n]
+        every.append([torch.nn.functional.pad(s, (0, 0, 0, rows - n)) for s in before])
+    return [torch.stack(member, 1) for member in zip(*every, strict=True)]
+
+
+class _Pullback(torch.autograd.Function):
+    """The backward pass as a function of what arrives alone, in which it is linear; weights and states are held.
+
+    Its own gradient is how small changes of a, the weights and the first states spread from the first step to the last:
+    the scan of the step's `tangent`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, settings: Any, counts: Any, a: Again | Tensor, states: int, *given: Tensor | None) -> Any:
+        grads, (kept_a, *rest) = given[:states], given[states:]
+        ctx.settings, ctx.counts, ctx.a, ctx.states = settings, counts, a, states
+        ctx.save_for_backward(*rest)
+        step, batch_sizes, _ = settings
+        assert kept_a is not None
+        states_before, matrices, parameters, results = split(rest, counts)
+        held = (kept_a, states_before, matrices, parameters, results)
+        found = run_backward(list(grads), *held, step, batch_sizes, False, "auto")
+        return tuple(found[:-1])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *moves: Tensor | None) -> Any:
+        step, batch_sizes, _ = ctx.settings
+        rest = ctx.saved_tensors
+        states, matrices, parameters, _ = split(rest, ctx.counts)
+        a = ctx.a() if callable(ctx.a) else ctx.a
+        held = [a, *states, *matrices, *parameters]
+        moved = [torch.zeros_like(v) if m is None else m for v, m in zip(held, moves, strict=True)]
+        d_a, *others = moved
+        d_states, d_matrices, d_parameters, _ = split(others, ctx.counts)
+        found = run_forward(
+            torch.cat([a, d_a], -1),
+            [*states, *d_states],
+            [*matrices, *d_matrices],
+            [*parameters, *d_parameters],
+            None,
+            _tangent(step),
+            batch_sizes,
+            "auto",
+        )
+        wanted = ctx.needs_input_grad[4:]
+        tangents = [s if want else None for s, want in zip(found[len(states) : 2 * len(states)], wanted, strict=False)]
+        return None, None, None, None, *tangents, *(None,) * (1 + len(rest))
+
+
+@functools.lru_cache(256)
+def _tangent(step: str) -> str:
+    return text.write(tangent(compiled_step(step).program))
