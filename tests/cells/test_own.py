@@ -288,8 +288,10 @@ EVERY = [*CELLS.values(), several]
 
 @pytest.mark.parametrize("made", EVERY, ids=[made.__name__ for made in EVERY])
 @pytest.mark.parametrize(
-    "options", [{}, {"num_layers": 2, "bidirectional": True}, {"initial_state": "learned", "bias": False}], ids=["one", "stack", "learned"]
-)  # fmt: skip
+    "options",
+    [{}, {"num_layers": 2, "bidirectional": True}, {"initial_state": "learned", "bias": False}],
+    ids=["one", "stack", "learned"],
+)
 def test_engines_agree(made, options):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing runs in the loop
