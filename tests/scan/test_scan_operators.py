@@ -189,6 +189,16 @@ def test_second_derivatives(name: str, tapped: bool, engine: str) -> None:
     assert_gradients(others[name]() if name in others else drawn(CELLS[name]), engine, second=True, tapped=tapped)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_gradient_that_is_cut_off_stays_so_with_a_graph(engine: str) -> None:
+    layer, x = LSTM(2, 5, form="1997", engine=engine), torch.randn(4, 3, 2)
+    found = [
+        torch.autograd.grad(layer(x)[0].square().sum(), list(layer.parameters()), create_graph=graph)
+        for graph in (False, True)
+    ]
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("width", [1, 2, 5, 70])
 def test_gradcheck_linear(width: int) -> None:
     inputs = [v.requires_grad_() for v in (normal(2, 3, width), normal(5, width, seed=1), normal(5, seed=2))]

@@ -96,7 +96,8 @@ class Plan:
         """Add the wanted nodes to `values`; intermediate ones are let go."""
         for step, drop in zip(self._steps, self._drop, strict=True):
             if isinstance(step, Product):
-                x = joined([values[v] for v in step.inputs])
+                x = beside([values[v] for v in step.inputs], [v.width for v in step.inputs])
+                x = x.detach() if step.detached else x  # for those who let torch differentiate what is computed here
                 for view, out in zip(step.views, step.outputs, strict=True):
                     y = x @ part(matrices[view.matrix], view).mT
                     values.update(zip(out, y.split([v.width for v in out], -1), strict=True))
@@ -139,6 +140,14 @@ def blocks(tensor: Tensor | None, nodes: Sequence[Node], rows: bool = False) -> 
     if len(nodes) == 1:
         return {nodes[0]: tensor}
     return dict(zip(nodes, tensor.split([v.width for v in nodes], -1), strict=True))
+
+
+def beside(parts: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
+    """Blocks side by side, also where some are the same for every row, or constants."""
+    if len(parts) == 1 and parts[0].dim() > 1:
+        return parts[0]
+    lead = torch.broadcast_shapes(*(v.shape[:-1] for v in parts)) or (1,)
+    return torch.cat([v.expand(*lead, width) for v, width in zip(parts, widths, strict=True)], -1)
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
