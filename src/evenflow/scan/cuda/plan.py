@@ -217,7 +217,7 @@ Shapes = tuple[Shape, ...]
 
 # Of a block of a Hopper GPU: threads, bytes of shared memory, registers of all threads and of one, and those that a
 # thread needs besides weights, sums and what it fetches.
-THREADS, SHARED_BYTES, REGISTERS, REGISTERS_OF_A_THREAD, OTHER_REGISTERS = 1024, 227 * 1024, 65536, 255, 56
+THREADS, SHARED_BYTES, REGISTERS, REGISTERS_OF_A_THREAD, OTHER_REGISTERS = 1024, 227 * 1024, 65536, 255, 48
 
 
 @dataclass(frozen=True)
@@ -246,9 +246,24 @@ def fitted(tile: Tile, hidden: int, shapes: Shapes, streams: int) -> Choice | No
     if threads > THREADS or (tile.tensor and tile.lanes > 32 and threads // tile.lanes >= 16):
         return None
     items = max(1, tile.rows * tile.units // tile.lanes)
-    room = min(REGISTERS_OF_A_THREAD, REGISTERS // threads) - OTHER_REGISTERS - streams * items
-    # A product on tensor cores reads a column of matrices ahead; each further product has addresses of its own.
-    room -= 24 * tile.tensor + 24 * (len(shapes) - 1) + sum(tile.sums(shape.out) for shape in shapes)
+    limit = min(REGISTERS_OF_A_THREAD, REGISTERS // threads)
+    weighted = [shape for shape in shapes if shape.weighted]
+    # A product on tensor cores reads a column of matrices ahead; each further product has addresses of its own. A sum
+    # over units has neither, and its results seldom meet those of others.
+    room = limit - OTHER_REGISTERS - streams * items - sum(tile.sums(shape.out) for shape in weighted)
+    room -= 24 * tile.tensor + 24 * max(0, len(weighted) - 1)
+    room = min(room, limit - 1 - sum(tile.sums(shape.out) for shape in shapes))
+    # Where several numbers of a unit go in and come out, more matrices are under way, if shared memory has room.
+    crossed = tile.tensor and any(shape.out > 1 and shape.into > 1 for shape in weighted)
+    for spare in (32, 16, 0) if crossed else (0,):
+        choice = Choice(tile, _shared_out(tile, hidden, shapes, room - spare))
+        if choice.memory(hidden, shapes, streams) <= SHARED_BYTES:
+            return choice
+    return None
+
+
+def _shared_out(tile: Tile, hidden: int, shapes: Shapes, room: int) -> tuple[int, ...]:
+    """How many of each product's weights so many registers hold."""
     held = []
     for out, into, weighted in shapes:
         if not weighted:
@@ -258,12 +273,22 @@ def fitted(tile: Tile, hidden: int, shapes: Shapes, streams: int) -> Choice | No
         pieces = -(-tile.weights(hidden, out, into) // piece)
         held.append(max(0, min(pieces, room // piece)))
         room -= held[-1] * piece
-    choice = Choice(tile, tuple(held))
-    return choice if choice.memory(hidden, shapes, streams) <= SHARED_BYTES else None
+    return tuple(held)
 
 
 def _general(hidden: int, shapes: Shapes, streams: int, batch: int, models: int, machine: Machine) -> Choice | None:
-    """The cheapest of all tiles in the tables, by a count of multiplications and of what an exchange takes."""
+    """The cheapest of all tiles in the tables, by a count of multiplications and of what an exchange takes.
+
+    A product of as many numbers per unit on both sides is that of so many times the units, with tiles of their own.
+    """
+    out, into, weighted = shapes[0]
+    table = ELMAN if streams <= 2 * out else GATED_BACKWARD
+    if len(shapes) == 1 and weighted and out == into > 1 and covers(table, out * hidden, machine):
+        tile = choose(table, out * hidden, batch, models, machine)
+        if tile.units % (16 * out if tile.tensor else out) == 0:
+            alike = _held(replace(tile, units=tile.units // out), hidden, shapes, streams)
+            if alike is not None:
+                return alike
     tables = (ELMAN, GRU_FORWARD, LSTM_FORWARD)
     tiles = dict.fromkeys(
         t for table in tables for _, listed in table for t in listed if not t.ring and machine.runs(t)
