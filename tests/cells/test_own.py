@@ -120,7 +120,7 @@ def test_arguments_are_the_names(step, got):
     with pytest.raises(ValueError) as why:
         evenflow.cell()(step)
     assert str(why.value) == (
-        "<lambda> must take (a, h, U), the pre-activation and then its states, matrices and parameters, "
+        "<lambda> must take (a, h, U), the pre-activation, its states, matrices and parameters, "
         f"got {got}; constants come after a *"
     )
 
@@ -419,7 +419,7 @@ def test_a_cell_says_its_equation():
     assert (several.__name__, several().name) == ("several", "several")
 
 
-@pytest.mark.parametrize("made", [cornn, several])
+@pytest.mark.parametrize("made", EVERY, ids=[made.__name__ for made in EVERY])
 def test_population(made):
     models = [SequenceModel(Recurrent(made(), 3, 6, dtype=torch.float64), 2) for _ in range(3)]
     models = [model.double() for model in models]

@@ -39,6 +39,7 @@ REDUCED = (
     "(({0} * {0}).sum(-1, keepdim=True) + 0.2).sqrt()",
 )  # fmt: skip
 WHOLE = ("torch.softmax({0}, -1)", "F.layer_norm({0}, {0}.shape[-1:], eps=0.3)")
+FIXED = ("torch.zeros_like({0})", "torch.ones_like({0})", "torch.full_like({0}, 0.3)")
 ENDS = (
     "torch.tanh({0})", "torch.sin({0})", "0.6 * {1} + 0.4 * torch.tanh({0})", "{1} + 0.2 * torch.tanh({0})",
     "torch.sigmoid({0}) * {1} + (1 - torch.sigmoid({0})) * torch.tanh({0})", "torch.clamp({0}, -0.97, 0.89)",
@@ -127,7 +128,9 @@ class _Writer:
         return Known(f"torch.cat([{v.name}, {self.any_of(longer).name}[:, {v.width}:{width}]], -1)", width)
 
     def statement(self) -> None:
-        kind = self.any_of(["unary", "unary", "binary", "binary", "binary", "reduced", "whole", "cut", "joined"])
+        kind = self.any_of(
+            ["unary", "unary", "binary", "binary", "binary", "reduced", "whole", "cut", "joined", "fixed"]
+        )
         x = self.some(2 if kind in ("reduced", "whole", "cut") and self.units > 1 else 1)
         if kind == "unary":
             self.put(self.any_of(UNARY).format(x.name), x.width, x.rows)
@@ -138,6 +141,10 @@ class _Writer:
             self.put(self.any_of(REDUCED).format(x.name), 1, x.rows)
         elif kind == "whole":
             self.put(self.any_of(WHOLE).format(x.name), x.width, x.rows)
+        elif kind == "fixed" and x.rows:
+            self.put(self.any_of(FIXED).format(x.name), x.width)
+        elif kind == "fixed":
+            self.put(f"{x.name}.expand(len(s0), -1)", x.width)
         elif kind == "cut" and x.width > 1:
             first = x.width // 2 if x.width % 2 == 0 else self.whole(1, x.width - 1)
             self.cut(x.name, [first, x.width - first], x.rows)

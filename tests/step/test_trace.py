@@ -151,6 +151,20 @@ def test_parts_of_matrices_and_their_transposes() -> None:
     held(step, matrices=((12, 6), (6, 6)))
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda h, p: p.expand(len(h), -1),
+        lambda h, p: p.tanh().expand(len(h), -1),
+        lambda h, p: torch.cat([p[:2].expand(len(h), -1), h[:, 2:]], -1),
+        lambda h, p: torch.cat([torch.zeros_like(h[:, :1]), h[:, 1:]], -1),
+        lambda h, p: torch.ones_like(h),
+    ],
+)
+def test_parameters_and_constants_in_products(row) -> None:  # type: ignore[no-untyped-def]
+    held(lambda a, h, U, p: torch.tanh(a + row(h, p) @ U.mT + h), parameters=(6,))
+
+
 def test_a_number_per_row_for_each_unit() -> None:
     def step(a, h, U):  # type: ignore[no-untyped-def]
         mean = h.mean(-1, keepdim=True).expand(-1, 6)

@@ -67,8 +67,8 @@ def scan(
         if engine != "reference" and not a.is_meta:
             step, why = program(cell, a, state, weights)
             if step is not None:
-                listed = (state, matrices, with_derived(step, parameters))
-                states_0, weights_0, held = ([v.unsqueeze(0) for v in each] for each in listed)
+                states_0, weights_0 = ([v.unsqueeze(0) for v in each] for each in (state, matrices))
+                held = with_derived(step, [None if p is None else p.unsqueeze(0) for p in parameters])
                 given = (a.unsqueeze(0), states_0, weights_0, held)
                 results = None
                 if known is not None:

@@ -13,12 +13,12 @@ def hoisted(program: Program) -> Program:
     """
     nodes = program.nodes()
     leaves = set(flat(program.parameters))
+    fed = {v for product in program.products for v in product.inputs}  # stored row by row
     alone: set[Node] = set()
     for v in nodes:  # operands come first
-        if v in leaves or (v.operands and all(u in alone or u.op == "const" for u in v.operands) and not _constant(v)):
+        if v in leaves or (v.operands and _is_alone(v, alone) and v not in fed):
             alone.add(v)
     read = {u for v in nodes if v not in alone for u in v.operands} | set(flat(program.new))
-    read |= {v for product in program.products for v in product.inputs}
     derived = [v for v in nodes if v in alone and v in read and v not in leaves]
     if not derived:
         return program
@@ -46,8 +46,8 @@ def hoisted(program: Program) -> Program:
     )
 
 
-def _constant(v: Node) -> bool:
-    return all(u.op == "const" for u in v.operands)
+def _is_alone(v: Node, alone: set[Node]) -> bool:
+    return all(u in alone or u.op == "const" for u in v.operands) and any(u.op != "const" for u in v.operands)
 
 
 def _made(program: Program, v: Node, operands: list[Node]) -> Node:
@@ -57,5 +57,6 @@ def _made(program: Program, v: Node, operands: list[Node]) -> Node:
         case "sum" | "amax":
             return program.graph.reduce(v.op, operands[0])
         case "wide":
-            return program.graph.widened(operands[0], v.width)
+            x = operands[0]
+            return program.graph.computed(x) if x.width == v.width else program.graph.widened(x, v.width)
     return program.graph.make(v.op, *operands)

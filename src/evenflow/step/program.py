@@ -256,7 +256,7 @@ class _Lowering:
 
     def _product(self, v: Value, inputs: Blocks) -> Blocks:
         detached = all(block.op == "detach" for block in inputs)
-        key = (tuple(block.args[0] if detached else block for block in inputs), detached)
+        key = (tuple(self.graph.computed(block.args[0] if detached else block) for block in inputs), detached)
         if key not in self._numbers:
             self._numbers[key] = len(self.products)
             self.products.append(Product(*key))

@@ -63,7 +63,7 @@ def _product(graph: Graph, products: list[Product], p: int, matrices: int, moved
 
     add(product, p, matrices)
     if not product.detached and any(v in moved for v in product.inputs):
-        inputs = tuple(graph.widened(moved.get(v, graph.const(0)), v.width) for v in product.inputs)
+        inputs = tuple(graph.computed(graph.widened(moved.get(v, graph.const(0)), v.width)) for v in product.inputs)
         products.append(Product(inputs))
         add(products[-1], len(products) - 1, 0)
     moved.update(totals)

@@ -56,7 +56,8 @@ def read(text: str) -> Program:
             case "sum" | "amax":
                 nodes.append(graph.reduce(op, nodes[args[0]]))
             case "wide":
-                nodes.append(graph.widened(nodes[args[0]], width))
+                x = nodes[args[0]]
+                nodes.append(graph.computed(x) if x.width == width else graph.widened(x, width))
             case _:
                 nodes.append(graph.make(op, *(nodes[n] for n in args)))
 
