@@ -1,10 +1,11 @@
 # make demo   install into .venv and watch gradients vanish, then not vanish
 # make test   lint, types and tests
 # make test-gpu   the tests that need a CUDA device
+# make sanitize   the C of every cell under AddressSanitizer, some ten minutes
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-gpu lint types install clean
+.PHONY: demo test test-gpu sanitize lint types install clean
 
 demo: .venv/installed
 	$(BIN)/evenflow demo
@@ -15,6 +16,9 @@ test: .venv/installed lint types
 
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest tests/gpu -rs
+
+sanitize: .venv/installed
+	$(BIN)/python tools/sanitize_c.py
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -17,6 +17,18 @@
 #include <immintrin.h>
 #endif
 
+/* Under AddressSanitizer (tools/sanitize_c.py) a thread's pieces of scratch memory lie apart, and what is between them may
+ * not be touched. */
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define FENCE 64
+#define FENCES ((size_t)1 << 16) /* bytes of all of them */
+#else
+#define ASAN_POISON_MEMORY_REGION(at, bytes) (void)0
+#define FENCE 0
+#define FENCES 0
+#endif
+
 #include "threads.h"
 
 #if defined(__AVX512F__)

@@ -15,7 +15,8 @@ static int64_t NAME(padded)(int64_t columns) { return (columns + PANEL - 1) / PA
 /* The next `count` numbers of a thread's scratch memory, aligned to a cache line. */
 static REAL *NAME(take)(char **scratch, int64_t count) {
     REAL *taken = (REAL *)*scratch;
-    *scratch += (count * sizeof(REAL) + 63) / 64 * 64;
+    *scratch += (count * sizeof(REAL) + 63) / 64 * 64 + FENCE;
+    ASAN_POISON_MEMORY_REGION(taken + count, *scratch - (char *)(taken + count));
     return taken;
 }
 

@@ -88,7 +88,7 @@ static void run_in_threads(struct portion *portions, int64_t count) {
 static int parallel(work *run, const void *job, const int64_t *bounds, int64_t threads, size_t bytes) {
     struct portion portions[MOST_THREADS];
     void *scratch = NULL;
-    bytes = (bytes + 4095) / 4096 * 4096;
+    bytes = (bytes + FENCES + 4095) / 4096 * 4096;
     if (posix_memalign(&scratch, 4096, bytes * threads)) return 1;
     for (int64_t i = 0; i < threads; i++)
         portions[i] = (struct portion){run, job, bounds[i], bounds[i + 1], (char *)scratch + i * bytes};
