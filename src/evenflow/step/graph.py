@@ -114,9 +114,9 @@ class Graph:
         return x if x.width == width else self._made(("wide", x, width), "wide", (x,), width)
 
     def computed(self, x: Node) -> Node:
-        """x, or a copy of it where it is a parameter: what a product takes is stored row by row."""
-        parameter = x.op == "input" and x.args[0] == "parameter"
-        return self._made(("wide", x, x.width), "wide", (x,), x.width) if parameter else x
+        """x, or a copy of it where it is a parameter or a constant: what a product takes is stored row by row."""
+        unmade = x.op == "const" or (x.op == "input" and x.args[0] == "parameter")
+        return self._made(("wide", x, x.width), "wide", (x,), x.width) if unmade else x
 
     def make(self, op: str, *args: Node | float) -> Node:
         nodes = [v if isinstance(v, Node) else self.const(v) for v in args]

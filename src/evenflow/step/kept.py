@@ -41,7 +41,8 @@ class _Search:
         self._given |= dict.fromkeys(program.a, READ_INPUT)
         self._given |= dict.fromkeys(flat(program.parameters), 0.0)
         self._products = {v for product in program.products for out in product.outputs for v in out}
-        self.fixed = {v for v in gradient.of_products() if v not in self._given}
+        parameters = set(flat(program.parameters))  # which have no row for each step
+        self.fixed = {v for v in gradient.of_products() if v not in self._given or v in parameters}
         everything = ordered([*self._roots, *program.nodes()])
         self._widest = max((v.width for v in everything), default=1)
         self._forward = _without_gradients(everything, {*self._given, *self._products})

@@ -41,7 +41,8 @@ class Stages:
         everything = ordered([*self.targets(), *self.program.nodes()])
         if any(v.op == "amax" for v in everything):
             raise Untranslatable("the largest number of a row", "the step", "there is no kernel for it on a GPU")
-        self.width = max(v.width for v in everything)
+        outputs = (v for product in self.program.products for out in product.outputs for v in out)
+        self.width = max(v.width for v in (*everything, *outputs))
 
     def targets(self) -> list[Node]:
         raise NotImplementedError
@@ -58,9 +59,20 @@ class Stages:
     def made(self) -> list[Made]:
         products = self._products()
         inside = {v for m in products for v in m.outputs}
-        sums = [v for v in ordered([*self.targets(), *(v for m in products for v in m.inputs)]) if v.op == "sum"]
-        sums = [v for v in sums if v not in inside and not self.is_leaf(v)]
+        roots = [*self.targets(), *(v for m in products for v in m.inputs)]
+        sums = sorted((v for v in self._computed(roots, inside) if v.op == "sum"), key=lambda v: v.id)
         return [*products, *(Made(SUMS + n, (v.args[0],), (v,)) for n, v in enumerate(sums))]
+
+    def _computed(self, roots: Iterable[Node], made: set[Node]) -> set[Node]:
+        """What the roots are computed from, as far back as leaves and products."""
+        found: set[Node] = set()
+        stack = list(roots)
+        while stack:
+            v = stack.pop()
+            if v not in found and v not in made and not self.is_leaf(v):
+                found.add(v)
+                stack.extend(v.operands)
+        return found
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -118,20 +130,10 @@ class Stages:
     @cached_property
     def read(self) -> list[Node]:
         """The leaves that are read, in the order of their streams."""
-        found: set[Node] = set()
         made = {v for m in self.made for v in m.outputs}
-        stack = [*self.targets(), *(v for m in self.made for v in m.inputs)]
-        seen = set()
-        while stack:
-            v = stack.pop()
-            if v in seen:
-                continue
-            seen.add(v)
-            if self.is_leaf(v):
-                found.add(v)
-            elif v not in made:
-                stack.extend(v.operands)
-        return sorted(found, key=lambda v: v.id)
+        roots = [*self.targets(), *(v for m in self.made for v in m.inputs)]
+        below = (u for v in self._computed(roots, made) for u in v.operands)
+        return sorted({v for v in (*roots, *below) if self.is_leaf(v)}, key=lambda v: v.id)
 
     @cached_property
     def streams(self) -> list[Node]:
