@@ -158,6 +158,7 @@ def test_parts_of_matrices_and_their_transposes() -> None:
         lambda h, p: p.tanh().expand(len(h), -1),
         lambda h, p: torch.cat([p[:2].expand(len(h), -1), h[:, 2:]], -1),
         lambda h, p: torch.cat([torch.zeros_like(h[:, :1]), h[:, 1:]], -1),
+        lambda h, p: torch.cat([h[:, :5], torch.ones_like(h[:, :1])], -1),
         lambda h, p: torch.ones_like(h),
     ],
 )
