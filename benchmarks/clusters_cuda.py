@@ -12,10 +12,13 @@ import argparse
 import json
 from pathlib import Path
 
+import layers_by_name
 import torch
-from recurrence_cuda import milliseconds
+from cuda_inputs import inputs
+from cuda_run import milliseconds, on
 
-from evenflow.scan.cuda import capacity, elman, plan
+from evenflow.scan.compiled_step import CompiledStep
+from evenflow.scan.cuda import capacity, plan, recurrence
 
 STEPS, HIDDEN = 784, 512
 TILES = {
@@ -32,24 +35,25 @@ WHAT = (
 )
 
 
-def forward(batch: int, tile: plan.Tile) -> float:
-    a = 0.3 * torch.randn(1, STEPS, batch, HIDDEN, device="cuda")
-    weight = torch.linalg.qr(torch.randn(1, HIDDEN, HIDDEN, device="cuda"))[0].contiguous()
-    start = torch.zeros(1, batch, HIDDEN, device="cuda")
-    run = lambda: elman.forward(a, weight, start, None, None, None, "tanh", None, tile=tile)  # noqa: E731
-    return round(milliseconds(run), 3)
+def forward(step: CompiledStep, batch: int, tile: plan.Tile) -> float:
+    given = inputs(step, "elman tanh", 1, STEPS, batch)
+    with on(plan.Choice(tile, (tile.held,))):
+        return round(milliseconds(lambda: recurrence.forward(step, *given, None)), 3)
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     folder = options.parse_args().out
+    text = layers_by_name.step_of(layers_by_name.made("elman tanh", HIDDEN)).text
     found = {
         "hardware": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "what": WHAT,
         "clusters_at_once": {size: capacity.clusters_at_once(size, 0) for size in range(2, 17)},
-        "forward_ms": {name: {b: forward(b, tile) for b in batches} for name, (tile, batches) in TILES.items()},
+        "forward_ms": {
+            name: {b: forward(CompiledStep(text), b, tile) for b in batches} for name, (tile, batches) in TILES.items()
+        },
     }
     print(json.dumps(found, indent=1))
     (folder / "clusters-cuda.json").write_text(json.dumps(found, indent=1) + "\n")

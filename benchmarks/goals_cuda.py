@@ -17,10 +17,13 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
+from layers_by_name import step_of
 from torch import Tensor, nn
 
 from evenflow import SequenceModel, create
@@ -28,7 +31,8 @@ from evenflow.activations import ACTIVATIONS
 from evenflow.layers import GRU, LSTM, RNN, ScalarGatedRNN
 from evenflow.maps.recorded import uncollected, watched
 from evenflow.population import Population
-from evenflow.scan.elman import elman
+from evenflow.scan import recurrence
+from evenflow.scan.cuda import recurrence as kernels
 
 STEPS, INPUT, ROUNDS, WARM = 784, 2, 15, 9
 # Kind, H, B: the largest ratio to cuDNN's RNN, GRU or LSTM of the same size, with a map and alone.
@@ -111,13 +115,14 @@ def alone(hidden: int, batch: int, models: int, tap: bool = False) -> Pass:
     shape = (models, STEPS, batch, hidden)
     a, grad = (torch.randn(shape, device="cuda") for _ in range(2))
     weight = torch.linalg.qr(torch.randn(models, hidden, hidden, device="cuda"))[0].contiguous()
+    step = step_of(RNN(INPUT, hidden, activation="tanh")).text
     leaves = [a.mul_(0.3), weight, torch.zeros(models, batch, hidden, device="cuda")]
     leaves += [torch.zeros(shape, device="cuda")] if tap else []
     for leaf in leaves:
         leaf.requires_grad_()
 
     def run() -> None:
-        states, _ = elman(*leaves[:3], None, None, None, leaves[3] if tap else None, "tanh", None, "auto")
+        states, *_ = recurrence.scan(step, leaves[0], [leaves[2]], [leaves[1]], [], leaves[3] if tap else None)
         torch.autograd.grad(states, leaves, grad)
 
     return run
@@ -163,19 +168,16 @@ def cudnn(kind: str, hidden: int, batch: int) -> Pass:
 
 def linear(steps: int = 10_000) -> dict[str, Any]:
     """A linear recurrence over many steps, in pieces and step by step."""
-    from evenflow.scan.cuda import elman as kernels
-
     found = {}
     for batch in (1, 10, 20, 50):
+        step = step_of(RNN(INPUT, 128, activation="identity"))
         a = torch.randn(1, steps, batch, 128, device="cuda")
         weight = torch.linalg.qr(torch.randn(1, 128, 128, device="cuda"))[0].contiguous()
-        start = torch.zeros(1, batch, 128, device="cuda")
-        rest = (weight, start, None, None, None, "identity", None)
-        tile = kernels.kernel("forward", a, False, "identity").tile
-        row = {"pieces": kernels._pieces(a)}
-        for name, given in (("plan_ms", None), ("steps_ms", tile)):
-            kernels.forward(a, *rest, tile=given)
-            row[name] = milliseconds(lambda given=given, a=a, rest=rest: kernels.forward(a, *rest, tile=given))
+        start, absent = torch.zeros(1, batch, 128, device="cuda"), [None for _ in step.program.parameters]
+        run = partial(kernels.forward, step, a, [start], [weight], absent, None)
+        row = {"pieces": kernels._pieces(a), "plan_ms": milliseconds(warm(run))}
+        with mock.patch.object(kernels, "_pieces", return_value=1):
+            row["steps_ms"] = milliseconds(warm(run))
         found[f"B={batch}"] = row
     return found
 

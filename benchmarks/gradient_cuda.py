@@ -1,19 +1,24 @@
-"""Times the weight gradient's kernel over its patches beside torch's products, for `recurrence_cuda.py --gradient`.
+"""Times the weight gradient's kernel over its patches beside torch's products, in one run on a GPU.
+
+    python benchmarks/gradient_cuda.py [--out benchmarks/results] [--seconds 35]
 
 For every size: torch's product (`addmm`, or batched parts for several models), then each patch with the number of parts
 that the plan gives it, and the plan's own choice with half and twice as many. Every result is compared with double
 precision before it is timed. Times are medians in milliseconds: of calls one after another as a training step makes
-them, and of ten calls in a CUDA graph, where no call waits for the host.
+them, and of ten calls in a CUDA graph, where no call waits for the host. To gradient-cuda.json.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import torch
+from cuda_run import Run, milliseconds
 from torch import Tensor
 
 from evenflow.scan import product
@@ -58,18 +63,7 @@ CANDIDATES = (
 THIN_CANDIDATES = (THIN, replace(THIN, rows=64, stages=3), replace(THIN, together=4, stages=2), PATCHES[2])
 
 
-class Recorder(Protocol):
-    """What the benchmark that calls this keeps its results in."""
-
-    rows: list[dict[str, Any]]
-
-    def over(self) -> bool: ...
-    def alive(self, doing: str) -> None: ...
-    def write(self) -> None: ...
-    def prepare(self, kernels: Sequence[build.Launched]) -> None: ...
-
-
-def in_a_graph(run: Callable[[], Any], milliseconds: Callable[[Callable[[], Any]], float]) -> float:
+def in_a_graph(run: Callable[[], Any]) -> float:
     """Milliseconds of one call when the host is not waited for."""
     graph = torch.cuda.CUDAGraph()
     run()
@@ -103,8 +97,7 @@ def timed(
     run: Callable[[], Tensor],
     about: dict[str, Any],
     expected: Tensor,
-    recorder: Recorder,
-    milliseconds: Callable[[Callable[[], Any]], float],
+    recorder: Run,
 ) -> dict[str, Any]:
     """One line of the results, also printed."""
     found = {**about, "kind": kind}
@@ -112,7 +105,7 @@ def timed(
     try:
         found["error"] = ((run().double() - expected).norm() / expected.norm()).item()
         found["ms"] = milliseconds(run)
-        found["graph_ms"] = in_a_graph(run, milliseconds)
+        found["graph_ms"] = in_a_graph(run)
         said = f"{found['ms']:8.4f} ms, {found['graph_ms']:8.4f} in a graph ({speed_of(found):5.1f} TFLOP/s)"
         print(f"  {kind:44} {said}, error {found['error']:.1e}", flush=True)
     except (RuntimeError, ValueError) as error:
@@ -126,7 +119,7 @@ def speed_of(row: dict[str, Any]) -> float:
     return 2e-9 * row["models"] * row["rows"] * row["left"] * row["right"] / row["graph_ms"]
 
 
-def measure(recorder: Recorder, milliseconds: Callable[[Callable[[], Any]], float]) -> None:
+def measure(recorder: Run) -> None:
     """All sizes, until the time is over."""
     thin = [Kernel(patch, True, by_4) for patch in THIN_CANDIDATES for by_4 in (False, True)]
     unaligned = [Kernel(patch, False, False) for patch in CANDIDATES[:3]]
@@ -141,7 +134,7 @@ def measure(recorder: Recorder, milliseconds: Callable[[Callable[[], Any]], floa
         expected, rows = exact(d, x, x0), steps * batch
         print(f"{name}: M={models} N={rows} L={left} R={right}", flush=True)
         size = {"name": name, "models": models, "rows": rows, "left": left, "right": right}
-        recorder.rows.append(timed("torch", partial(by_torch, d, x, x0), size, expected, recorder, milliseconds))
+        recorder.rows.append(timed("torch", partial(by_torch, d, x, x0), size, expected, recorder))
         flat = d.flatten(1, 2), x.flatten(1, 2), x0
         chosen, each = choose(models, rows, left, right)
         parts = -(-rows // each)
@@ -156,7 +149,7 @@ def measure(recorder: Recorder, milliseconds: Callable[[Callable[[], Any]], floa
             kernel = Kernel(patch, left % 4 == 0, right % 4 == 0)
             more = {"patch": vars(patch), "parts": count, "note": note, **build.resources(kernel, 0)}
             run = partial(gradient.product, *flat, patch=patch, parts=count)
-            recorder.rows.append(timed(label, run, size | more, expected, recorder, milliseconds))
+            recorder.rows.append(timed(label, run, size | more, expected, recorder))
         recorder.write()
         del d, x, x0, flat, expected
 
@@ -184,3 +177,18 @@ def table(rows: list[dict[str, Any]]) -> None:
         ratio = peer["graph_ms"] / planned["graph_ms"]
         rest = f"{speed_of(best):.1f} | {planned['error']:.1e} | {ratio:.2f}"
         print(f"| {name} | {m} | {n} | {left} | {right} | {times} | {rest} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--seconds", type=float, default=35.0)
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    run = Run(options.out, options.seconds, "gradient-cuda")
+    measure(run)
+    table(run.rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,92 +1,134 @@
-"""Registers, spills and shared memory of the recurrence kernels, as the compiler reports them; needs nvcc, no GPU.
+"""Registers, spills and shared memory of the recurrence kernels, as the compiler reports them; needs NVRTC, no GPU.
 
-    python benchmarks/kernel_registers.py [--cells elman gru lstm] [--sizes 128 256] [--rows 50] [--architecture sm_90]
-    python benchmarks/kernel_registers.py --gradient [--architecture sm_90]
+    python benchmarks/kernel_registers.py [--cells "elman tanh" lem] [--sizes 128 256] [--rows 50] [--library PATH]
+    python benchmarks/kernel_registers.py --gradient [--library PATH]
 
 A kernel that spills keeps part of its weights in device memory and is slow: `plan.py` must choose tiles that do not.
+Every cell and way of a layer, to kernel-registers.json; spilled bytes are those of all stores and loads.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import json
+import os
 import re
-import subprocess
-import tempfile
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import layers_by_name
 import torch
 
-from evenflow.scan.cuda import build, elman, gradient, gru, libraries, lstm, patches, plan
+from evenflow.scan.cuda import build, gradient, libraries, patches, recurrence
 
-SIZES = (32, 64, 100, 128, 192, 256, 384, 512, 768, 1024)
-TABLES = {"elman": plan.ELMAN, "gated": plan.ELMAN, "gru": plan.GRU_FORWARD, "lstm": plan.LSTM_FORWARD}
-
-
-def kernels(cell: str, hidden: int, batch: int) -> Iterator[tuple[str, build.Kernel]]:
-    states = torch.empty(1, 1, batch, hidden, device="meta")
-    for way in ("forward", "backward"):
-        if cell == "elman":
-            yield way, elman.kernel(way, states, False, "tanh")
-        elif cell == "gated":
-            yield way, elman.kernel(way, states, True, "tanh")
-        elif cell == "gru":
-            yield way, gru.kernel(way, states)
-        else:
-            yield way, lstm.kernel(way, states, 4, True, False)
+SIZES = (64, 128, 256, 512, 1024)
 
 
-def report(kernel: build.Launched, architecture: str) -> tuple[int, int]:
-    """Registers per thread and bytes spilled, by the compiler's own account."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.cu"
-        source.write_text(kernel.text())
-        command = ["nvcc", *libraries.OPTIONS, f"-arch={architecture}", "-cubin", "-Xptxas", "-v"]
-        done = subprocess.run([*command, str(source), "-o", f"{folder}/out"], capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    registers = re.search(r"Used (\d+) registers", done.stderr)
-    spills = re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", done.stderr)
-    assert registers is not None, done.stderr
-    return int(registers[1]), sum(map(int, spills))
+def report(kernel: build.Launched, nvrtc: ctypes.CDLL, architecture: str) -> dict[str, Any]:
+    """Registers per thread and bytes spilled, by the compiler's own account, and how long it took."""
+    options = [o.encode() for o in (*libraries.OPTIONS, f"--gpu-architecture={architecture}", "--ptxas-options=-v")]
+    program, size, begin = ctypes.c_void_p(), ctypes.c_size_t(), time.perf_counter()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), kernel.text().encode(), b"kernel.cu", 0, None, None)
+    status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    seconds = time.perf_counter() - begin
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    said = log.value.decode()
+    registers = re.search(r"Used (\d+) registers", said)
+    if status or registers is None:
+        raise SystemExit(said)
+    spilled = sum(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", said)))
+    return {"registers": int(registers[1]), "spilled_bytes": spilled, "seconds": round(seconds, 2)}
 
 
-def gradients(architecture: str) -> None:
+def gradients(nvrtc: ctypes.CDLL, architecture: str) -> None:
     """The weight gradient's kernel, for each patch, with copies of four numbers and of one."""
     print("| patch | warps | together | copies | registers | spilled bytes | shared KB |", flush=True)
     print("|---|---|---|---|---|---|---|", flush=True)
     for p in patches.PATCHES:
         for by_4 in (True, False):
-            registers, spilled = report(gradient.Kernel(p, by_4, by_4), architecture)
-            numbers = (p.together, 4 if by_4 else 1, registers, spilled, f"{p.memory / 1024:.0f}")
+            found = report(gradient.Kernel(p, by_4, by_4), nvrtc, architecture)
+            numbers = (p.together, 4 if by_4 else 1, found["registers"], found["spilled_bytes"], p.memory // 1024)
             print(f"| {p.tall} x {p.wide} | {p.down} x {p.across} |", " | ".join(map(str, numbers)), "|", flush=True)
+
+
+def kernels(cells: list[str], sizes: list[int], rows: int) -> Iterator[tuple[str, str, int, recurrence.Kernel | None]]:
+    """By cell, way and H: those of the plan for an H200; None where no tile runs as many units."""
+    for hidden in sizes:
+        for cell in cells:
+            step = layers_by_name.step_of(layers_by_name.made(cell, hidden))
+            for way in ("forward", "backward"):
+                found = recurrence.kernels(step, way == "backward", 1, rows, torch.device("cpu"))
+                yield cell, way, hidden, found[0][1] if found else None
+
+
+def row(
+    cell: str, way: str, hidden: int, kernel: recurrence.Kernel | None, nvrtc: ctypes.CDLL, architecture: str
+) -> dict[str, Any]:
+    """One line of the results."""
+    about: dict[str, Any] = {"cell": cell, "way": way, "hidden": hidden}
+    if kernel is None:
+        return about | {"failed": "no tile runs as many units"}
+    tile = {name: value for name, value in asdict(kernel.choice.tile).items() if name != "held"}
+    about |= {
+        "shapes": [s._asdict() for s in kernel.shapes],
+        "streams": kernel.streams,
+        "tile": tile,
+        "held": kernel.choice.held,
+    }
+    pairs = [(t, s.out, s.into) for t, s in zip(kernel.choice.tiles(), kernel.shapes, strict=True) if s.weighted]
+    about |= {"threads": kernel.threads, "shared_bytes": kernel.memory}
+    about["weights"] = sum(t.weights(kernel.hidden, *shape) for t, *shape in pairs)
+    about["in_registers"] = sum(t.in_registers(kernel.hidden, *shape) for t, *shape in pairs)
+    return about | report(kernel, nvrtc, architecture)
+
+
+def shown(found: dict[str, Any]) -> str:
+    head = f"| {found['cell']} {found['way']} | {found['hidden']} |"
+    if "failed" in found:
+        return f"{head} {found['failed']} | | | | | | |"
+    tile = found["tile"]
+    kinds = "".join(f" {kind}" for kind in ("tensor", "scatter", "ring") if tile[kind])
+    shape = f"{tile['blocks']} {tile['lanes']} {tile['units']} {tile['rows']}{kinds}"
+    names = ("threads", "weights", "in_registers", "registers", "spilled_bytes")
+    return f"{head} {shape} | " + " | ".join(str(found[n]) for n in names) + f" | {found['shared_bytes'] // 1024} |"
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--cells", nargs="+", default=list(TABLES), choices=list(TABLES))
-    options.add_argument("--sizes", nargs="+", type=int, default=SIZES)
+    options.add_argument("--cells", nargs="+", default=list(layers_by_name.ALL), choices=list(layers_by_name.ALL))
+    options.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     options.add_argument("--rows", type=int, default=50)
     options.add_argument("--architecture", default="sm_90")
+    options.add_argument("--library", help="NVRTC's, where it is not the one that torch brings")
     options.add_argument("--gradient", action="store_true", help="the weight gradient's kernel alone")
+    options.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     given = options.parse_args()
+    nvrtc = ctypes.CDLL(given.library) if given.library else libraries._nvrtc()
     if given.gradient:
-        gradients(given.architecture)
+        gradients(nvrtc, given.architecture)
         return
+    version = ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(*map(ctypes.byref, version))
     print("| | H | C KS JT R | threads | weights | in registers | registers | spilled bytes | shared KB |", flush=True)
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
-    for cell in given.cells:
-        for hidden in given.sizes:
-            if not plan.covers(TABLES[cell], hidden):
-                continue
-            for way, kernel in kernels(cell, hidden, given.rows):
-                tile = kernel.tile
-                weights = tile.weights(hidden, kernel.out, kernel.into)
-                held = tile.in_registers(hidden, kernel.out, kernel.into)
-                registers, spilled = report(kernel, given.architecture)
-                shape = f"{tile.blocks} {tile.lanes} {tile.units} {tile.rows}{' tensor' if tile.tensor else ''}"
-                numbers = (kernel.threads, weights, held, registers, spilled, f"{kernel.memory / 1024:.0f}")
-                print(f"| {cell} {way} | {hidden} | {shape} |", " | ".join(map(str, numbers)), "|", flush=True)
+    about = {"nvrtc": ".".join(str(n.value) for n in version), "architecture": given.architecture, "rows": given.rows}
+    rows = []
+    with ThreadPoolExecutor(given.threads) as pool:
+        listed = kernels(given.cells, given.sizes, given.rows)
+        for found in pool.map(lambda each: row(*each, nvrtc, given.architecture), listed):
+            rows.append(found)
+            print(shown(found), flush=True)
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "kernel-registers.json").write_text(json.dumps(about | {"results": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,11 +21,12 @@ from typing import Any
 from unittest import mock
 
 import torch
+from layers_by_name import step_of
 from torch import Tensor, nn
 
 from evenflow.bench import hardware
 from evenflow.layers import GRU, LSTM, RNN
-from evenflow.scan import chunked, elman_native, elman_torch, linear, lstm_native
+from evenflow.scan import chunked, cpu, linear, torch_operations
 
 SIZES = [
     *((hidden, 50, 784) for hidden in (32, 64, 100)),
@@ -71,20 +72,23 @@ def pieces(batch: int) -> dict[str, Pass]:
     """There and back by torch operations; the compiled loop there alone, which pieces of it would have to beat."""
     a, grad = (torch.randn(1, LINEAR["steps"], batch, LINEAR["hidden"]) for _ in range(2))
     weight = torch.linalg.qr(torch.randn(1, LINEAR["hidden"], LINEAR["hidden"]))[0].contiguous()
-    rest = (weight, torch.zeros(1, batch, LINEAR["hidden"]), None, None, None, "identity", None)
+    start, step = torch.zeros(1, batch, LINEAR["hidden"]), step_of(RNN(2, LINEAR["hidden"], activation="identity"))
+    absent = [None for _ in step.program.parameters]
 
     def compiled(a: Tensor, weight: Tensor, h: Tensor) -> Tensor:
-        return elman_native.forward(a.contiguous(), weight, h.contiguous(), *rest[2:])[0]
+        return cpu.forward(step, a.contiguous(), [h.contiguous()], [weight], absent, None)[0][0]
 
     def torch_pass(in_pieces: bool) -> None:
+        given = (a, [start], [weight], absent)
         with mock.patch.object(chunked, "pays", return_value=in_pieces):
-            elman_torch.backward(grad, *elman_torch.forward(a, *rest), *rest, False)
+            stored = torch_operations.forward(step, *given, None)
+            torch_operations.backward(step, [grad], *given, *stored, None, False)
 
     return {
         "torch, pieces": partial(torch_pass, True),
         "torch, steps": partial(torch_pass, False),
-        "compiled, pieces": partial(chunked.scan, a, *rest[:2], loop=compiled),
-        "compiled, steps": partial(compiled, a, *rest[:2]),
+        "compiled, pieces": partial(chunked.scan, a, weight, start, loop=compiled),
+        "compiled, steps": partial(compiled, a, weight, start),
     }
 
 
@@ -95,22 +99,19 @@ def parts(cell: str, hidden: int = 128, batch: int = 50, steps: int = 784) -> di
     a = torch.randn(1, steps, batch, wide).mul_(0.3)
     weight = torch.linalg.qr(torch.randn(wide, hidden))[0].unsqueeze(0).contiguous()
     start, grad = torch.zeros(1, batch, hidden), torch.randn(1, steps, batch, hidden)
-    there: Callable[[], tuple[Tensor, ...]]
-    if cell == "LSTM":
-        there = partial(lstm_native.forward, a, weight, start, start, None, None)
-        back = partial(lstm_native.backward, grad, None, *there(), weight, start, start, None, False, None, False)
-    else:
-        rest = (weight, start, None, None, None, "relu", None)
-        there = partial(elman_native.forward, a, *rest)
-        back = partial(elman_native.backward, grad, *there(), *rest, False)
+    step = step_of(LSTM(2, hidden) if cell == "LSTM" else RNN(2, hidden, activation="relu"))
+    given = (a, [start] * len(step.state_sizes), [weight], [None for _ in step.program.parameters])
+    stored = cpu.forward(step, *given, None)
+    grads = [grad, *(None for _ in step.state_sizes[1:])]
+    d_a, *_ = cpu.backward(step, grads, *given, *stored, None, False)
 
     def projected() -> None:
         linear.project(x, into, None).backward(a[0])
 
     return {
-        "forward": there,
-        "way back": back,
-        "gradient of W_hh": partial(linear.weight_gradient, back()[0], there()[0], start),
+        "forward": partial(cpu.forward, step, *given, None),
+        "way back": partial(cpu.backward, step, grads, *given, *stored, None, False),
+        "gradient of W_hh": partial(linear.weight_gradient, d_a, stored[0][0], start),
         "projection and its gradient": projected,
     }
 

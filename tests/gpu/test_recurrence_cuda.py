@@ -1,64 +1,141 @@
-"""The recurrence kernels on a GPU against the torch operations in double precision; `make test-gpu` runs these.
+"""The kernels of every cell on a GPU against the torch operations in double precision; `make test-gpu` runs these.
 
 `tests/scan/test_cuda_emulated.py` runs the same kernels on a CPU, at small sizes and with every option.
 """
 
 from __future__ import annotations
 
-import itertools
+import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import evenflow
 from evenflow import create
 from evenflow.activations import ACTIVATIONS
-from evenflow.scan import choice, elman_torch, gated_feedback_torch, gru_torch, lstm_torch
-from evenflow.scan.cuda import build, elman, gated_feedback, gradient, gru, lstm, patches, plan, problem
+from evenflow.scan import backend, torch_operations
+from evenflow.scan.compiled_step import CompiledStep
+from evenflow.scan.cuda import build, gradient, patches, plan, problem, recurrence
+from evenflow.scan.cuda.plan import Tile
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scan"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import cuda_inputs
+from cuda_cases import CELLS, OWN, Case, on
+from cuda_inputs import Inputs, doubled, gradients, normal, off
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
+DEVICE = torch.device("cuda", 0)
 # Single precision against double, as ‖difference‖ / ‖reference‖, all steps together; the goal is 1e-5 at T = 784.
 CLOSE = 1e-5
-# A number summed over all steps, rows and, but for modrelu, units or pairs of them; its parts largely cancel.
+# A number summed over all steps and rows, its parts of either sign.
 CLOSE_SUM = 1e-4
-# Of units, at few steps, that two precisions put on different sides of a kink.
+# Of units, that two precisions put on different sides of a kink.
 FEW_AT_A_KINK = 1e-3
 # How far a norm may drift in 784 steps: 1.3e-7 a step, the rounding of a single-precision number.
 NORM_KEPT = 1e-4
 # The weight gradient alone, from the same numbers: three products of eleven bits and rounded sums.
 CLOSE_GRADIENT = 1e-6
 SIZES = (8, 100, 128, 192, 256, 384, 512, 768, 1024)
-GATED_SIZES = (8, 100, 128, 256, 512, 640, 1024)
-SUMS = ("d_alpha", "d_beta", "d_parameter")
-ELMAN = ["d_a", "d_weight", "d_h0", "d_alpha", "d_beta", "d_parameter", "d_states"]
-GRU = ["d_a", "d_weight", "d_bias", "d_h0", "d_states"]
-LSTM = ["d_a", "d_weight", "d_h0", "d_c0", "d_peephole", "d_h"]
-STACK = ["d_a", "d_feedback", "d_gate", "d_own", "d_up", "d_bias", "d_shift", "d_h0", "d_c0", "d_states"]
-SHARES = {"tanh": 1, "gru": 3, "lstm": 4}  # numbers of a unit that come from below
-STACK_SIZES, STACK_LAYERS, STACK_BATCHES = (8, 37, 128, 256), (1, 3), (1, 256)
-
+LONG_SIZES = (8, 100, 128, 256, 512, 1024)
+GIVEN = ("elman tanh", "gated tanh", "gru", "lstm", "lstm peephole", "scrn")
 
 # By H.
 ON_TENSOR_CORES = {
-    100: plan.Tile(1, 32, 16, 8, tensor=True),
-    128: plan.Tile(1, 64, 16, 16, tensor=True),
-    256: plan.Tile(8, 128, 16, 8, mail=True, tensor=True),
-    384: plan.Tile(8, 64, 16, 8, held=16, tensor=True),
-    512: plan.Tile(8, 64, 16, 16, mail=True, tensor=True),
-    768: plan.Tile(16, 384, 48, 8, mail=True, tensor=True),
-    1024: plan.Tile(16, 128, 32, 8, held=36, mail=True, tensor=True),
+    100: Tile(1, 32, 16, 8, tensor=True),
+    128: Tile(1, 64, 16, 16, tensor=True),
+    256: Tile(8, 128, 16, 8, mail=True, tensor=True),
+    384: Tile(8, 64, 16, 8, held=16, tensor=True),
+    512: Tile(8, 64, 16, 16, mail=True, tensor=True),
+    768: Tile(16, 384, 48, 8, mail=True, tensor=True),
+    1024: Tile(16, 128, 32, 8, held=36, mail=True, tensor=True),
 }
 # Forward and backward: several numbers per unit can be scattered where they go in, not where they come out.
 GATED_ON_TENSOR_CORES = {
-    256: (plan.Tile(8, 128, 16, 8, mail=True, tensor=True),) * 2,
+    256: (Tile(8, 128, 16, 8, mail=True, tensor=True),) * 2,
     512: (
-        plan.Tile(16, 128, 16, 8, held=32, mail=True, tensor=True),
-        plan.Tile(16, 128, 16, 8, held=32, mail=True, tensor=True, scatter=True),
+        Tile(16, 128, 16, 8, held=32, mail=True, tensor=True),
+        Tile(16, 128, 16, 8, held=32, mail=True, tensor=True, scatter=True),
     ),
 }
+# Products that wait for each other: plain, in a cluster by either exchange, and on tensor cores.
+STAGED = {
+    "plain": (100, Tile(1, 8, 4, 2, held=1)),
+    "barrier": (100, Tile(4, 16, 4, 2, held=1)),
+    "mail": (100, Tile(4, 16, 4, 2, held=1, mail=True)),
+    "tensor": (128, Tile(4, 64, 16, 8, held=4, mail=True, tensor=True)),
+    "cluster of 16": (256, Tile(16, 128, 16, 8, held=4, mail=True, tensor=True)),
+}
+WAITING = ("lem", "mgu", "gru u(r h)", "layer-norm gru", "cornn")
+
+
+class Run(NamedTuple):
+    """One cell at one size: what is checked, and compiled ahead.
+
+    Args:
+        ragged: rows end at different steps.
+        tile, back: of the forward and the backward pass, instead of the plan's; back is the first one's if None.
+    """
+
+    cell: str
+    hidden: int
+    batch: int = 50
+    steps: int = 784
+    models: int = 1
+    ragged: bool = False
+    tile: Tile | None = None
+    back: Tile | None = None
+
+    def __str__(self) -> str:
+        shape = f"{self.cell} H{self.hidden} B{self.batch} T{self.steps} M{self.models}{' ragged' * self.ragged}"
+        if self.tile is None:
+            return shape
+        t, kinds = self.tile, ("mail", "tensor", "scatter", "ring")
+        return f"{shape} C{t.blocks} KS{t.lanes} JT{t.units} R{t.rows} {' '.join(k for k in kinds if getattr(t, k))}"
+
+    def step(self) -> CompiledStep:
+        return Case(self.cell, self.hidden, self.tile or plan.ELMAN[0][1][0]).step()
+
+    def sizes(self) -> list[int] | None:
+        """Rows running at each step, no more at a later one."""
+        if not self.ragged:
+            return None
+        return [max(1, self.batch * (self.steps - t) // self.steps) for t in range(self.steps)]
+
+    def missing(self, step: CompiledStep) -> str | None:
+        """Why this GPU does not run it."""
+        machine = problem.machine(DEVICE)
+        if not all(machine.runs(t) for t in (self.tile, self.back) if t is not None):
+            return "this GPU has no such clusters"
+        return None if self.tile is not None else recurrence._without(step, DEVICE)
+
+    def kernels(self) -> list[recurrence.Kernel]:
+        step = self.step()
+        if self.missing(step):
+            return []
+        found = []
+        for backward, tile in ((False, self.tile), (True, self.back or self.tile)):
+            with on(tile):
+                several = recurrence.kernels(step, backward, self.models, self.batch, DEVICE)
+            found += [kernel for _, kernel in several]
+        return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(request: pytest.FixtureRequest) -> None:
+    """Kernels of all cases that will run, side by side: each takes seconds of a core."""
+    params = [getattr(item, "callspec", None) for item in request.session.items]
+    runs = {v for p in params if p is not None for v in p.params.values() if isinstance(v, Run)}
+    wanted = dict.fromkeys(kernel for run in runs for kernel in run.kernels())
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda kernel: build.code(kernel, 0), wanted))
 
 
 @pytest.fixture(autouse=True)
@@ -69,300 +146,212 @@ def poisoned() -> None:
     del poison
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).cuda()
+def inputs(run: Run, step: CompiledStep) -> Inputs:
+    return cuda_inputs.inputs(step, run.cell, run.models, run.steps, run.batch, DEVICE)
 
 
-def orthogonal(models: int, size: int, blocks: int = 1) -> Tensor:
-    drawn = normal(models * blocks, size, size, seed=1)
-    return torch.linalg.qr(drawn)[0].reshape(models, blocks * size, size).contiguous()
+def close(named: dict[str, tuple[Tensor, Tensor]], bound: float = CLOSE) -> None:
+    for name, (got, expected) in named.items():
+        assert got.shape == expected.shape, name
+        if expected.numel():
+            error = off(got, expected)
+            limit = CLOSE_SUM if "parameter" in name else bound
+            assert error < limit, f"{name} is off by {error:.1e}"  # NaN fails too
 
 
-def double(values: Any) -> list[Any]:
-    return [v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in values]
+def check(run: Run) -> None:
+    """Forward, and backward from the same states, so that every kink is on the same side for both."""
+    step = run.step()
+    if why := run.missing(step):
+        pytest.skip(why)
+    given, sizes = inputs(run, step), run.sizes()
+    new, kept, marks = torch_operations.forward(step, *given.double(), sizes)
+    with on(run.tile):
+        got, got_kept, got_marks = recurrence.forward(step, *given, sizes)
+    close({f"state {i}": pair for i, pair in enumerate(zip(got, new, strict=True))} | {"kept": (got_kept, kept)})
+    if marks.numel():
+        assert (got_marks != marks).double().mean() < FEW_AT_A_KINK
+    grads = [normal(*s.shape, seed=40 + i) for i, s in enumerate(new)]
+    stored = [s.float() for s in new], kept.float(), marks
+    wide = doubled(stored[0]), stored[1].double(), marks
+    expected = gradients(torch_operations.backward(step, doubled(grads), *given.double(), *wide, sizes, True))
+    with on(run.back or run.tile):
+        found = gradients(recurrence.backward(step, grads, *given, *stored, sizes, True))
+    assert found.keys() == expected.keys()
+    close({name: (found[name], value) for name, value in expected.items()})
 
 
-def same(names: list[str], got: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
-    for name, one, other in zip(names, got, expected, strict=True):
-        assert one.shape == other.shape, name
-        if other.numel():
-            error = ((one.double() - other).norm() / other.norm().clamp(min=1e-30)).item()
-            assert error < (CLOSE_SUM if name in SUMS else CLOSE), f"{name} is off by {error:.1e}"  # NaN fails too
+def even(cell: str, hidden: int) -> int:
+    """Some cells need pairs of units."""
+    return hidden + hidden % 2 if "oplu" in cell or "complex" in cell else hidden
 
 
-def elman_inputs(
-    size: int, batch: int, steps: int, models: int, activation: str, gated: bool
-) -> tuple[Tensor | None, ...]:
-    parameter = {
-        "prelu": torch.full((models, 1), 0.3).cuda(),
-        "modrelu": 0.1 * normal(models, size, seed=3),
-        "complex_modrelu": 0.1 * normal(models, size // 2, seed=3),
-    }.get(activation)
-    shares = [torch.full((models, 1), value).cuda() if gated else None for value in (0.3, 0.6)]
-    a = 0.3 * normal(models, steps, batch, size)
-    return a, orthogonal(models, size), normal(models, batch, size, seed=2), *shares, parameter
+@pytest.mark.parametrize("run", [Run(name, 128) for name in CELLS], ids=str)
+def test_every_cell_over_784_steps(run: Run) -> None:
+    check(run)
 
 
-def check_elman(
-    inputs: tuple[Tensor | None, ...], activation: str, sizes: list[int] | None, tile: plan.Tile | None = None
-) -> None:
-    expected = elman_torch.forward(*double(inputs), activation, sizes)
-    got = elman.forward(*inputs, activation, sizes, tile=tile)
-    marked = expected[1].dtype == torch.int8
-    same(["states"] if marked else ["states", "kept"], got[: 2 - marked], expected[: 2 - marked])
-    if marked:
-        assert (got[1] != expected[1]).double().mean() < FEW_AT_A_KINK
-    grad = normal(*got[0].shape, seed=4)
-    # Back from the same numbers, rounded, so that every kink is on the same side for both.
-    kept = [v.float() if v.is_floating_point() else v for v in expected]
-    back = elman_torch.backward(*double((grad, *kept, *inputs[1:])), activation, sizes, True)
-    same(ELMAN, elman.backward(grad, *kept, *inputs[1:], activation, sizes, True, tile=tile), back)
+@pytest.mark.parametrize(
+    "run", [Run(name, size) for name in (*GIVEN, *OWN) for size in LONG_SIZES if size != 128], ids=str
+)
+def test_sizes_over_784_steps(run: Run) -> None:
+    check(run)
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("batch", [1, 50, 256])
-@pytest.mark.parametrize("size", SIZES)
-def test_elman_sizes(size: int, batch: int, steps: int) -> None:
-    check_elman(elman_inputs(size, batch, steps, 1, "tanh", False), "tanh", None)
+@pytest.mark.parametrize(
+    "run",
+    [
+        Run(name, size, batch, steps)
+        for name in ("elman tanh", "gated tanh", "gru", "lstm peephole", "lem", "layer-norm gru")
+        for size in SIZES
+        for batch, steps in ((1, 3), (50, 1), (256, 3))
+    ],
+    ids=str,
+)
+def test_sizes_and_batches(run: Run) -> None:
+    check(run)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_elman_long(size: int) -> None:
-    check_elman(elman_inputs(size, 50, 784, 1, "tanh", True), "tanh", None)
+@pytest.mark.parametrize(
+    "run",
+    [Run(name, even(name, size), 5, 9, models=2, ragged=True) for name in CELLS for size in (33, 100, 256)],
+    ids=str,
+)
+def test_every_cell_with_rows_that_end_and_several_models(run: Run) -> None:
+    check(run)
+
+
+@pytest.mark.parametrize("run", [Run(f"{kind} {name}", 1024, 5, 4, 2, True) for kind in ("elman", "gated")
+                                 for name in ACTIVATIONS], ids=str)  # fmt: skip
+def test_every_activation_on_tensor_cores(run: Run) -> None:
+    check(run)
+
+
+@pytest.mark.parametrize("run", [Run(name, 512) for name in ("elman abs", "gated relu", "elman oplu")], ids=str)
+def test_kinks_over_784_steps(run: Run) -> None:
+    check(run)
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])
-@pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
-def test_some_rows_after_others(gated: bool, ragged: bool) -> None:
-    machine = problem.machine(torch.device("cuda", 0))
+@pytest.mark.parametrize("cell", ["elman tanh", "gated tanh"])
+def test_some_rows_after_others(cell: str, ragged: bool) -> None:
+    machine = problem.machine(DEVICE)
     if not plan.covers(plan.ELMAN, 512, machine):
         pytest.skip("no clusters")
     tile = plan.ELMAN[5][1][-1]
-    batch = machine.at_once(tile) * tile.rows + 16
-    inputs = elman_inputs(512, batch, 5, 1, "tanh", gated)
-    assert len(elman.kernels("forward", inputs[0], gated, "tanh")) == 2
-    check_elman(inputs, "tanh", [batch, batch, batch - 10, 40, 3] if ragged else None)
+    run = Run(cell, 512, machine.at_once(tile) * tile.rows + 16, 5, ragged=ragged)
+    assert len(recurrence.kernels(run.step(), False, 1, run.batch, DEVICE)) == 2
+    check(run)
 
 
-@pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
-@pytest.mark.parametrize("size", [100, 256, 1024])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_every_activation(activation: str, size: int, gated: bool) -> None:
-    # Few steps: near a kink two precisions may differ, and an error made once stays.
-    check_elman(elman_inputs(size, 5, 4, 2, activation, gated), activation, [5, 5, 3, 2])
-
-
-@pytest.mark.parametrize("gated", [False, True], ids=["elman", "gated"])
-@pytest.mark.parametrize("size", [128, 512])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_every_activation_long(activation: str, size: int, gated: bool) -> None:
-    *inputs, parameter = elman_inputs(size, 50, 784, 1, activation, gated)
-    if parameter is not None and "modrelu" in activation:
-        parameter = -parameter.abs()  # above zero it jumps, and the precisions part where it does
-    check_elman((*inputs, parameter), activation, None)
-
-
-@pytest.mark.parametrize("size", [128, 256])
-def test_many_models(size: int) -> None:
-    check_elman(elman_inputs(size, 50, 20, 16, "tanh", False), "tanh", None)
+@pytest.mark.parametrize("run", [Run(name, size, 50, 20, models=16) for size in (128, 256)
+                                 for name in ("elman tanh", "gru", "lem")], ids=str)  # fmt: skip
+def test_many_models(run: Run) -> None:
+    check(run)
 
 
 @pytest.mark.parametrize("mail", [False, True], ids=["barrier", "mail"])
 @pytest.mark.parametrize("size", [256, 512])
 def test_both_ways_to_exchange_states(size: int, mail: bool) -> None:
-    chosen = plan.choose(plan.ELMAN, size, 50, 1)
-    tile = plan.Tile(chosen.blocks, chosen.lanes, chosen.units, chosen.rows, chosen.held, mail)
-    check_elman(elman_inputs(size, 50, 784, 1, "tanh", False), "tanh", None, tile)
+    check(Run("elman tanh", size, tile=replace(plan.choose(plan.ELMAN, size, 50, 1), mail=mail)))
 
 
-@pytest.mark.parametrize("batch", [3, 50])
-@pytest.mark.parametrize("size", ON_TENSOR_CORES)
-def test_on_tensor_cores(size: int, batch: int) -> None:
-    tile = ON_TENSOR_CORES[size]
-    check_elman(elman_inputs(size, batch, 784, 1, "tanh", False), "tanh", None, tile)
-    for pairs in ("oplu", "complex_modrelu"):
-        check_elman(elman_inputs(size, batch, 5, 2, pairs, True), pairs, [batch, batch, 3, 2, 1], tile)
+@pytest.mark.parametrize("run", [Run("elman tanh", size, batch, tile=tile) for size, tile in ON_TENSOR_CORES.items()
+                                 for batch in (3, 50)], ids=str)  # fmt: skip
+def test_on_tensor_cores(run: Run) -> None:
+    check(run)
+    for pairs in ("gated oplu", "gated complex_modrelu"):
+        check(run._replace(cell=pairs, steps=5, models=2, ragged=True))
 
 
-@pytest.mark.parametrize("activation", ["identity", "oplu"])
-def test_tensor_cores_keep_the_norm(activation: str) -> None:
+@pytest.mark.parametrize("run", [Run(name, size, tile=there, back=back) for name in ("gru", "lstm peephole")
+                                 for size, (there, back) in GATED_ON_TENSOR_CORES.items()], ids=str)  # fmt: skip
+def test_gates_on_tensor_cores(run: Run) -> None:
+    check(run)
+
+
+@pytest.mark.parametrize("run", [Run(name, size, 20, 60, 2, True, tile) for name in WAITING
+                                 for size, tile in STAGED.values()], ids=str)  # fmt: skip
+def test_products_that_wait_for_each_other(run: Run) -> None:
+    check(run)
+
+
+@pytest.mark.parametrize("cell", ["elman identity", "elman oplu"])
+def test_tensor_cores_keep_the_norm(cell: str) -> None:
     """Sums that were cut off would shrink an orthogonal recurrence, a little at each step."""
-    a, *rest = elman_inputs(256, 8, 784, 1, activation, False)
-    tile = ON_TENSOR_CORES[256]
-    states, kept = elman.forward(torch.zeros_like(a), *rest, activation, None, tile=tile)
-    assert (states[:, -1].norm() / rest[1].norm() - 1).abs() < NORM_KEPT
-    grad = torch.zeros_like(states)
-    grad[:, -1] = normal(1, 8, 256, seed=4)
-    d_h0 = elman.backward(grad, states, kept, *rest, activation, None, False, tile=tile)[2]
-    assert (d_h0.norm() / grad.norm() - 1).abs() < NORM_KEPT
+    run = Run(cell, 256, 8, tile=ON_TENSOR_CORES[256])
+    step = run.step()
+    if why := run.missing(step):
+        pytest.skip(why)
+    given = inputs(run, step)
+    given.a.zero_()
+    with on(run.tile):
+        (states,), kept, marks = recurrence.forward(step, *given, None)
+        assert (states[:, -1].norm() / given.states[0].norm() - 1).abs() < NORM_KEPT
+        grad = torch.zeros_like(states)
+        grad[:, -1] = normal(1, 8, 256, seed=4)
+        back = recurrence.backward(step, [grad], *given, [states], kept, marks, None, False)
+    assert (back[1][0].norm() / grad.norm() - 1).abs() < NORM_KEPT
 
 
-@pytest.mark.parametrize("steps", [1, 3, 784])
-@pytest.mark.parametrize("batch", [1, 50, 256])
-@pytest.mark.parametrize("size", GATED_SIZES)
-def test_gru(size: int, batch: int, steps: int) -> None:
-    check_gru(size, batch, steps)
+def passes(run: Run, times: int = 3) -> list[list[Tensor]]:
+    """All results of some passes there and back."""
+    step, found = run.step(), []
+    if why := run.missing(step):
+        pytest.skip(why)
+    given = inputs(run, step)
+    for _ in range(times):
+        with on(run.tile):
+            new, kept, marks = recurrence.forward(step, *given, run.sizes())
+        with on(run.back or run.tile):
+            back = gradients(recurrence.backward(step, new, *given, new, kept, marks, run.sizes(), True))
+        found.append([*new, kept, marks, *back.values()])
+    return found
 
 
-@pytest.mark.parametrize("size", GATED_ON_TENSOR_CORES)
-def test_gru_on_tensor_cores(size: int) -> None:
-    check_gru(size, 50, 784, *GATED_ON_TENSOR_CORES[size])
+@pytest.mark.parametrize(
+    "run",
+    [
+        *(Run(name, 128, steps=100, models=2, ragged=True) for name in CELLS),
+        *(Run(name, size, steps=100) for name in ("elman tanh", "gru", "lstm", "lem") for size in (256, 512, 1024)),
+        *(Run("gated tanh", size, steps=100, tile=ON_TENSOR_CORES[size]) for size in (128, 256, 1024)),
+        Run("gru", 700, steps=40, models=2),
+    ],
+    ids=str,
+)
+def test_the_same_bits_every_time(run: Run) -> None:
+    first, *others = passes(run)
+    for other in others:
+        assert all(torch.equal(one, two) for one, two in zip(first, other, strict=True))
 
 
-def check_gru(size: int, batch: int, steps: int, there: plan.Tile | None = None, back: plan.Tile | None = None) -> None:
-    if batch == 256 and steps == 784:
-        pytest.skip("the reference alone takes the memory of a small GPU")
-    a, weight = normal(1, steps, batch, 3 * size), orthogonal(1, size, 3)
-    inputs = a, weight, normal(1, size, seed=2), normal(1, batch, size, seed=3)
-    expected = gru_torch.forward(*double(inputs), None)
-    same(["states", "kept"], gru.forward(*inputs, None, tile=there), expected)
-    kept = [v.float() for v in expected]
-    given = (normal(*kept[0].shape, seed=4), *kept, weight, inputs[3], None, True)
-    same(GRU, gru.backward(*given, tile=back), gru_torch.backward(*double(given)))
+def test_many_weights_come_through_a_ring() -> None:
+    """Those of the GRU at 700 units are too many for shared memory; `test_the_same_bits_every_time` runs them."""
+    if not plan.covers(plan.GRU_FORWARD, 700, problem.machine(DEVICE)):
+        pytest.skip("no clusters")
+    for backward in (False, True):
+        ((_, kernel),) = recurrence.kernels(Run("gru", 700).step(), backward, 2, 50, DEVICE)
+        assert kernel.choice.tile.ring
+        assert kernel.choice.tile.scatter == backward
+        room = kernel.far(torch.empty(0, device="cuda"), 2)
+        assert room is not None
+        assert room.numel() > 0
+    check(Run("gru", 700, 50, 40, models=2))
+    check(Run("lstm peephole", 700, 50, 40, models=2))
 
 
-@pytest.mark.parametrize("steps", [1, 3, 784])
-@pytest.mark.parametrize("batch", [1, 50, 256])
-@pytest.mark.parametrize("size", GATED_SIZES)
-def test_lstm(size: int, batch: int, steps: int) -> None:
-    check_lstm(size, batch, steps)
-
-
-@pytest.mark.parametrize("size", GATED_ON_TENSOR_CORES)
-def test_lstm_on_tensor_cores(size: int) -> None:
-    check_lstm(size, 50, 784, *GATED_ON_TENSOR_CORES[size])
-
-
-def check_lstm(
-    size: int, batch: int, steps: int, there: plan.Tile | None = None, back: plan.Tile | None = None
-) -> None:
-    if batch == 256 and steps == 784:
-        pytest.skip("the reference alone takes the memory of a small GPU")
-    a, weight = normal(1, steps, batch, 4 * size), orthogonal(1, size, 4)
-    states = normal(1, batch, size, seed=2), normal(1, batch, size, seed=3)
-    inputs = a, weight, *states, 0.3 * normal(1, 3 * size, seed=5)
-    expected = lstm_torch.forward(*double(inputs), None)
-    same(["h", "c", "gates"], lstm.forward(*inputs, None, tile=there), expected)
-    kept = [v.float() for v in expected]
-    grads = normal(*kept[0].shape, seed=6), normal(*kept[0].shape, seed=7)
-    given = (*grads, *kept, *inputs[1:], False, None, True)
-    same(LSTM, lstm.backward(*given, tile=back), lstm_torch.backward(*double(given)))
-
-
-@pytest.fixture(scope="module")
-def stacks() -> None:
-    """Compiles the kernels of gated feedback in one go: each of them takes seconds of a core."""
-    device, sizes = torch.device("cuda", 0), itertools.product(STACK_SIZES, STACK_LAYERS, (False, True), (50,))
-    others = [(100, 2, False, 3 * batch) for batch in STACK_BATCHES]
-    wanted = {
-        gated_feedback.chosen(way, size, layers, shares, dropped and layers > 1, rows, device)
-        for size, layers, dropped, rows in [*sizes, *others]
-        for shares in SHARES.values()
-        for way in ("forward", "backward")
-    }
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda kernel: build.code(kernel, 0), wanted))
-
-
-@pytest.mark.usefixtures("stacks")
-@pytest.mark.parametrize("layers", STACK_LAYERS)
-@pytest.mark.parametrize("size", STACK_SIZES)
-@pytest.mark.parametrize("unit", SHARES)
-def test_gated_feedback(unit: str, size: int, layers: int) -> None:
-    check_gated_feedback(unit, size, layers, 50, [50] * 10 + [33] * 5 + [2, 1, 1, 1, 1], dropped=True)
-    check_gated_feedback(unit, size, layers, 50, None, dropped=False, steps=5)
-
-
-@pytest.mark.usefixtures("stacks")
-@pytest.mark.parametrize("unit", SHARES)
-def test_gated_feedback_long(unit: str) -> None:
-    check_gated_feedback(unit, 128, 3, 50, None, dropped=False, steps=784)
-
-
-@pytest.mark.usefixtures("stacks")
-@pytest.mark.parametrize("batch", STACK_BATCHES)
-@pytest.mark.parametrize("unit", SHARES)
-def test_gated_feedback_with_other_batches_and_several_models(unit: str, batch: int) -> None:
-    check_gated_feedback(unit, 100, 2, batch, None, dropped=False, steps=5, models=3)
-
-
-def stack_inputs(
-    unit: str, size: int, layers: int, batch: int, steps: int, models: int, dropped: bool
-) -> tuple[Tensor | None, ...]:
-    shares, L, H = SHARES[unit], layers, size
-    wide = shares * H + L
-    feedback = orthogonal(models, H, L * L).view(models, L, L, H, H).permute(0, 1, 4, 2, 3).reshape(models, L, H, L * H)
-    return (
-        normal(models, steps, batch, wide),
-        normal(models, steps, batch, (L - 1) * H, seed=1).sign() + 1 if dropped else None,
-        feedback.contiguous(),
-        normal(models, L * L, L * H, seed=2) / (L * H) ** 0.5,
-        orthogonal(models, H, L * (shares - 1)).view(models, L, -1, H) if shares > 1 else None,
-        normal(models, L - 1, wide, H, seed=4) / H**0.5,
-        0.3 * normal(models, L - 1, wide, seed=5),
-        0.3 * normal(models, L, H, seed=6) if unit == "gru" else None,
-        normal(models, batch, L * H, seed=7),
-        normal(models, batch, L * H, seed=8) if unit == "lstm" else None,
-    )
-
-
-def check_gated_feedback(
-    unit: str,
-    size: int,
-    layers: int,
-    batch: int,
-    sizes: list[int] | None,
-    dropped: bool,
-    steps: int | None = None,
-    models: int = 1,
-) -> None:
-    dropped = dropped and layers > 1
-    inputs = stack_inputs(unit, size, layers, batch, steps or len(sizes or ()), models, dropped)
-    assert gated_feedback.missing(inputs[2], *inputs) is None
-    expected = gated_feedback_torch.forward(*double(inputs), sizes)
-    same(["h", "c", "units", "gates"], gated_feedback.forward(*inputs, sizes), expected)
-    kept = [v.float() for v in expected]
-    grads = normal(*kept[0].shape, seed=9), normal(*kept[0].shape, seed=10) if unit == "lstm" else None
-    _, factors, feedback, gate, own, up, _, _, h0, c0 = inputs
-    given = (*grads, *kept, factors, feedback, gate, own, up, h0, c0, sizes, True)
-    same(STACK, gated_feedback.backward(*given), gated_feedback_torch.backward(*double(given)))
-
-
-@pytest.mark.parametrize("unit", SHARES)
-def test_gated_feedback_gives_the_same_bits_every_time(unit: str) -> None:
-    inputs = stack_inputs(unit, 128, 3, 50, 100, 1, False)
-    _, factors, feedback, gate, own, up, _, _, h0, c0 = inputs
-    seen = []
-    for _ in range(3):
-        kept = gated_feedback.forward(*inputs, None)
-        given = (kept[0], None, *kept, factors, feedback, gate, own, up, h0, c0, None, True)
-        seen.append((*kept, *gated_feedback.backward(*given)))
-    for other in seen[1:]:
-        assert all(torch.equal(one, two) for one, two in zip(seen[0], other, strict=True))
-
-
-@pytest.mark.parametrize("tensor", [False, True], ids=["plan", "tensor cores"])
-@pytest.mark.parametrize("size", [128, 256, 1024])
-def test_the_same_bits_every_time(size: int, tensor: bool) -> None:
-    tile = ON_TENSOR_CORES[size] if tensor else None
-    inputs = elman_inputs(size, 50, 100, 1, "tanh", True)
-    seen = []
-    for _ in range(3):
-        kept = elman.forward(*inputs, "tanh", None, tile=tile)
-        seen.append((*kept, *elman.backward(kept[0], *kept, *inputs[1:], "tanh", None, True, tile=tile)))
-    for other in seen[1:]:
-        assert all(torch.equal(one, two) for one, two in zip(seen[0], other, strict=True))
-
-
-def test_weights_from_device_memory_give_the_same_bits_every_time() -> None:
-    a, weight, h0 = normal(2, 40, 50, 3 * 700), orthogonal(2, 700, 3), normal(2, 50, 700, seed=3)
-    assert gru.kernel("forward", torch.empty(2, 40, 50, 700, device="cuda")).tile.ring
-    seen = []
-    for _ in range(3):
-        kept = gru.forward(a, weight, None, h0, None)
-        seen.append((*kept, *gru.backward(kept[0], *kept, weight, h0, None, True)))
-    for other in seen[1:]:
-        assert all(torch.equal(one, two) for one, two in zip(seen[0], other, strict=True))
+def test_a_gradient_that_does_not_arrive_counts_as_zero() -> None:
+    run = Run("lstm", 128, steps=20)
+    step = run.step()
+    given = inputs(run, step)
+    new, kept, marks = recurrence.forward(step, *given, None)
+    grads = [normal(*s.shape, seed=4) for s in new]
+    for missing in (0, 1):
+        found = []
+        for absent in (None, torch.zeros_like(new[missing])):
+            arriving = [absent if i == missing else g for i, g in enumerate(grads)]
+            found.append(gradients(recurrence.backward(step, arriving, *given, new, kept, marks, None, True)))
+        assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
 @pytest.mark.parametrize("name", ["rnn", "sgornn", "gru", "lstm"])
@@ -383,6 +372,23 @@ def test_steps_stored_in_half_precision(name: str) -> None:
     assert kept[1] < 0.6 * kept[0]
     for one, other in zip(*outputs, strict=True):
         assert (other - one).norm() < 0.05 * one.norm() + 1e-6
+
+
+@pytest.mark.parametrize("cell", ["elman tanh", "elman abs", "gated relu", "gru", "lstm", "lem", "fastgrnn"])
+def test_memory_is_what_the_step_keeps(cell: str) -> None:
+    """States, numbers and marks, and nothing of each step besides."""
+    run = Run(cell, 128, 16)
+    step = run.step()
+    given = inputs(run, step)
+    recurrence.forward(step, *given, None)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    results = recurrence.forward(step, *given, None)
+    wanted = (4 * (sum(step.state_sizes) + step.kept_size) + step.marks_size) * 784 * 16
+    assert results
+    assert torch.cuda.memory_allocated() - before < wanted + (16 << 20)
+    assert torch.cuda.max_memory_allocated() - before < wanted + (24 << 20)
 
 
 def exact_gradient(d: Tensor, x: Tensor, x0: Tensor) -> Tensor:
@@ -430,102 +436,222 @@ def test_products_with_a_thin_side(width: int) -> None:
 
 
 def test_another_batch_compiles_nothing() -> None:
-    kernels = {
-        elman.kernel("forward", torch.empty(1, steps, batch, 100, device="cuda"), False, "tanh")
-        for steps, batch in ((3, 1), (700, 50), (10, 132))
-    }
+    step = Run("elman tanh", 100).step()
+    kernels = {recurrence.kernels(step, False, 1, batch, DEVICE)[0][1] for batch in (1, 50, 132)}
     assert len(kernels) == 1
+    (kernel,) = kernels
+    assert build.place(kernel, 0) == build.place(
+        recurrence.kernels(Run("elman tanh", 100).step(), False, 1, 7, DEVICE)[0][1], 0
+    )
+
+
+def test_a_kernel_on_disk_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run("mgu", 96)
+    kernels = run.kernels()
+    codes = [build.code(kernel, 0) for kernel in kernels]
+    monkeypatch.setattr(build, "compiled", lambda *_: pytest.fail("compiled again"))
+    assert [build.code(kernel, 0) for kernel in run.kernels()] == codes
+
+
+@pytest.mark.parametrize(
+    ("cell", "hidden"), [(name, size) for name in (*GIVEN, *OWN) for size in (128, 256)], ids=lambda v: str(v)
+)
+def test_registers_suffice(cell: str, hidden: int) -> None:
+    """A kernel that spills many weights reads them from device memory at every step."""
+    for kernel in Run(cell, hidden).kernels():
+        assert build.resources(kernel, 0)["local_bytes"] <= 512, (kernel.function, kernel.choice)
 
 
 def test_on_a_stream_of_its_own() -> None:
-    inputs = elman_inputs(128, 50, 100, 1, "tanh", False)
-    expected = elman.forward(*inputs, "tanh", None)[0]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        got = elman.forward(*inputs, "tanh", None)[0]
-    stream.synchronize()
-    assert torch.equal(got, expected)
+    for cell in ("elman tanh", "lem"):
+        run = Run(cell, 128, steps=100)
+        step = run.step()
+        given = inputs(run, step)
+        expected = recurrence.forward(step, *given, None)[0][0]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            got = recurrence.forward(step, *given, None)[0][0]
+        stream.synchronize()
+        assert torch.equal(got, expected)
 
 
 def test_clusters_at_once() -> None:
-    machine = problem.machine(torch.device("cuda", 0))
+    machine = problem.machine(DEVICE)
     assert (machine.clusters != {}) == (torch.cuda.get_device_capability() >= problem.CLUSTERS)
     for size, count in machine.clusters.items():
         assert 1 <= count <= machine.processors // size
 
 
 def test_which_problems_run() -> None:
-    weight = torch.empty(1, 128, 128, device="cuda")
-    assert elman.missing(weight, None, weight) is None
-    assert elman.missing(weight.double()) is not None
-    assert elman.missing(weight, weight.cpu()) is not None
-    assert elman.missing(torch.empty(1, 1025, 1025, device="cuda")) is not None
-    assert gru.missing(torch.empty(1, 3 * 1025, 1025, device="cuda")) is not None
+    step, weight = Run("elman tanh", 128).step(), torch.empty(1, 128, 128, device="cuda")
+    assert recurrence.missing(step, weight, None, weight) is None
+    assert recurrence.missing(step, weight.double()) == "the kernels compute in torch.float32, not torch.float64"
+    assert recurrence.missing(step, weight, weight.cpu()) == "not all of its numbers are on one NVIDIA GPU"
+    assert recurrence.missing(step, weight[:0]) == "there is nothing to do"
+    large = torch.empty(1, 5000, 5000, device="cuda")
+    said = "on this GPU no kernel of this cell runs 5000 units"
+    assert recurrence.missing(Run("elman tanh", 5000).step(), large) == said
+    assert recurrence.missing(Run("gru", 5000).step(), large) == said
+
+
+def test_a_cell_without_a_kernel_runs_by_torch_operations_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_said", set())
+
+    @evenflow.cell()
+    def largest(a, h, U):  # type: ignore[no-untyped-def]
+        x = a + h @ U.mT
+        return torch.tanh(x - x.amax(-1, keepdim=True))
+
+    layer = evenflow.Recurrent(largest(), 2, 8)
+    x = normal(5, 3, 2)
+    expected = layer(x.cpu())[0]
+    with pytest.warns(RuntimeWarning, match=r"step by step.*the largest number of a row"):
+        got = layer.cuda()(x)[0]
+    torch.testing.assert_close(got.cpu(), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 10])
 def test_linear_recurrences_run_in_pieces(batch: int) -> None:
-    inputs = elman_inputs(33, batch, 10_000, 1, "identity", False)
-    assert elman._pieces(inputs[0]) > 2
-    check_elman(inputs, "identity", None)
-    few = elman_inputs(33, batch, 100, 1, "identity", False)
-    assert elman._pieces(few[0]) == 1
+    run = Run("elman identity", 33, batch, 10_000)
+    assert recurrence._pieces(inputs(run, run.step()).a) > 2
+    check(run)
+    assert recurrence._pieces(normal(1, 100, batch, 33)) == 1
 
 
-@pytest.mark.parametrize("name", ["rnn", "gru", "lstm", "sgornn", "lstm-1997", "lstm-peephole"])
-def test_layers_take_the_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The kernels that are launched."""
+    found: list[Any] = []
+    launch = build.launch
+    monkeypatch.setattr(build, "launch", lambda kernel, *rest: (found.append(kernel), launch(kernel, *rest)))
+    return found
+
+
+def ragged_passes(layer: evenflow.Recurrent) -> list[list[Tensor]]:
+    """Outputs, last states and gradients by kernels and by the loop."""
+    x = nn.utils.rnn.pack_sequence([normal(n, 3, seed=n) for n in (9, 7, 7, 1)])
+    results = []
+    for engine in ("auto", "reference"):
+        layer.engine = engine
+        layer.zero_grad()
+        output, state = layer(x)
+        h = state[0] if isinstance(state, tuple) else state
+        (output.data.sin().sum() + h.square().sum()).backward()
+        results.append([output.data.detach(), h.detach(), *(p.grad for p in layer.parameters())])
+    return results
+
+
+@pytest.mark.parametrize("name", ["rnn", "gru", "lstm", "sgornn", "lstm-1997", "lstm-peephole", "scrn"])
+def test_layers_take_the_kernels(name: str, launched: list[Any]) -> None:
     """A layer on a GPU gives what its loop gives, ragged batches, several layers and both directions included."""
     torch.manual_seed(0)
-    launched = []
-    launch = build.launch
-    monkeypatch.setattr(build, "launch", lambda kernel, *rest: (launched.append(kernel), launch(kernel, *rest)))
-    x = torch.nn.utils.rnn.pack_sequence([normal(n, 3, seed=n) for n in (9, 7, 7, 1)])
     layer = create(name, 3, 16, num_layers=2, bidirectional=True).cuda()
-    results = []
-    for engine in ("auto", "reference"):
-        layer.engine = engine
-        layer.zero_grad()
-        output, state = layer(x)
-        h = state[0] if isinstance(state, tuple) else state
-        (output.data.sin().sum() + h.square().sum()).backward()
-        results.append([output.data.detach(), h.detach(), *(p.grad for p in layer.parameters())])
-    assert len(launched) == 8  # two layers, two directions, there and back
-    for got, expected in zip(*results, strict=True):
+    for got, expected in zip(*ragged_passes(layer), strict=True):
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+    assert len([kernel for kernel in launched if isinstance(kernel, recurrence.Kernel)]) == 8  # there and back
 
 
-@pytest.mark.parametrize("unit", SHARES)
-def test_a_layer_with_gated_feedback_takes_its_kernels(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cell", OWN)
+def test_layers_of_ones_own_cells_take_the_kernels(cell: str, launched: list[Any]) -> None:
     torch.manual_seed(0)
-    launched = []
-    launch = build.launch
-    monkeypatch.setattr(build, "launch", lambda kernel, *rest: (launched.append(kernel), launch(kernel, *rest)))
-    x = torch.nn.utils.rnn.pack_sequence([normal(n, 3, seed=n) for n in (9, 7, 7, 1)])
-    layer = create("gated-feedback", 3, 16, unit=unit).cuda()
+    layer = evenflow.Recurrent(OWN[cell](), 3, 20, num_layers=2, bidirectional=True).cuda()
+    for got, expected in zip(*ragged_passes(layer), strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+    assert len([kernel for kernel in launched if isinstance(kernel, recurrence.Kernel)]) == 8
+
+
+@pytest.mark.parametrize(("hidden", "layers"), [(8, 1), (16, 3), (37, 2), (64, 3), (128, 3)])
+@pytest.mark.parametrize("unit", ["tanh", "gru", "lstm"])
+def test_gated_feedback_is_one_recurrence(unit: str, hidden: int, layers: int, launched: list[Any]) -> None:
+    torch.manual_seed(0)
+    layer = create("gated-feedback", 3, hidden, num_layers=layers, unit=unit).cuda()
+    for got, expected in zip(*ragged_passes(layer), strict=True):
+        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+    found = [kernel for kernel in launched if isinstance(kernel, recurrence.Kernel)]
+    if not found:
+        pytest.skip(f"no kernel of gated feedback runs {layers} layers of {hidden} units, and torch operations do")
+    assert len(found) == 2  # all layers at once, there and back
+
+
+@pytest.mark.parametrize("unit", ["tanh", "gru", "lstm"])
+def test_gated_feedback_with_taps_dropout_and_states(unit: str) -> None:
+    """Whose step has columns behind its input: the same factors for both engines, by the same seed."""
     results = []
+    layer = create("gated-feedback", 3, 16, unit=unit, dropout=0.5).cuda()
+    states = tuple(normal(3, 5, 16, seed=n) for n in range(2))
     for engine in ("auto", "reference"):
         layer.engine = engine
         layer.zero_grad()
-        output, state = layer(x)
-        h = state[0] if isinstance(state, tuple) else state
-        (output.data.sin().sum() + h.square().sum()).backward()
-        results.append([output.data.detach(), h.detach(), *(p.grad for p in layer.parameters())])
-    assert len(launched) == 2  # all layers at once, there and back
+        torch.manual_seed(1)
+        with layer.taps() as taps:
+            output, _ = layer(normal(30, 5, 3), states if unit == "lstm" else states[0])
+        output.sin().sum().backward()
+        results.append([output.detach(), *(t.grad for t in taps), *(p.grad for p in layer.parameters())])
     for got, expected in zip(*results, strict=True):
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["rnn", "gru", "lstm"])
+def test_taps_and_first_states(name: str) -> None:
+    results, layer = [], create(name, 3, 100).cuda()
+    states = [normal(1, 5, 100, seed=n).requires_grad_() for n in range(2)]
+    hx = tuple(states) if name == "lstm" else states[0]
+    for engine in ("auto", "reference"):
+        layer.engine = engine
+        with layer.taps() as taps:
+            output, _ = layer(normal(30, 5, 3), hx)
+        leaves = [*taps, *states[: 1 + (name == "lstm")], *layer.parameters()]
+        results.append([output.detach(), *torch.autograd.grad(output.sin().sum(), leaves)])
+    close({f"result {i}": pair for i, pair in enumerate(zip(*results, strict=True))}, bound=2 * CLOSE)
+
+
+@pytest.mark.parametrize("hidden", [64, 128, 256, 512])
+@pytest.mark.parametrize("kind", ["GRU", "LSTM"])
+def test_cudnn_gives_the_same(kind: str, hidden: int) -> None:
+    """With weights of torch's own layer, over 784 steps: both are off by their rounding."""
+    torch.manual_seed(0)
+    torchs = getattr(nn, kind)(3, hidden).cuda()
+    ours = getattr(evenflow, kind)(3, hidden).cuda()
+    with torch.no_grad():
+        bias = torchs.bias_ih_l0 + torchs.bias_hh_l0
+        if kind == "GRU":  # torch's second bias of the candidate is inside the reset gate's brackets
+            bias[2 * hidden :] = torchs.bias_ih_l0[2 * hidden :]
+            ours.weight_hh_l0.copy_(torchs.weight_hh_l0[: 2 * hidden])
+            ours.weight_hh_n_l0.copy_(torchs.weight_hh_l0[2 * hidden :])
+            ours.bias_hh_n_l0.copy_(torchs.bias_hh_l0[2 * hidden :])
+        else:
+            ours.weight_hh_l0.copy_(torchs.weight_hh_l0)
+        ours.weight_ih_l0.copy_(torchs.weight_ih_l0)
+        ours.bias_l0.copy_(bias)
+    x, grad, found = normal(784, 50, 3), normal(784, 50, hidden, seed=1), []
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        for layer in (ours, torchs):
+            given = x.clone().requires_grad_()
+            output = layer(given)[0]
+            output.backward(grad)
+            found.append([output.detach(), given.grad, layer.weight_ih_l0.grad])
+        recurrent = [ours.weight_hh_l0.grad] if kind == "LSTM" else [ours.weight_hh_l0.grad, ours.weight_hh_n_l0.grad]
+        found[0].append(torch.cat(recurrent))
+        found[1].append(torchs.weight_hh_l0.grad)
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
+    close({f"result {i}": pair for i, pair in enumerate(zip(*found, strict=True))}, bound=3 * CLOSE)
 
 
 def test_a_double_precision_layer_says_that_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_said", set())
+    monkeypatch.setattr(backend, "_said", set())
     layer = create("rnn", 2, 4).cuda().double()
     with pytest.warns(RuntimeWarning, match=r"step by step.*float32, not torch.float64"):
         layer(torch.zeros(3, 1, 2, device="cuda", dtype=torch.float64))
 
 
-def test_recurrences_can_be_captured() -> None:
+@pytest.mark.parametrize("cell", ["sgornn", "lem"])
+def test_recurrences_can_be_captured(cell: str) -> None:
     """No kernel waits for the host, so that a whole training step can become a CUDA graph."""
-    layer = create("sgornn", 2, 16).cuda()
+    layer = (evenflow.Recurrent(OWN[cell](), 2, 16) if cell in OWN else create(cell, 2, 16)).cuda()
     x = normal(5, 3, 2)
 
     def step() -> Tensor:
