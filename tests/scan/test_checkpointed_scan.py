@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from evenflow import GRU, LSTM, RNN, SCRN, ComplexRNN, GatedFeedbackRNN, ScalarGatedRNN
 from evenflow.recurrent import Recurrent
-from evenflow.scan import checkpoint, recurrence
+from evenflow.scan import checkpoint, cpu, dispatch, torch_operations
 
 # The same sums in another order, in double precision.
 SAME = {"rtol": 1e-10, "atol": 1e-10}
@@ -115,13 +115,14 @@ def test_states_and_nothing_else_are_kept(name: str, monkeypatch: pytest.MonkeyP
     long = sorted(numbers for numbers in kept.values() if numbers >= 200)
     size = output.numel() * (layer.num_layers if name in ONE_WAY else 1)
     assert long == sorted([x.numel(), *[size] * layer.cell.state_size])
-    monkeypatch.setattr(recurrence, "_run_forward", lambda *given: pytest.fail("ran again"))
+    for engine in (cpu, torch_operations):
+        monkeypatch.setattr(engine, "forward", lambda *given: pytest.fail("ran again"))
     output.sum().backward()
 
 
 def test_half_precision_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The states are stored with eight bits, and the steps went on from more."""
-    monkeypatch.setattr(recurrence, "known_results", lambda *given: pytest.fail("was found from rounded states"))
+    monkeypatch.setattr(dispatch, "known_results", lambda *given: pytest.fail("was found from rounded states"))
     found = []
     for every in (1, None):
         layer = ScalarGatedRNN(3, 6, generator=torch.Generator().manual_seed(1), checkpoint_every=every).bfloat16()
