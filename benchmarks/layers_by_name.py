@@ -7,9 +7,11 @@ from typing import Any
 ACTIVATIONS = ("identity", "relu", "leaky", "prelu", "tanh", "abs", "oplu", "modrelu", "complex_modrelu")
 ELMAN = tuple(f"elman {name}" for name in ACTIVATIONS)
 GATED = tuple(f"gated {name}" for name in ACTIVATIONS)
+NEWER = ("sigmoid", "hardtanh", "softsign", "sin", "saturated")  # activations without kernels by hand
 OWN = ("cornn", "lem", "mgu", "ugrnn", "fastgrnn", "gru u(r h)", "layer-norm gru")
 STACKS = tuple(f"gated feedback {unit}" for unit in ("tanh", "gru", "lstm"))
-ALL = (*ELMAN, *GATED, "gru", "lstm", "lstm peephole", "lstm 1997", "scrn", *OWN, *STACKS)
+NAMED = ("gru", "lstm", "lstm peephole", "lstm 1997", "lstm 1997, full", "scrn")
+ALL = (*ELMAN, *GATED, *(f"{kind} {name}" for kind in ("elman", "gated") for name in NEWER), *NAMED, *OWN, *STACKS)
 TORCHS = ("torch rnn", "torch gru", "torch lstm")
 
 
@@ -32,6 +34,10 @@ def made(name: str, hidden: int, inputs: int = 2) -> Any:
         return evenflow.RNN(inputs, hidden, activation=option)
     if kind == "gated":
         return evenflow.ScalarGatedRNN(inputs, hidden, activation=option)
+    if option == "1997, full":
+        from evenflow.cells import LSTM1997
+
+        return evenflow.Recurrent(LSTM1997("full"), inputs, hidden)
     if kind == "lstm":
         return evenflow.LSTM(inputs, hidden, form=option or "standard")
     return {"gru": evenflow.GRU, "scrn": evenflow.SCRN}[kind](inputs, hidden)

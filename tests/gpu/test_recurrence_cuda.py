@@ -577,6 +577,7 @@ def test_gated_feedback_is_one_recurrence(unit: str, hidden: int, layers: int, l
 @pytest.mark.parametrize("unit", ["tanh", "gru", "lstm"])
 def test_gated_feedback_with_taps_dropout_and_states(unit: str) -> None:
     """Whose step has columns behind its input: the same factors for both engines, by the same seed."""
+    torch.manual_seed(0)
     results = []
     layer = create("gated-feedback", 3, 16, unit=unit, dropout=0.5).cuda()
     states = tuple(normal(3, 5, 16, seed=n) for n in range(2))
@@ -588,8 +589,7 @@ def test_gated_feedback_with_taps_dropout_and_states(unit: str) -> None:
             output, _ = layer(normal(30, 5, 3), states if unit == "lstm" else states[0])
         output.sin().sum().backward()
         results.append([output.detach(), *(t.grad for t in taps), *(p.grad for p in layer.parameters())])
-    for got, expected in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
+    close({f"result {i}": pair for i, pair in enumerate(zip(*results, strict=True))}, bound=10 * CLOSE)
 
 
 @pytest.mark.parametrize("name", ["rnn", "gru", "lstm"])
