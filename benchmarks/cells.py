@@ -1,11 +1,11 @@
-"""How fast the code that is generated from a step runs: beside another version of evenflow, and beside torch's own layers.
+"""How fast code that is generated from a step runs, beside another version of evenflow and torch's own layers.
 
     git worktree add ../before 0c991b1
     python benchmarks/cells.py --before ../before/src --out benchmarks/results/cells-cpu.json
 
 Each case is a training pass of one layer in float32, input projection and all gradients included. Versions run in
-processes of their own, which take turns round by round, so that a noisy machine is noisy for both; a ratio is that of the
-medians over all rounds.
+processes of their own, which take turns round by round, so that a noisy machine is noisy for both; a ratio is that of
+the medians over all rounds.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ def hand_written(name: str, hidden: int) -> Any:
 
 
 def own(name: str, hidden: int) -> Any:
-    import evenflow
     from own_cells import CELLS  # beside this file
+
+    import evenflow
 
     return evenflow.Recurrent(CELLS[name](), 2, hidden)
 
@@ -159,8 +160,15 @@ def main() -> None:
 
 
 def compared(
-    now: Worker, mine: tuple[str, str], other: Worker, theirs: tuple[str, str], hidden: int, batch: int, steps: int, rounds: int
-) -> dict[str, Any]:  # fmt: skip
+    now: Worker,
+    mine: tuple[str, str],
+    other: Worker,
+    theirs: tuple[str, str],
+    hidden: int,
+    batch: int,
+    steps: int,
+    rounds: int,
+) -> dict[str, Any]:
     def line(what: tuple[str, str], passes: int) -> str:
         return "|".join([*what, str(hidden), str(batch), str(steps), str(passes)])
 

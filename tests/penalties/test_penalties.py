@@ -208,7 +208,8 @@ def omega_by_hand(model, at, x, y):
             for b in range(BATCH):
 
                 def step(h, t=t, b=b, below=below, weights=weights):
-                    return layer.cell.advance(layer.cell.project(below[t, b : b + 1], weights), (h[None],), weights)[0][0]
+                    a = layer.cell.project(below[t, b : b + 1], weights)
+                    return layer.cell.advance(a, (h[None],), weights)[0][0]
 
                 J = torch.autograd.functional.jacobian(step, hs[index][t - 1, b].detach())
                 g = gs[t, b]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +44,10 @@ def hochreiter_bound(model: nn.Module, lag: int, *, member: int | None = None) -
 
     Reference: Galvan, 1.64 to 1.68, after Hochreiter 1991.
     """
-    W, slope = _plain(model, member)
+    cell, weights = _plain(model, member)
+    W, slope = weights["weight_hh"], slopes(cell, weights)[1]
+    if cell.activation.paired and cell.activation.name != "oplu":  # which permutes: one entry in a row
+        slope *= math.sqrt(2)  # a row of a pair's Jacobian has two entries, of sum at most √2 times its norm
     return hochreiter_from(float(W.abs().max()), slope, W.shape[-1], lag)
 
 
@@ -70,8 +74,9 @@ def singular_value_bound(model: nn.Module, lag: int, *, member: int | None = Non
 
     Reference: Galvan, 1.69 to 1.72.
     """
-    W, slope = _plain(model, member)
-    return singular_value_from(float(torch.linalg.matrix_norm(W, 2)), slope, lag)
+    cell, weights = _plain(model, member)
+    largest = float(torch.linalg.matrix_norm(weights["weight_hh"], 2))
+    return singular_value_from(largest, slopes(cell, weights)[1], lag)
 
 
 def singular_value_from(largest: float, slope: float, lag: int) -> UpperBound:
@@ -80,11 +85,11 @@ def singular_value_from(largest: float, slope: float, lag: int) -> UpperBound:
     return UpperBound(lag, rate, _power(rate, lag))
 
 
-def _plain(model: nn.Module, member: int | None) -> tuple[torch.Tensor, float]:
+def _plain(model: nn.Module, member: int | None) -> tuple[Elman, dict[str, torch.Tensor]]:
     cell, weights = prepared(find_layer(model), member)
     if type(cell) is not Elman:
         raise ValueError(f"this bound needs a plain layer, got a {type(cell).__name__} cell")
-    return weights["weight_hh"], slopes(cell, weights)[1]
+    return cell, weights
 
 
 def _power(rate: float, lag: int) -> float:
