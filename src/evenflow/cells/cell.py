@@ -135,6 +135,10 @@ class Cell:
             self.__dict__.setdefault("_programs", {})[key] = found
         return found
 
+    def programs(self) -> list[str]:
+        """The texts that were asked for."""
+        return [found for found in self.__dict__.get("_programs", {}).values() if isinstance(found, str)]
+
     def is_translated(self) -> bool:
         """Whether no program that was asked for was found not to be."""
         return not any(isinstance(found, Untranslatable) for found in self.__dict__.get("_programs", {}).values())

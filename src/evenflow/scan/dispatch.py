@@ -13,6 +13,8 @@ from evenflow.maps.onlookers import transformed, untraced
 from evenflow.maps.small_kernels import compiled
 from evenflow.scan import linear, projection, recurrence, reference
 from evenflow.scan.backend import say
+from evenflow.scan.compiled_step import compiled_step
+from evenflow.scan.cuda.recurrence import STEPS_TO_BEGIN
 from evenflow.scan.passes import known_results
 from evenflow.scan.prelude import with_derived
 from evenflow.step import Untranslatable
@@ -103,5 +105,9 @@ def _same_dtype(cell: Cell, x: Tensor, weights: Weights) -> None:
 
 
 def recordable(cell: Cell, steps: int) -> bool:
-    """Whether a scan on a GPU is a few kernels that depend on shapes alone, as of every step that is translated."""
-    return compiled() and cell.is_translated()
+    """Whether a scan on a GPU is a few kernels that depend on shapes alone. A long linear one looks at its powers."""
+    return compiled() and cell.is_translated() and not (steps > STEPS_TO_BEGIN and _is_linear(cell))
+
+
+def _is_linear(cell: Cell) -> bool:
+    return any(compiled_step(text).is_linear for text in cell.programs())
