@@ -88,6 +88,10 @@ def inputs(step: CompiledStep, models: int = MODELS, steps: int = STEPS, batch: 
     matrices = [normal(models, *s, seed=20 + i) / s[1] ** 0.5 for i, s in enumerate(program.matrices)]
     sizes = [sum(v.width for v in blocks) for blocks in program.parameters]
     parameters = [0.4 * normal(models, n, seed=30 + i) if n else None for i, n in enumerate(sizes)]
+    for i in range(len(sizes) - len(program.derived), len(sizes)):  # such as a scale above zero, which is divided by
+        value = parameters[i]
+        assert value is not None
+        parameters[i] = 0.5 + value.abs()
     return Problem(normal(models, steps, batch, step.a_size), states, matrices, parameters)
 
 

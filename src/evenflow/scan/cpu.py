@@ -38,10 +38,9 @@ class Job(ctypes.Structure):
 
 def library(step: CompiledStep, dtype: torch.dtype) -> ctypes.CDLL | None:
     """The compiled passes of a step, forward and backward."""
-    known = step.libraries
-    if dtype not in known:
-        known[dtype] = native.library(source(step, dtype))
-    return known[dtype]
+    if step.libraries.get(dtype) is None:
+        step.libraries[dtype] = native.library(source(step, dtype))
+    return step.libraries[dtype]
 
 
 def source(step: CompiledStep, dtype: torch.dtype) -> str:
@@ -52,7 +51,7 @@ def source(step: CompiledStep, dtype: torch.dtype) -> str:
 def runs(step: CompiledStep, *tensors: Tensor | None) -> bool:
     """Whether compiled code can take these tensors, and exists."""
     given = [t for t in tensors if t is not None]
-    return native.takes(*given) and library(step, given[0].dtype) is not None
+    return native.runs(*given) and library(step, given[0].dtype) is not None
 
 
 def forward(

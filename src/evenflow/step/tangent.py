@@ -55,7 +55,9 @@ def _product(graph: Graph, products: list[Product], p: int, matrices: int, moved
 
     def add(into: Product, number: int, matrix_offset: int) -> None:
         for view, out in zip(views, outputs, strict=True):
-            found = tuple(graph.leaf("product", number, len(into.views), k, width=v.width) for k, v in enumerate(out))
+            found = tuple(
+                graph.leaf("product", "tangent", number, len(into.views), k, width=v.width) for k, v in enumerate(out)
+            )
             into.views.append(replace(view, matrix=view.matrix + matrix_offset))
             into.outputs.append(found)
             for v, part in zip(out, found, strict=True):
