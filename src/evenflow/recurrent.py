@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from evenflow import maps
-from evenflow.cells import Cell, FunctionCell
+from evenflow.cells import Cell, CellMaker, FunctionCell
 from evenflow.checks import number, one_of, unknown, unknown_option, whole_number
 from evenflow.layer_weights import LayerWeights, MapChoice
 from evenflow.maps.onlookers import lifted
@@ -57,7 +57,7 @@ class Recurrent(LayerWeights):
 
     def __init__(
         self,
-        cell: Cell,
+        cell: Cell | CellMaker,
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
@@ -78,6 +78,12 @@ class Recurrent(LayerWeights):
         **map_options: Any,
     ) -> None:
         super().__init__()
+        if isinstance(cell, CellMaker):  # with the constants it has by default
+            cell = cell()
+        if not isinstance(cell, Cell):
+            raise ValueError(
+                f"cell must be a cell, such as evenflow.cells.GRU() or one of @evenflow.cell, got {cell!r}"
+            )
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             whole_number(name, value, 1)
         for name, value in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):

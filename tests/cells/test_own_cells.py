@@ -469,3 +469,16 @@ def test_under_torch_func_it_is_the_loop():
         _, moved = torch.func.jvp(lambda x: layer(x)[0], (x,), (direction,))
     (wanted,) = torch.autograd.functional.jvp(lambda x: layer(x)[0], x, direction)[1:]
     torch.testing.assert_close(moved, wanted, **SAME)
+
+
+def test_a_layer_takes_the_cell_with_or_without_its_call():
+    torch.manual_seed(0)
+    called = Recurrent(cornn(), 2, 4)
+    torch.manual_seed(0)
+    uncalled = Recurrent(cornn, 2, 4)
+    x = torch.randn(3, 2, 2)
+    assert torch.equal(called(x)[0], uncalled(x)[0])
+    assert repr(cornn) == "cornn(dt=0.05, gamma=1.0, epsilon=0.5)"
+    with pytest.raises(ValueError) as why:
+        Recurrent(torch.tanh, 2, 4)
+    assert str(why.value).startswith("cell must be a cell, such as evenflow.cells.GRU() or one of @evenflow.cell, got")

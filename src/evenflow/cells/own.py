@@ -120,6 +120,10 @@ class CellMaker:
                 raise ValueError(f"{self.__name__} needs a value for its constant {name!r}")
         return FunctionCell(self, constants)
 
+    def __repr__(self) -> str:
+        constants = ", ".join(f"{name}={value!r}" for name, value in self.constants.items())
+        return f"{self.__name__}({constants})"
+
     def __reduce__(self) -> str:
         return self.__qualname__  # by its name, as functions are
 
