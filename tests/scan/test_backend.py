@@ -55,6 +55,25 @@ def test_a_cpu_takes_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose("auto", weight) is torch_operations
 
 
+def test_a_gpu_takes_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend.gpu, "missing", lambda *_: None)
+    assert choose("auto", OnGpu()) is backend.gpu
+    assert choose("linearized", OnGpu()) is backend.gpu
+    assert choose("torch", OnGpu()) is torch_operations
+    monkeypatch.setenv("EVENFLOW_NATIVE", "0")
+    assert choose("auto", OnGpu()) is torch_operations
+
+
+def test_a_gpu_without_them_says_why_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for why in ("no NVRTC", "too many units"):
+        monkeypatch.setattr(backend.gpu, "missing", lambda *_, why=why: why)
+        with pytest.warns(RuntimeWarning, match=f"step by step.*: {why}$"):
+            assert choose("auto", OnGpu()) is torch_operations
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert choose("auto", OnGpu()) is torch_operations
+
+
 def test_whoever_does_without_compiled_code_gets_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for value in ("1", "0"):

@@ -58,7 +58,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
     ctx.counts = (len(states), len(matrices), len(parameters))
     kept_a = a if compiled_step(step).reads_a else a.new_empty(0)
     ctx.save_for_backward(kept_a, *states, *matrices, *parameters, *output)
-    ctx.set_materialize_grads(False)  # those of what is kept would be as many zeros
+    ctx.set_materialize_grads(False)  # gradients by the stored numbers would be as many zeros
 
 
 def _autograd(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:

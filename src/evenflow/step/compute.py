@@ -86,7 +86,7 @@ class Plan:
         for n, step in enumerate(self._steps):
             for v in step.inputs if isinstance(step, Product) else step.operands:
                 last[v] = n
-        self.reads = {v for v in (*last, *self.roots) if v in known}  # of what is given
+        self.reads = {v for v in (*last, *self.roots) if v in known}  # the given nodes that are needed
         self._drop: list[list[Node]] = [[] for _ in self._steps]
         for v, n in last.items():
             if v not in known and v not in set(self.roots):

@@ -1,7 +1,7 @@
 """What each operation of torch means in terms of those of `graph`: the ones that a step may use.
 
 torch takes its composed functions apart before they come here, so that one line serves several: `chunk`, `split` and
-indexing are slices, `linear` and ``@`` are ``mm`` or ``addmm``.
+indexing are slices, `linear` and ``@`` are ``mm`` or ``addmm``. One table, and so one file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """How a recurrence is shared out on a GPU: which tile runs which size.
 
 The tables hold what was fastest on an H200 among the tiles tried at H = 64, 128, 192, 256, 384, 512, 768 and 1024;
-`docs/kernels.md` has the times.
+`docs/kernels.md` has the times. The tables and the two ways to choose from them stand in one file: neither means
+anything without the other.
 """
 
 from __future__ import annotations

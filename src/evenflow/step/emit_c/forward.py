@@ -12,7 +12,7 @@ from evenflow.step.schedule import Made, Schedule
 
 
 class Forward(Direction):
-    """All states, and what is kept for the backward pass."""
+    """Writes all states, and the numbers and marks that the backward pass reads."""
 
     def arrays(self) -> list[tuple[str, Sequence[Node], str]]:
         found = [(f"before{i}", blocks, "REAL") for i, blocks in enumerate(self.program.states)]

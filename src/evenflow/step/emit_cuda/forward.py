@@ -12,7 +12,7 @@ from evenflow.step.schedule import Made
 
 
 class Forward(Direction):
-    """All states, and what is kept for the backward pass."""
+    """Writes all states, and the numbers and marks that the backward pass reads."""
 
     def targets(self) -> list[Node]:
         return [*flat(self.program.new), *self.places.kept, *self.places.marks]
