@@ -369,7 +369,7 @@ def make(made: dict[str, Any], name: str, hidden: int, batch: int, mode: str) ->
     torch.cuda.synchronize()
     ready: Callable[[], object] = run
     if mode == "graph" and not slow:
-        from evenflow.maps.recorded import uncollected, watched
+        from evenflow.runtime.recorded import uncollected, watched
 
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
@@ -436,8 +436,9 @@ def compile_it(made: dict[str, Any], name: str, hidden: int, batch: int) -> dict
     """Seconds from the step's text until the kernel can be launched: compiled, and then from the disk."""
     import torch
 
+    from evenflow.runtime import compile_cuda as build
     from evenflow.scan.compiled_step import CompiledStep
-    from evenflow.scan.cuda import build, recurrence
+    from evenflow.scan.cuda import recurrence
 
     device = torch.device("cuda", 0)
     torch.zeros(1, device=device)

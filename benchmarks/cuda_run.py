@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 
-from evenflow.scan.cuda import build, libraries, plan, problem
+from evenflow.runtime import compile_cuda as build
+from evenflow.runtime import cuda_libraries as libraries
+from evenflow.scan.cuda import plan, problem
 
 ROUNDS, WARM = 12, 3
 HANG_SECONDS = 60

@@ -17,9 +17,10 @@ import torch
 from cuda_inputs import doubled, gradients, inputs, off
 from cuda_run import Run, milliseconds, on, with_tile
 
+from evenflow.runtime import compile_cuda as build
 from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import build, plan, problem, recurrence
+from evenflow.scan.cuda import plan, problem, recurrence
 
 STEPS = 784
 MOST_ERROR = 1e-5

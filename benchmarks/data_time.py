@@ -20,9 +20,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from evenflow.model import SequenceModel
-from evenflow.tasks import Position, Task, make
-from evenflow.training.drawing import Drawing
+from evenflow.lab.tasks import Position, Task, make
+from evenflow.lab.training.drawing import Drawing
+from evenflow.models.sequence_model import SequenceModel
 
 BATCH, HIDDEN = 50, 128
 

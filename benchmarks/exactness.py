@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from evenflow import create
 from evenflow.activations import ACTIVATIONS
-from evenflow.bench import hardware
-from evenflow.layers import GRU, LSTM, RNN, ScalarGatedRNN
+from evenflow.lab.bench import hardware
+from evenflow.layers.named import GRU, LSTM, RNN, ScalarGatedRNN
 
 BATCH, HIDDEN = 20, 128
 CELLS = {"Elman": RNN, "gated": ScalarGatedRNN}

@@ -28,9 +28,9 @@ from torch import Tensor, nn
 
 from evenflow import SequenceModel, create
 from evenflow.activations import ACTIVATIONS
-from evenflow.layers import GRU, LSTM, RNN, ScalarGatedRNN
-from evenflow.maps.recorded import uncollected, watched
-from evenflow.population import Population
+from evenflow.layers.named import GRU, LSTM, RNN, ScalarGatedRNN
+from evenflow.models.population import Population
+from evenflow.runtime.recorded import uncollected, watched
 from evenflow.scan import recurrence
 from evenflow.scan.cuda import recurrence as kernels
 

@@ -21,8 +21,9 @@ import torch
 from cuda_run import Run, milliseconds
 from torch import Tensor
 
+from evenflow.runtime import compile_cuda as build
 from evenflow.scan import product
-from evenflow.scan.cuda import build, gradient, problem
+from evenflow.scan.cuda import gradient, problem
 from evenflow.scan.cuda.gradient import Kernel
 from evenflow.scan.cuda.patches import PATCHES, Patch, choose
 

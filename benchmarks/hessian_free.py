@@ -24,9 +24,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from evenflow import RNN, SequenceModel, tasks
+from evenflow import RNN, SequenceModel
+from evenflow.lab import tasks
+from evenflow.lab.tasks.draw import Draw
 from evenflow.optim import HessianFree
-from evenflow.tasks.draw import Draw
 
 UNITS = 50
 GRADIENT_BATCH, CURVATURE_BATCH = 1000, 250

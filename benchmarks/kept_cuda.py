@@ -21,8 +21,8 @@ import torch
 from goals_cuda import INPUT, STEPS, both, training_pass
 from torch import nn
 
-from evenflow.gated_feedback import GatedFeedbackRNN
-from evenflow.layers import GRU, LSTM, RNN, ScalarGatedRNN
+from evenflow.layers.feedback_stack import GatedFeedbackRNN
+from evenflow.layers.named import GRU, LSTM, RNN, ScalarGatedRNN
 
 HIDDEN, BATCH = 128, 50
 LAYERS: dict[str, Callable[..., nn.Module]] = {

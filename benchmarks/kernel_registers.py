@@ -24,7 +24,9 @@ from typing import Any
 import layers_by_name
 import torch
 
-from evenflow.scan.cuda import build, gradient, libraries, patches, recurrence
+from evenflow.runtime import compile_cuda as build
+from evenflow.runtime import cuda_libraries as libraries
+from evenflow.scan.cuda import gradient, patches, recurrence
 
 SIZES = (64, 128, 256, 512, 1024)
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from evenflow import create
-from evenflow.bench import hardware
+from evenflow.lab.bench import hardware
 
 HIDDEN, BATCH = 128, 16
 SHORT, LONG = 20_000, 100_000

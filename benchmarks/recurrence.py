@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from evenflow import bench, cli
+from evenflow.lab import bench, cli
 
 RESULTS = Path(__file__).parent / "results"
 

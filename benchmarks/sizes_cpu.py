@@ -24,8 +24,8 @@ import torch
 from layers_by_name import step_of
 from torch import Tensor, nn
 
-from evenflow.bench import hardware
-from evenflow.layers import GRU, LSTM, RNN
+from evenflow.lab.bench import hardware
+from evenflow.layers.named import GRU, LSTM, RNN
 from evenflow.scan import chunked, cpu, linear, torch_operations
 
 SIZES = [

@@ -26,12 +26,12 @@ import torch
 from torch import nn
 
 from evenflow import SequenceModel, systems
-from evenflow.tasks import Position, Task, make
-from evenflow.training.launch import launch
-from evenflow.training.lifecycle import begun
-from evenflow.training.settings import Settings
-from evenflow.training.together import Together
-from evenflow.training.train import build
+from evenflow.lab.tasks import Position, Task, make
+from evenflow.lab.training.launch import launch
+from evenflow.lab.training.lifecycle import begun
+from evenflow.lab.training.settings import Settings
+from evenflow.lab.training.together import Together
+from evenflow.lab.training.train import build
 
 BATCH, HIDDEN, ROUNDS, WARM, ROUND = 50, 128, 5, 12, 0.3
 SYSTEMS = [name for name in systems() if name != "esn"]  # of that nothing is trained

@@ -12,8 +12,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from evenflow.demo import RATES, SYSTEMS
-from evenflow.training import Run
+from evenflow.lab.demo import RATES, SYSTEMS
+from evenflow.lab.training import Run
 
 COLOURS = ("#0b66a8", "#c45508", "#0a7f5a", "#a3378a")  # told apart by colour-blind readers too
 

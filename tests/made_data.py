@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from evenflow.data.har import SIGNALS
-from evenflow.tasks import TASKS
-from evenflow.tasks.data_set import FileData
+from evenflow.lab.data.har import SIGNALS
+from evenflow.lab.tasks import TASKS
+from evenflow.lab.tasks.data_set import FileData
 
 WORDS = ["the", "a", "dog", "cat", "sees", "hears", "runs", "sleeps", "<unk>", "and"]
 

@@ -18,7 +18,7 @@ from evenflow import MLP, RNN, SCRN, ScalarGatedRNN, SequenceModel, SpectralMLP,
 from evenflow.activations import ACTIVATIONS, Activation, ActivationChoice, activation, make
 from evenflow.bounds import gradient_band
 from evenflow.bounds.reading import tame
-from evenflow.population import Population
+from evenflow.models.population import Population
 from evenflow.step import translate
 from evenflow.step.gradient import differentiate
 

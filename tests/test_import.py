@@ -30,4 +30,4 @@ def test_import_loads_nothing_heavy_that_torch_does_not():
 def test_lazy_rooms_are_there():
     code = "import evenflow; print(evenflow.tasks.__name__, evenflow.probes.__name__, callable(evenflow.fit))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.split() == ["evenflow.tasks", "evenflow.probes", "True"]
+    assert output.split() == ["evenflow.lab.tasks", "evenflow.probes", "True"]

@@ -368,7 +368,7 @@ def test_networks_without_time_say_where_they_are():
 
 
 def test_the_command_line_shows_every_row(capsys, monkeypatch):
-    from evenflow import cli
+    from evenflow.lab import cli
 
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as left:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import evenflow
-from evenflow.training import train
+from evenflow.lab.training import train
 
 SOURCE = Path(evenflow.__file__).parent
 # Where the encoding stands among the arguments that have no name.
@@ -91,4 +91,4 @@ def test_a_report_in_a_locale_without_utf_8(tmp_path):
     done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     shown = page.read_text(encoding="utf-8")
-    assert (SOURCE / "report" / "page.js").read_text(encoding="utf-8") in shown
+    assert (SOURCE / "lab" / "report" / "page.js").read_text(encoding="utf-8") in shown

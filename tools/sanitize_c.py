@@ -84,8 +84,8 @@ def models(name: str) -> None:
     """Several models in one call, as a population has them."""
     import torch
 
-    from evenflow.model import SequenceModel
-    from evenflow.population import Population
+    from evenflow.models.population import Population
+    from evenflow.models.sequence_model import SequenceModel
 
     several = [SequenceModel(layer(name, 2, 6), 3) for _ in range(3)]
     outputs, _ = Population(several)(torch.randn(3, 9, 5, 2))
@@ -95,7 +95,8 @@ def models(name: str) -> None:
 def worker(name: str) -> None:
     import warnings
 
-    from evenflow.scan import cpu, native
+    from evenflow.runtime import compile_c as native
+    from evenflow.scan import cpu
 
     native.FLAGS = native.FLAGS.replace("-O3", FLAGS)
     cases()  # finds own_cells

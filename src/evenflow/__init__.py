@@ -5,21 +5,26 @@ from typing import TYPE_CHECKING, Any
 from evenflow import activations, init, maps
 from evenflow.cells import Parameter, cell
 from evenflow.feedforward import MLP, ResNet, SpectralLinear, SpectralMLP, SpectralResNet
-from evenflow.gated_feedback import GatedFeedbackRNN
-from evenflow.generation import generate, stream
-from evenflow.layers import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
+from evenflow.layers import GRU, LSTM, RNN, SCRN, ComplexRNN, GatedFeedbackRNN, Recurrent, ScalarGatedRNN
 from evenflow.maps import attach, detach
-from evenflow.model import SequenceModel
-from evenflow.recurrent import Recurrent
+from evenflow.models import SequenceModel, generate, stream
 from evenflow.reservoir import EchoState
 from evenflow.systems import create, systems
 
 if TYPE_CHECKING:
-    from evenflow import bounds, optim, penalties, probes, tasks
-    from evenflow.diagnosis import doctor
-    from evenflow.training.fit import fit
+    from evenflow import bounds, optim, penalties, probes
+    from evenflow.lab import tasks
+    from evenflow.lab.diagnosis import doctor
+    from evenflow.lab.training.fit import fit
 
 __version__ = "0.1.0"
+
+# Names of the lab, which needs the extra of that name: the module, and the attribute where it is not the module itself.
+LAB = {
+    "tasks": ("evenflow.lab.tasks", ""),
+    "fit": ("evenflow.lab.training", "fit"),
+    "doctor": ("evenflow.lab.diagnosis", "doctor"),
+}
 
 __all__ = [
     "GRU",
@@ -59,13 +64,20 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Rooms that need more than torch are loaded when they are first asked for."""
-    import importlib
+    """Load rooms that take time, and the lab, when they are first used."""
+    from importlib import import_module
 
-    if name in ("bounds", "data", "optim", "penalties", "probes", "recipes", "report", "tasks", "training"):
-        return importlib.import_module(f"evenflow.{name}")
-    if name == "fit":
-        return importlib.import_module("evenflow.training").fit
-    if name == "doctor":
-        return importlib.import_module("evenflow.diagnosis").doctor
+    if name in ("bounds", "lab", "optim", "penalties", "probes"):
+        return import_module(f"evenflow.{name}")
+    if name in LAB:
+        module, attribute = LAB[name]
+        try:
+            loaded = import_module(module)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("evenflow"):
+                raise
+            raise ImportError(
+                f'evenflow.{name} needs {error.name}, which is not installed: pip install "evenflow[lab]"'
+            ) from error
+        return getattr(loaded, attribute) if attribute else loaded
     raise AttributeError(f"module 'evenflow' has no attribute {name!r}")

@@ -1,5 +1,18 @@
-"""``python -m evenflow``, where the command itself is not on the path."""
+"""The command ``evenflow``, also as ``python -m evenflow``; it needs the packages of the extra ``lab``."""
 
-from evenflow.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Run the command line, or name the package that it lacks."""
+    try:
+        from evenflow.lab.cli import main as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("evenflow"):
+            raise
+        sys.exit(f'evenflow: the command line needs {error.name}, which is not installed: pip install "evenflow[lab]"')
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -14,9 +14,9 @@ from typing import Any
 
 from evenflow.checks import unknown
 from evenflow.feedforward import MLP, FeedForward, ResNet, SpectralMLP, SpectralResNet
-from evenflow.gated_feedback import GatedFeedbackRNN
-from evenflow.layers import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
-from evenflow.recurrent import Recurrent
+from evenflow.layers.feedback_stack import GatedFeedbackRNN
+from evenflow.layers.named import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
+from evenflow.layers.recurrent import Recurrent
 from evenflow.reservoir import EchoState
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from evenflow import LSTM
 from evenflow.cells import LSTM1997
-from evenflow.recurrent import Recurrent
+from evenflow.layers.recurrent import Recurrent
 
 SAME = {"atol": 1e-12, "rtol": 1e-11}  # float64, the same sums in another order
 STEPS, BATCH, INPUT, HIDDEN = 7, 3, 2, 4

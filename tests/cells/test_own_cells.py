@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import evenflow
 from evenflow import Parameter, Recurrent
-from evenflow.model import SequenceModel
-from evenflow.population import Population
+from evenflow.models.population import Population
+from evenflow.models.sequence_model import SequenceModel
 from evenflow.scan import backend
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture
 def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is recorded meanwhile; None where that broke off."""
-    captured = pytest.importorskip("evenflow.training.captured")
+    captured = pytest.importorskip("evenflow.lab.training.captured")
     made: list[Any] = []
     record = captured._record
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from evenflow import create
-from evenflow.layers import GRU, LSTM, RNN, ScalarGatedRNN
+from evenflow.layers.named import GRU, LSTM, RNN, ScalarGatedRNN
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -7,9 +7,9 @@ import torch
 
 from evenflow import SequenceModel, create, systems
 from evenflow.activations import ACTIVATIONS
-from evenflow.layers import RNN
+from evenflow.lab.tasks.distortion import distorted
+from evenflow.layers.named import RNN
 from evenflow.maps import MAPS, Map, residual
-from evenflow.tasks.distortion import distorted
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -120,7 +120,8 @@ def test_states_and_nothing_else_are_kept():
 
 def test_fit_on_cuda(tmp_path):
     pytest.importorskip("lightning_fabric")
-    from evenflow import fit, tasks
+    from evenflow import fit
+    from evenflow.lab import tasks
 
     results = []
     for _ in range(2):

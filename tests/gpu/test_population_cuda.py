@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("lightning_fabric")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-from evenflow.training import train_population  # noqa: E402
+from evenflow.lab.training import train_population  # noqa: E402
 
 STEPS = 30
 

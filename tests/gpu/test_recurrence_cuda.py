@@ -19,9 +19,10 @@ from torch import Tensor, nn
 import evenflow
 from evenflow import create
 from evenflow.activations import ACTIVATIONS
+from evenflow.runtime import compile_cuda as build
 from evenflow.scan import backend, torch_operations
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import build, gradient, patches, plan, problem, recurrence
+from evenflow.scan.cuda import gradient, patches, plan, problem, recurrence
 from evenflow.scan.cuda.plan import Tile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scan"))

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evenflow import create, replayed, systems
-from evenflow.layers import LSTM, RNN
+from evenflow import create, systems
+from evenflow.lab.training.captured import Captured
+from evenflow.layers import replayed
+from evenflow.layers.named import LSTM, RNN
+from evenflow.layers.recurrent import Recurrent
 from evenflow.maps import MAPS
-from evenflow.recurrent import Recurrent
 from evenflow.scan import recordable
-from evenflow.training.captured import Captured
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

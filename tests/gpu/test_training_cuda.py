@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from evenflow.training import captured, evaluation
+from evenflow.lab.training import captured, evaluation
 
 pytest.importorskip("lightning_fabric")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-from evenflow import SequenceModel, create, fit, tasks  # noqa: E402
-from evenflow.training.launch import products  # noqa: E402
-from evenflow.training.loop import Loop  # noqa: E402
-from evenflow.training.train import build  # noqa: E402
+from evenflow import SequenceModel, create, fit  # noqa: E402
+from evenflow.lab import tasks  # noqa: E402
+from evenflow.lab.training.launch import products  # noqa: E402
+from evenflow.lab.training.loop import Loop  # noqa: E402
+from evenflow.lab.training.train import build  # noqa: E402
 
 STEPS = 30
 # An exponential recorded after its angles have grown may square more often, so that its last bits may differ; all else

@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenflow.maps import Exponential
 from evenflow.maps.chebyshev import Polynomial
-from evenflow.maps.recorded import CALLS_BEFORE, Moves, Recording, drop_stale
 from evenflow.maps.squaring import (
     ANGLES,
     POLYNOMIALS,
@@ -26,6 +25,7 @@ from evenflow.maps.squaring import (
     plan,
     reach,
 )
+from evenflow.runtime.recorded import CALLS_BEFORE, Moves, Recording, drop_stale
 
 # Entries of the matrix, against torch's in float64, which is right to some 1e-13 itself; times 1 + angle.
 VALUE = {torch.float32: 1e-6, torch.float64: 2e-13}

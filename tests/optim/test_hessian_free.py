@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from evenflow import RNN, SequenceModel
+from evenflow.lab.tasks import make
 from evenflow.optim import HessianFree
-from evenflow.tasks import make
 
 # float64; the conjugate gradients stop at their own rounding.
 SOLVED = 1e-6

@@ -11,10 +11,10 @@ import pytest
 import torch
 from two_learners import STEPS, TASK, a_model, batch, geodesic
 
+from evenflow.lab.tasks import Batch
 from evenflow.optim import GeodesicAdam, GeodesicSGD, HessianFree, TemporalSimplex
 from evenflow.penalties import make
 from evenflow.probes.temporal_components import temporal_components
-from evenflow.tasks import Batch
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"

@@ -13,10 +13,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from evenflow import RNN, SequenceModel
+from evenflow.lab.tasks import TemporalOrder
+from evenflow.lab.training.launch import leave
 from evenflow.optim import GeodesicAdam, GeodesicSGD, HessianFree, Joined, TemporalSimplex, divide
 from evenflow.penalties import make
-from evenflow.tasks import TemporalOrder
-from evenflow.training.launch import leave
 
 STEPS = 4
 TASK = TemporalOrder(length=8)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from evenflow.scan.cuda import build
+from evenflow.runtime import compile_cuda as build
 
 SHIM = Path(__file__).parent / "cuda_on_cpu.h"
 COMPILER = next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), None)

@@ -15,7 +15,8 @@ from torch._dynamo.testing import CompileCounter
 from evenflow import LSTM, RNN, create
 from evenflow.activations import make
 from evenflow.cells import Elman
-from evenflow.scan import backend, cpu, native, torch_operations
+from evenflow.runtime import compile_c as native
+from evenflow.scan import backend, cpu, torch_operations
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
 from evenflow.systems import SYSTEMS
 

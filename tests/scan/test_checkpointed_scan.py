@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from evenflow import GRU, LSTM, RNN, SCRN, ComplexRNN, GatedFeedbackRNN, ScalarGatedRNN
-from evenflow.recurrent import Recurrent
+from evenflow.layers.recurrent import Recurrent
 from evenflow.scan import checkpoint, cpu, dispatch, torch_operations
 
 # The same sums in another order, in double precision.

@@ -15,9 +15,10 @@ from cuda_emulator import COMPILER, Emulator
 from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
+from evenflow.runtime import compile_cuda as build
 from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import build, problem, recurrence
+from evenflow.scan.cuda import problem, recurrence
 from evenflow.scan.cuda.plan import Tile
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")

@@ -15,7 +15,9 @@ import pytest
 import torch
 from cuda_cases import Case, on
 
-from evenflow.scan.cuda import build, capacity, libraries, recurrence
+from evenflow.runtime import compile_cuda as build
+from evenflow.runtime import cuda_libraries as libraries
+from evenflow.scan.cuda import capacity, recurrence
 from evenflow.scan.cuda.plan import Tile
 
 COMPILER = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)

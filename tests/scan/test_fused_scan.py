@@ -17,7 +17,8 @@ from evenflow import GRU as GRULayer
 from evenflow import SCRN
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import GRU, LSTM, LSTM1997, Cell, Elman, PeepholeLSTM, ScalarGated
-from evenflow.scan import cpu, native, recurrence, scan
+from evenflow.runtime import compile_c as native
+from evenflow.scan import cpu, recurrence, scan
 from evenflow.scan.prelude import with_derived
 
 # Sums of at most 128 terms over 17 steps, taken in another order: a few hundred roundings of 1e-16.

@@ -13,7 +13,9 @@ from cuda_cases import normal
 from cuda_emulator import COMPILER, Emulator
 from torch import Tensor
 
-from evenflow.scan.cuda import build, gradient, libraries, problem
+from evenflow.runtime import compile_cuda as build
+from evenflow.runtime import cuda_libraries as libraries
+from evenflow.scan.cuda import gradient, problem
 from evenflow.scan.cuda.gradient import Kernel
 from evenflow.scan.cuda.patches import PATCHES, PROCESSORS, Patch, choose
 from evenflow.scan.product import summed

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
-from evenflow import SequenceModel, create, systems, tasks
-from evenflow.gated_feedback import GatedFeedbackRNN
-from evenflow.layers import GRU, LSTM, RNN
-from evenflow.population import Population
-from evenflow.recurrent import Recurrent
-from evenflow.training import fit
+from evenflow import SequenceModel, create, systems
+from evenflow.lab import tasks
+from evenflow.lab.training import fit
+from evenflow.layers.feedback_stack import GatedFeedbackRNN
+from evenflow.layers.named import GRU, LSTM, RNN
+from evenflow.layers.recurrent import Recurrent
+from evenflow.models.population import Population
 
 CLOSE = {"atol": 0.05, "rtol": 0.05}  # bfloat16 has three digits, and rounds every step's input
 STORED = 0.6  # of the bytes in float32, weights and input included

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from random_steps import Step, smallest, steps
 from torch import Tensor
 
-from evenflow.scan import cpu, native, prelude, recurrence, torch_operations
+from evenflow.runtime import compile_c as native
+from evenflow.scan import cpu, prelude, recurrence, torch_operations
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.step import Untranslatable, compute, hoisted, text, translate
 from evenflow.step.program import flat

@@ -17,9 +17,10 @@ from random_steps import Step, steps
 from test_random_steps import Run, by_engine, compiled, examples, numbers, runs
 from torch import Tensor
 
+from evenflow.runtime import compile_cuda as build
 from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import build, plan, problem, recurrence
+from evenflow.scan.cuda import plan, problem, recurrence
 from evenflow.scan.cuda.plan import Tile
 from evenflow.step.trace import Untranslatable
 

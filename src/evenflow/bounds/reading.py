@@ -10,7 +10,7 @@ from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS, Activation
 from evenflow.cells import Cell, Elman
-from evenflow.model import SequenceModel
+from evenflow.models.sequence_model import SequenceModel
 from evenflow.probes.recurrence import find_layer, prepared
 
 

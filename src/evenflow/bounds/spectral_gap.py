@@ -11,7 +11,7 @@ from torch import Tensor
 from evenflow.bounds.reading import read
 from evenflow.cells import Elman
 from evenflow.checks import whole_number
-from evenflow.model import SequenceModel
+from evenflow.models.sequence_model import SequenceModel
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from torch.nn.utils import parametrize
 
 from evenflow import maps
 from evenflow.checks import whole_number
-from evenflow.maps.pickling import Pickled
+from evenflow.runtime.pickling import Pickled
 
 Reflectors = int | tuple[int, int] | None
 

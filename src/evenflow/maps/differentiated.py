@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from evenflow.maps.map import Map
-from evenflow.maps.onlookers import followed
+from evenflow.runtime.torch_state import followed
 
 
 class Differentiated(Map):

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from evenflow.maps.differentiated import tighten
 from evenflow.maps.logarithm import unitary_log
-from evenflow.maps.onlookers import traced
 from evenflow.maps.skew import Skew
 from evenflow.maps.squaring import Recordable, exponential, exponential_slope
+from evenflow.runtime.torch_state import traced
 
 GRADIENTS = ("exact", "plumbley")
 METHODS = ("squaring", "eigen")

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from evenflow.maps.recorded import replay
 from evenflow.maps.rounding import rounded
+from evenflow.runtime.recorded import replay
 
 HALF = (torch.bfloat16, torch.float16)
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from evenflow import init
 from evenflow.maps.differentiated import addmm
-from evenflow.maps.small_kernels import small_kernels
+from evenflow.runtime.triton_kernels import small_kernels
 
 # Added to half of each squared length, so that a zero vector is not divided by; below any single-precision length.
 TINY = 1e-300

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from evenflow.maps.differentiated import Differentiated
-from evenflow.maps.small_kernels import small_kernels
+from evenflow.runtime.triton_kernels import small_kernels
 
 SPREAD = 0.05  # starting angles are drawn from U(-SPREAD, SPREAD)
 

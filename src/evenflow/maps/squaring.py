@@ -11,7 +11,7 @@ from torch import Tensor
 
 from evenflow.maps.chebyshev import Polynomial, nonic, quartic, sextic
 from evenflow.maps.differentiated import addmm, tighten
-from evenflow.maps.recorded import Moves, is_watched
+from evenflow.runtime.recorded import Moves, is_watched
 
 # Moves of the numbers, a few for each update, from which a map that was not replayed meanwhile is looked at anew.
 RESTED = 8

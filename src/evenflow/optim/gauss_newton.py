@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from evenflow.layers.recurrent import Recurrent
 from evenflow.probes.local_steps import listen
-from evenflow.recurrent import Recurrent
 from evenflow.scan.backend import LINEARIZED
 
 

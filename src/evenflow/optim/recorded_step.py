@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.maps.recorded import attempt, familiar, take, uncollected
 from evenflow.optim.stiefel import narrow
+from evenflow.runtime.recorded import attempt, familiar, take, uncollected
 
 STEPS_BEFORE = 3  # the state exists by then, and an optimiser that makes one step is not recorded
 MOST = 8  # recordings of one optimiser: shapes beyond these run without

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from evenflow.checks import one_of
 from evenflow.maps import parameter_groups
-from evenflow.model import SequenceModel
+from evenflow.models.sequence_model import SequenceModel
 from evenflow.optim.processes import mean_over_processes
 from evenflow.probes.temporal_components import Alignment, Heard, alignment, hearing, inner, norm
 

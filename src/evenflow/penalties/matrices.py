@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from evenflow.layers.recurrent import Recurrent
 from evenflow.maps import Map
-from evenflow.recurrent import Recurrent
 
 RECURRENT = "weight_hh"
 LAYERS = (Recurrent, nn.RNNBase, nn.RNNCellBase)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from evenflow.layers.recurrent import Recurrent
 from evenflow.probes.local_steps import Run, listen
-from evenflow.recurrent import Recurrent
 
 
 class Watched:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.cells import Weights
-from evenflow.recurrent import Recurrent
-from evenflow.sequences import Sequences
+from evenflow.layers.recurrent import Recurrent
+from evenflow.layers.sequences import Sequences
 
 
 @dataclass

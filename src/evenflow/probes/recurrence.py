@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from evenflow.cells import Cell, GatedFeedback, State
-from evenflow.layers import GRU, LSTM, RNN
-from evenflow.recurrent import Recurrent
+from evenflow.layers.named import GRU, LSTM, RNN
+from evenflow.layers.recurrent import Recurrent
 
 Layer = Recurrent | nn.RNN | nn.GRU | nn.LSTM
 KINDS = (Recurrent, nn.RNN, nn.GRU, nn.LSTM)

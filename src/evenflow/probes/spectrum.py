@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.cells import GRU, LSTM, LSTM1997, Cell, GatedFeedback
+from evenflow.layers.recurrent import Recurrent
 from evenflow.probes.recurrence import Layer, find_layers
-from evenflow.recurrent import Recurrent
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from evenflow.model import SequenceModel
+from evenflow.models.sequence_model import SequenceModel
 from evenflow.probes.local_steps import Run, listen, need_plain_steps
 from evenflow.probes.recurrence import need_sequences
 from evenflow.probes.temporal_parts import Part, Readout, Steps, Symbols

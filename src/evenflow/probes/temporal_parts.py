@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.cells import Weights
-from evenflow.model import SequenceModel
+from evenflow.models.sequence_model import SequenceModel
 from evenflow.probes.local_steps import Run
 
 # Numbers of per-step gradients held at once while their norms are taken: 64 MiB in float32.

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from evenflow.checks import whole_number
-from evenflow.recurrent import Recurrent
+from evenflow.layers.recurrent import Recurrent
 from evenflow.reservoir.ridge import Ridge
 
 PIECE = 2**22  # numbers of state held at once while a long series is read

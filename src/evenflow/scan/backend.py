@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.maps.small_kernels import compiled
+from evenflow.runtime.triton_kernels import compiled
 from evenflow.scan import cpu, torch_operations
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import recurrence as gpu

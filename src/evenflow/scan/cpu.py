@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from evenflow.scan import native
+from evenflow.runtime import compile_c as native
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.linear import weight_gradient
 from evenflow.scan.weights import matrix_gradients, parameter_gradients

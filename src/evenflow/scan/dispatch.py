@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from evenflow.cells import Cell, State, Weights
-from evenflow.maps.onlookers import transformed, untraced
-from evenflow.maps.small_kernels import compiled
+from evenflow.runtime.torch_state import transformed, untraced
+from evenflow.runtime.triton_kernels import compiled
 from evenflow.scan import linear, projection, recurrence, reference
 from evenflow.scan.backend import say
 from evenflow.scan.compiled_step import compiled_step

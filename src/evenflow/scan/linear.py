@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.scan import native
+from evenflow.runtime import compile_c as native
 from evenflow.scan.operator import eager, operator
 
 Product = native.structure("Linear", int64="rows in out down across threads", pointer="x weight bias y")

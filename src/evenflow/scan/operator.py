@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from evenflow.maps.onlookers import followed
+from evenflow.runtime.torch_state import followed
 
 
 def operator(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.maps.small_kernels import small_kernels
+from evenflow.runtime.triton_kernels import small_kernels
 from evenflow.scan.operator import eager, operator
 from evenflow.scan.product import summed
 

@@ -1,4 +1,4 @@
-/* Products over all steps at once, compiled at first use by `evenflow.scan.native` and called through ctypes. */
+/* Products over all steps at once, compiled at first use by `evenflow.runtime.compile_c` and called through ctypes. */
 
 #include "head.h"
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from evenflow.scan.cuda import build
-from evenflow.scan.cuda.libraries import CudaError, block_bytes, context, driver
+from evenflow.runtime import compile_cuda as build
+from evenflow.runtime.cuda_libraries import CudaError, block_bytes, context, driver
 
 CLUSTER_SIZE = 4  # an attribute of a launch, as the driver numbers them
 REFUSALS = (1, 801, 912)  # its ways to say that there are no such clusters: value, support, size

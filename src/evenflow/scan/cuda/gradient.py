@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evenflow.scan import native
-from evenflow.scan.cuda import build, libraries
+from evenflow.runtime import compile_c as native
+from evenflow.runtime import compile_cuda as build
+from evenflow.runtime import cuda_libraries as libraries
 from evenflow.scan.cuda.patches import BLOCK_BYTES, PROCESSORS, Patch, choose
 
 OLDEST = (8, 0)  # the first compute capability whose tensor cores take TF32, and that copies by itself

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.scan.cuda import build, capacity, gradient, plan
+from evenflow.runtime import compile_cuda as build
+from evenflow.scan.cuda import capacity, gradient, plan
 from evenflow.scan.product import summed
 
 Turns = Sequence[tuple[int, Any]]  # rows of the batch, and what runs them

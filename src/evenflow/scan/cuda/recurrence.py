@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from evenflow.runtime import compile_cuda as build
 from evenflow.scan import chunked
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import build, plan, problem
+from evenflow.scan.cuda import plan, problem
 from evenflow.scan.cuda.problem import aligned, lengths
 from evenflow.scan.product import summed
 from evenflow.scan.weights import matrix_gradients, parameter_gradients

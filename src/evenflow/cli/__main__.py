@@ -1,5 +1,0 @@
-"""``python -m evenflow.cli``, for torchrun."""
-
-from evenflow.cli import main
-
-main()

@@ -1,9 +1,0 @@
-"""The doctor: do a model's gradients vanish or explode, where, what does theory promise, and what to change?"""
-
-from __future__ import annotations
-
-from evenflow.diagnosis.advice import Advice
-from evenflow.diagnosis.examination import doctor
-from evenflow.diagnosis.finding import Diagnosis
-
-__all__ = ["Advice", "Diagnosis", "doctor"]

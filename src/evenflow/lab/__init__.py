@@ -1,0 +1,16 @@
+"""What runs experiments: tasks, data, training, sweeps, reports, recipes and the command line.
+
+It needs the packages of the extra ``lab``: ``pip install "evenflow[lab]"``.
+"""
+
+from importlib import import_module
+from types import ModuleType
+
+ROOMS = ("cli", "data", "diagnosis", "recipes", "report", "sweep", "tasks", "training")
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Load a subpackage when it is first used."""
+    if name in ROOMS:
+        return import_module(f"evenflow.lab.{name}")
+    raise AttributeError(f"module 'evenflow.lab' has no attribute {name!r}")

@@ -1,0 +1,188 @@
+"""One look at a model's gradients through time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from keyword import iskeyword
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+from evenflow.bounds import Band, gradient_band
+from evenflow.cells import State
+from evenflow.checks import whole_number
+from evenflow.lab.diagnosis.advice import advise
+from evenflow.lab.diagnosis.finding import FRACTION, Array, Diagnosis
+from evenflow.layers.recurrent import Recurrent
+from evenflow.probes import gradient_flow, memory_length, spectrum
+from evenflow.probes.entering import entered, joined
+from evenflow.probes.jacobian import hutchinson
+from evenflow.probes.recurrence import Layer, Recurrence, find_layer, record
+
+SEQUENCES, PROBES = 4, 16
+WORK = 1e10  # multiplications; wide layers are looked at with fewer random vectors, and then over fewer steps
+EIGENVALUES = 512  # units up to which they are computed
+LARGEST = 1e30  # of a state; beyond, float32 is near its end
+
+
+def doctor(
+    model: nn.Module,
+    batch: Tensor | PackedSequence | tuple[Any, ...],
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    *,
+    steps: int = 1000,
+) -> Diagnosis:
+    """Do this model's gradients vanish or explode, where, what does theory promise, and what could be changed?
+
+    Args:
+        model: any module that holds one recurrent layer, of evenflow or torch's RNN, GRU or LSTM.
+        batch: inputs as the model takes them, or a tuple (inputs, targets) or (inputs, targets, lengths), as tasks draw
+            them. The longest four sequences are looked at.
+        loss: of outputs and targets; adds what arrives of the loss's own gradient at each step.
+        steps: look at the first so many steps at most.
+
+    The verdict is about the Jacobian of states: less than a thousandth left at some lag "vanishes", more than a
+    thousand times "explodes", neither "steady". A stack vanishes if all its layers do, and explodes if one does. States
+    start where the layer itself starts them. Norms are estimated from 16 random vectors, the same ones every time. The
+    model is left as it was.
+
+    >>> print(doctor(nn.RNN(2, 64), torch.randn(200, 8, 2)))
+    RNN of torch, tanh: 2 inputs, 64 units; 4 sequences of 200 steps.
+    Gradients vanish: 13 steps back less than a thousandth is left; a step back leaves 0.579 of it on average.
+    ...
+    """
+    whole_number("steps", steps, 1)
+    inputs, targets, lengths = _read(batch)
+    if loss is not None and targets is None:
+        raise ValueError("batch must hold targets for the loss: a tuple (inputs, targets), got inputs alone")
+    layer = find_layer(model)
+    x, vectors = _afford(layer, _entering(model, layer, inputs, lengths), steps)
+    x, paths = _while_finite(layer, x)
+    given = _as_taken(layer, x)
+    profiles = [_profile(path, vectors) for path in paths]
+    place = next(name for name, part in model.named_modules() if part is layer)
+    furthest = max(range(len(paths)), key=lambda i: np.nan_to_num(profiles[i][-1], nan=np.inf))
+    profile = profiles[furthest]
+    word, lag = _judge(profile)
+    band = _band(layer, len(x) - 1, furthest)
+    return Diagnosis(
+        model=_describe(model, layer, x),
+        steps=len(x),
+        word=word,
+        lag=lag,
+        rate=_rate(profile),
+        profile=profile,
+        rates=tuple(_rate(p) for p in profiles),
+        memory=memory_length(layer, given, sums=vectors),
+        spectra=tuple(spectrum(layer, eigenvalues_up_to=EIGENVALUES)),
+        band=band,
+        flow=None if loss is None else gradient_flow(model, inputs, targets, loss, lengths, layers="all"),  # type: ignore[arg-type]
+        advice=tuple(advise(layer, word, len(x), _spelt(model, place))),
+    )
+
+
+def _spelt(model: nn.Module, place: str) -> str:
+    """A module's place in a model as Python has it: ``model.layers[0]`` for ``layers.0``."""
+    spelt = "model"
+    for name in place.split(".") if place else ():
+        if name.isidentifier() and not iskeyword(name):
+            spelt += f".{name}"
+        else:
+            numbered = name.isdecimal() and isinstance(model, nn.ModuleList | nn.Sequential)
+            spelt += f"[{name}]" if numbered else f'.get_submodule("{name}")'
+        model = model.get_submodule(name)
+    return spelt
+
+
+def _read(batch: Any) -> tuple[Any, Tensor | None, Tensor | None]:
+    if isinstance(batch, Tensor | PackedSequence):
+        return batch, None, None
+    if not isinstance(batch, tuple | list) or not 1 <= len(batch) <= 3:
+        raise ValueError(
+            f"batch must be inputs, or (inputs, targets) with lengths or without, got {type(batch).__name__}"
+        )
+    inputs, targets, lengths = (*batch, None, None)[:3]
+    return inputs, targets, lengths
+
+
+def _entering(model: nn.Module, layer: Layer, inputs: Any, lengths: Tensor | None) -> Tensor:
+    """What enters the recurrent layer, ``(T, B, I)``: the longest sequences, cut to the shortest of them."""
+    calls = entered(model, layer, inputs, lengths)
+    data, packed = calls[0]
+    if packed is not None:
+        padded, ends = pad_packed_sequence(packed._replace(data=data))
+        longest = ends.argsort(descending=True, stable=True)[:SEQUENCES]
+        return padded[: int(ends[longest].min()), longest.to(padded.device)]
+    return joined(layer, calls)[:, :SEQUENCES]
+
+
+def _afford(layer: Layer, x: Tensor, steps: int) -> tuple[Tensor, int]:
+    """As many steps and random vectors as keep a wide layer within seconds."""
+    each = sum(found.numel() for name, found in layer.state_dict().items() if "weight_hh" in name)
+    each = max(each, layer.hidden_size**2) * min(x.shape[1], SEQUENCES)
+    steps = min(steps, len(x), max(2, int(WORK / (4 * each))))
+    return x[:steps], max(4, min(PROBES, int(WORK / (each * steps))))
+
+
+def _as_taken(layer: Layer, x: Tensor) -> Tensor:
+    return x.transpose(0, 1) if layer.batch_first else x
+
+
+def _while_finite(layer: Layer, x: Tensor) -> tuple[Tensor, list[Recurrence]]:
+    """x up to the step where a state grows out of its numbers, and the recurrences on it."""
+    paths = record(layer, _as_taken(layer, x))
+    whole = [next((step for step, state in enumerate(path.states[1:]) if not _small(state)), len(x)) for path in paths]
+    if min(whole) == len(x):
+        return x, paths
+    if min(whole) == 0:
+        raise ValueError("the layer's states must be finite to be looked at, got some that are not at the first step")
+    return x[: min(whole)], record(layer, _as_taken(layer, x[: min(whole)]))
+
+
+def _small(state: State) -> bool:
+    return all(bool((s.abs() < LARGEST).all()) for s in state)
+
+
+def _profile(path: Recurrence, vectors: int) -> Array:
+    last = len(path.inputs) - 1
+    norms = hutchinson(path, last, list(range(last + 1)), "state", vectors)
+    size = sum(s.shape[-1] for s in path.states[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.sqrt(np.square(norms[::-1]).mean(1) / size)
+
+
+def _judge(profile: Array) -> tuple[str, int | None]:
+    profile = np.nan_to_num(profile, nan=np.inf)
+    for word, crossed in (("explodes", profile > 1 / FRACTION), ("vanishes", profile < FRACTION)):
+        if crossed.any():
+            return word, int(np.flatnonzero(crossed)[0])
+    return "steady", None
+
+
+def _rate(profile: Array) -> float:
+    """The factor of the straight line through the logarithms; the first step to zero or infinity ends it."""
+    usable = np.isfinite(profile) & (profile > 0)
+    end = len(profile) if usable.all() else int(np.flatnonzero(~usable)[0])
+    if end < 2:
+        return 0.0 if len(profile) > 1 and profile[1] == 0 else 1.0
+    lags = np.arange(end)
+    return float(np.exp(np.polyfit(lags, np.log(profile[:end]), 1)[0]))
+
+
+def _band(layer: Layer, lag: int, member: int) -> Band | None:
+    try:
+        return gradient_band(layer, lag, norm="spectral", member=member)
+    except ValueError:  # a cell that no theorem covers
+        return None
+
+
+def _describe(model: nn.Module, layer: Layer, x: Tensor) -> str:
+    kind = type(layer).__name__.removeprefix("Parametrized")
+    whose = "of evenflow" if isinstance(layer, Recurrent) else "of torch"
+    activation = getattr(layer, "nonlinearity", None) or getattr(getattr(layer, "cell", None), "activation", None)
+    form = [f"{layer.num_layers} layers"] * (layer.num_layers > 1) + ["both directions"] * layer.bidirectional
+    shown = ", ".join([f"{kind} {whose}", *([str(activation)] if activation else []), *form])
+    sizes = f"{layer.input_size} inputs, {layer.hidden_size} units"
+    return f"{shown}: {sizes}; {x.shape[1]} sequences of {len(x)} steps."

@@ -1,0 +1,117 @@
+"""What was found in a model's gradients through time, and the sentences that say so."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evenflow.bounds import Band
+from evenflow.lab.diagnosis.advice import Advice
+from evenflow.probes import MemoryLength, Spectrum
+
+FRACTION = 1e-3  # below it a gradient counts as vanished, above its inverse as exploded
+WIDTH, SHOWN = 100, 4
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `doctor` found; its text is one screen.
+
+    Attributes:
+        model: what was looked at. steps: T, over how many steps.
+        word: "vanishes", "explodes" or "steady". lag: the first lag at which less than a thousandth is left, or more
+            than a thousand times has come of it; None where steady.
+        rate: what a step back multiplies the gradient by, on average.
+        profile: ``‖∂s_T/∂s_{T-lag}‖_F / √n`` for lag 0, 1, ...: 1 at the start. s is the state, of an LSTM (h, c).
+        rates: the rate of each layer and direction, in the order of the final states; `profile` is of the one that
+            reaches furthest.
+        memory: how far back an input still changes the layer's output.
+        spectra: of the recurrent matrices. band: what theory allows one step, where there is a theory.
+        flow: ``‖∂L/∂h_t‖`` for every layer and step, where a loss was given.
+        advice: what to change.
+    """
+
+    model: str
+    steps: int
+    word: str
+    lag: int | None
+    rate: float
+    profile: Array
+    rates: tuple[float, ...]
+    memory: MemoryLength
+    spectra: tuple[Spectrum, ...]
+    band: Band | None
+    flow: Array | None
+    advice: tuple[Advice, ...]
+
+    def __str__(self) -> str:
+        parts = [self.model, self._verdict(), self._memory(), self._matrices(), self._theory()]
+        if self.flow is not None:
+            parts.append(self._loss())
+        if len(self.rates) > 1:
+            parts.append(f"Layers: a step back leaves {', '.join(_number(r) for r in self.rates)}, from the first up.")
+        wrapped = [textwrap.fill(part, WIDTH, subsequent_indent="  ") for part in parts]
+        advice = [
+            textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+            for a in self.advice
+            for line in str(a).splitlines()
+        ]
+        return "\n".join([*wrapped, "To change:", *advice, self._numbers()])
+
+    def _verdict(self) -> str:
+        slope = f"a step back leaves {_number(self.rate)} of it on average"
+        if self.word == "vanishes":
+            return f"Gradients vanish: {self.lag} steps back less than a thousandth is left; {slope}."
+        if self.word == "explodes":
+            return f"Gradients explode: {self.lag} steps back they are more than a thousand times larger; {slope}."
+        beyond = ""
+        if abs(math.log(self.rate)) > 1e-5 and self.steps > 1:
+            change = "a thousandth would be left" if self.rate < 1 else "they would be a thousand times larger"
+            beyond = f" At this rate {change} after about {abs(math.log(FRACTION) / math.log(self.rate)):,.0f} steps."
+        end = f"{_number(self.profile[-1])} is left {self.steps - 1} steps back"
+        return f"Gradients are steady: {end}; {slope}.{beyond}"
+
+    def _memory(self) -> str:
+        if self.memory.complete:
+            return f"Memory: all {self.steps} inputs still change the last output, the first one too."
+        return (
+            f"Memory: {self.memory.steps} steps. Of {self.steps} inputs, those further back have less than a "
+            "thousandth of the strongest effect on the last output."
+        )
+
+    def _matrices(self) -> str:
+        if len(self.spectra) == 1:
+            return f"Recurrent matrix {self.spectra[0]}."
+        shown = ", ".join(f"{s.name} {s.min:.3g} to {s.max:.3g}" for s in self.spectra[:SHOWN])
+        more = f" and {len(self.spectra) - SHOWN} more" if len(self.spectra) > SHOWN else ""
+        return f"Recurrent matrices, by singular values: {shown}{more}."
+
+    def _theory(self) -> str:
+        if self.band is None:
+            return "Theory: no bound for a cell with gates of its own; the numbers above are measured."
+        low, high = _number(self.band.lower_rate), _number(self.band.upper_rate)
+        ends = f"{_number(self.band.lower)} to {_number(self.band.upper)} over {self.band.lag} steps"
+        says = "is constant" if self.band.regime == "constant" else self.band.regime
+        return f"Theory: a step leaves {low} to {high} of a gradient whatever the input, {ends}; it {says}."
+
+    def _loss(self) -> str:
+        assert self.flow is not None
+        top = self.flow[-1] if len(self.flow) == 1 else self.flow.max(0)
+        first, last = top[0], top[np.flatnonzero(top)[-1]] if top.any() else 0.0
+        if not last:
+            return "Loss: its gradient is zero at every step."
+        return f"Loss: ‖∂L/∂h_t‖ is {_number(first)} at the first step and {_number(last)} at the last that has one."
+
+    def _numbers(self) -> str:
+        lags = [lag for lag in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if lag < self.steps]
+        return "Left at lag: " + "  ".join(f"{lag}: {_number(self.profile[lag])}" for lag in lags)
+
+
+def _number(value: float) -> str:
+    return "0" if value == 0 else f"{value:.3g}"

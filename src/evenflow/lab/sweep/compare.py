@@ -1,0 +1,154 @@
+"""Several systems on one task, each with the same budget and the same choice of learning rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evenflow.lab.tasks import Task
+from evenflow.lab.training import non_finite
+from evenflow.lab.training.claimed import claimed
+from evenflow.lab.training.fit import check_model
+from evenflow.lab.training.lifecycle import check_same
+from evenflow.lab.training.run_folder import Run
+from evenflow.lab.training.tables import check_data, tables, written
+from evenflow.lab.training.train import build, read_config, resume, train
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One system at one learning rate, nan where it finds its own: where the run lies and how it ended."""
+
+    system: str
+    rate: float
+    folder: Path
+    parameters: int
+    valid_loss: float
+    valid_metric: float
+    solved: bool
+    seconds: float
+    diverged: bool
+
+    @property
+    def score(self) -> tuple[bool, float]:
+        """What attempts are ranked by: a run that ended well first, then the lower validation loss."""
+        return (self.diverged or self.valid_loss != self.valid_loss, self.valid_loss)
+
+
+def compare(
+    task: Mapping[str, Any],
+    systems: Sequence[Mapping[str, Any]],
+    training: Mapping[str, Any],
+    rates: Sequence[float],
+    folder: Path,
+    *,
+    until_solved: bool = False,
+    progress: bool = True,
+    announce: Callable[[str], None] = lambda _: None,
+) -> list[Attempt]:
+    """Train every system at every rate, and return the best attempt of each.
+
+    All runs share the task, the budget, the batches and the seed. A system is judged by the validation loss at its last
+    step, at the rate that suits it best; one that diverges loses that attempt and nothing else.
+
+    Args:
+        task, training: tables as in `train`.
+        systems: one table each, with a name and a hidden_size; an optional ``label`` tells two settings of one system
+            apart.
+        rates: the learning rates every system may try, in this order.
+        until_solved: a system that has solved the task tries no further rate. With falling rates this is the search of
+            the SGORNN document for the largest rate that converges.
+        folder: gets one run folder per attempt. Attempts already finished there are read back, interrupted ones
+            resumed, so that a comparison can be stopped and started again; those of other settings are refused.
+        announce: told about each attempt before it starts.
+
+        >>> best = compare({"name": "adding"}, [{"name": "rnn", "hidden_size": 64}], {}, [1e-2, 1e-3], Path("runs/c"))
+    """
+    if not systems:
+        raise ValueError("systems must name at least one system to compare, got none")
+    if not rates:
+        raise ValueError("rates must name at least one learning rate to try, got none")
+    if training.get("optimizer") == "hessian-free":
+        rates = [math.nan]  # it finds its own, so there is one attempt
+    plans = []
+    for system in systems:
+        table = dict(system)
+        label = str(table.pop("label", table["name"]))
+        for rate in rates:
+            own = {} if math.isnan(rate) else {"rate": rate}
+            config = {"task": dict(task), "system": table, "training": dict(training) | own}
+            made, made_of, settings = read_config(config)
+            check_model(build(made, made_of, seed=0), made, settings)  # one slip should not cost the runs before it
+            plans.append((label, rate, config, folder / (f"{label}-{rate:g}" if own else label)))
+            _known(plans[-1][3], config)
+    if len({plan[3] for plan in plans}) < len(plans):
+        raise ValueError("systems and rates must differ from each other; give systems of one name a label each")
+    attempts: dict[str, list[Attempt]] = {}
+    with claimed(folder):
+        for number, (label, rate, config, run) in enumerate(plans, 1):
+            if until_solved and any(attempt.solved for attempt in attempts.get(label, [])):
+                continue
+            announce(f"{number} of {len(plans)}: {label}" + ("" if math.isnan(rate) else f", rate {rate:g}"))
+            attempts.setdefault(label, []).append(_attempt(label, rate, config, run, progress))
+    return [min(tries, key=lambda attempt: attempt.score) for tries in attempts.values()]
+
+
+def _attempt(label: str, rate: float, config: Mapping[str, Any], folder: Path, progress: bool) -> Attempt:
+    task = read_config(config)[0]
+    known = _known(folder, config)
+    status = {} if known is None else known.status
+    diverged = non_finite.diverged(status)
+    if status.get("state") != "finished" and not diverged:
+        try:
+            if known is None:
+                train(config, folder, progress=progress)
+            else:
+                resume(folder, data=task.options().get("data"), progress=progress)
+        except non_finite.NonFiniteLoss:
+            diverged = True
+    return _read(label, rate, folder, task, diverged)
+
+
+def _known(folder: Path, config: Mapping[str, Any]) -> Run | None:
+    """The run that is there already, None if there is none; a ValueError if it is one of another config."""
+    if not (folder / "config.toml").is_file():
+        return None
+    run = Run(folder)
+    task, system, settings = read_config(config)
+    table = tables(task, settings)
+    check_data(run, task, table)
+    try:
+        check_same(run, table, settings)
+    except ValueError as error:
+        raise ValueError(f"{error}: choose another folder") from None
+    if run.config.get("system") != written(system):
+        raise ValueError(
+            f"system must stay as the run {str(folder)!r} began, {run.config.get('system')}, got {written(system)}: "
+            "choose another folder"
+        )
+    return run
+
+
+def _read(label: str, rate: float, folder: Path, task: Task, diverged: bool) -> Attempt:
+    run = Run(folder)
+    columns = run.metrics
+    measured = columns["valid_loss"] == columns["valid_loss"]
+
+    def last(name: str) -> float:
+        values = columns[name][measured]
+        return float(values[-1]) if len(values) else float("nan")
+
+    return Attempt(
+        system=label,
+        rate=rate,
+        folder=folder,
+        parameters=int(run.status.get("parameters", 0)),
+        valid_loss=last("valid_loss"),
+        valid_metric=last("valid_metric"),
+        solved=not diverged and task.solved(last("valid_metric")),
+        seconds=float(columns["seconds"][-1]) if len(columns["seconds"]) else 0.0,
+        diverged=diverged,
+    )

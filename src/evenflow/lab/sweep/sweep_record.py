@@ -1,0 +1,139 @@
+"""sweep.json: what a sweep was asked for, its rounds, and every point's numbers; what it goes on from after a kill."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import evenflow
+from evenflow.lab.training import atomic
+from evenflow.lab.training.lengthening import Score
+
+from .candidates import Omitted
+from .halving import Round
+from .leaderboard import Held, Standing
+
+FILE, FORMAT = "sweep.json", 1
+
+
+class SweepRecord:
+    """The state of a sweep in its folder.
+
+    Args:
+        folder: new, empty, or that of the same sweep.
+        request: all that decides what the sweep does, as JSON can hold it.
+
+    Attributes:
+        held: the rounds so far.
+        seconds: of the sittings before this one.
+    """
+
+    def __init__(self, folder: Path, request: Mapping[str, Any]) -> None:
+        self.folder = folder
+        self.request: dict[str, Any] = json.loads(json.dumps(request))
+        self.held: list[Held] = []
+        self.seconds = 0.0
+        self.began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        path = folder / FILE
+        if not path.is_file():
+            _refuse_used(folder)
+            return
+        try:
+            self._read(json.loads(path.read_text(encoding="utf-8")))
+        except (KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
+            raise ValueError(f"{FILE} of {str(folder)!r} cannot be read: {error!r}") from error
+
+    def _read(self, table: Mapping[str, Any]) -> None:
+        before = table["request"]
+        if before != self.request:
+            name = next(key for key in [*self.request, *before] if before.get(key) != self.request.get(key))
+            raise ValueError(
+                f"folder {str(self.folder)!r} holds another sweep, of {name} {before.get(name)!r} and not "
+                f"{self.request.get(name)!r}: choose another folder"
+            )
+        for each in table["rounds"]:
+            rows = {name: tuple(_score(row) for row in scores) for name, scores in each.pop("scores").items()}
+            self.held.append(Held(entrants=each.pop("entrants"), scores=rows, round=Round(**each)))
+        self.seconds, self.began = float(table["seconds"]), str(table["began"])
+
+    def save(
+        self,
+        state: str,
+        standings: Sequence[Standing],
+        omitted: Sequence[Omitted],
+        *,
+        updates: int,
+        seconds: float,
+        device: str,
+        judged_by: str,
+    ) -> None:
+        """Replace the file; `state` is running, stopped or finished."""
+        table = {
+            "format": FORMAT,
+            "state": state,
+            "evenflow": evenflow.__version__,
+            "torch": str(torch.__version__),
+            "hardware": machine(device),
+            "began": self.began,
+            "seconds": round(self.seconds + seconds, 1),
+            "judged_by": judged_by,
+            "updates": updates,
+            "request": self.request,
+            "points": [_point(rank, standing) for rank, standing in enumerate(standings, 1)],
+            "omitted": [dataclasses.asdict(each) for each in omitted],
+            "rounds": [_round(each) for each in self.held],
+        }
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            content = json.dumps(table, indent=1, ensure_ascii=False, allow_nan=False)
+            atomic.write(self.folder / FILE, content.encode())
+        except OSError as error:
+            raise ValueError(f"folder {str(self.folder)!r} cannot be written: {error.strerror or error}") from error
+
+
+def machine(device: str) -> str:
+    """The machine in words."""
+    if torch.cuda.is_available() and device.startswith(("auto", "cuda")):
+        return torch.cuda.get_device_name()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{[*named, platform.processor() or platform.machine()][0]}, {torch.get_num_threads()} of its cores"
+
+
+def _point(rank: int, standing: Standing) -> dict[str, Any]:
+    point = standing.point
+    fields = {field.name: getattr(point, field.name) for field in dataclasses.fields(point)}
+    found = {name: _finite(value) for name, value in vars(standing).items() if name not in ("point", "folders")}
+    runs = [folder.name for folder in standing.folders]
+    return {"rank": rank, "name": point.name, **fields, "system": dict(point.system), **found, "runs": runs}
+
+
+def _round(held: Held) -> dict[str, Any]:
+    scores = {
+        name: [{key: _finite(value) for key, value in vars(score).items()} for score in of]
+        for name, of in held.scores.items()
+    }
+    return {**vars(held.round), "entrants": held.entrants, "scores": scores}
+
+
+def _score(table: Mapping[str, Any]) -> Score:
+    values: dict[str, Any] = {key: math.nan if value is None else value for key, value in table.items()}
+    return Score(**values)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _refuse_used(folder: Path) -> None:
+    if folder.is_dir() and any(not entry.name.startswith(atomic.TEMPORARY) for entry in folder.iterdir()):
+        raise ValueError(f"folder {str(folder)!r} holds something other than a sweep: choose another folder")

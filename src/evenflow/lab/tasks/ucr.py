@@ -1,0 +1,92 @@
+"""Any set of the UCR time series archive, folded into fewer and wider steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from evenflow.checks import whole_number
+from evenflow.lab.data.ucr import Series, read_ucr
+
+from .data_set import FileData, need, split
+from .labelled import Labelled
+from .task import option
+
+HELD_OUT = 5  # one training series in five, as in the document
+SOLVED_ACCURACY = 0.95
+
+
+@dataclass(frozen=True)
+class Ucr(FileData, Labelled):
+    """A series of L numbers, read as L / width steps of `width` numbers; after the last, which class is it?
+
+    A fixed random fifth of the training series is for validation; the archive's test part is for the test. Metric: the
+    share of right answers; 95 % counts as solved.
+
+    Shapes:
+        inputs ``(L / width, B, width)``; targets ``(B,)`` int64.
+
+    Args:
+        set: its name in the archive, such as "ECG5000".
+        width: numbers a step, a divisor of L. By default the largest that is at most √L, which gives the depths of the
+            document's Table 4 (its 50words alone has a width of 10, where the rule says 15).
+        data: the data folder.
+
+        >>> task = Ucr(set="ArrowHead")
+        >>> task.batch(4, torch.Generator().manual_seed(0)).inputs.shape
+        torch.Size([251, 4, 1])
+
+    Reference: Dau et al. 2018; Zhang, Lei and Dhillon 2018, appendix C.
+    """
+
+    set: str = option("ECG5000", "name of the set in the archive")
+    width: int | None = option(None, "numbers a step, a divisor of the length; by default the largest up to its root")
+
+    name: ClassVar[str] = "ucr"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.set, str) or not self.set:
+            raise ValueError(f"set must be the name of a UCR set, such as 'ECG5000', got {self.set!r}")
+        if self.width is not None:
+            whole_number("width", self.width, 1)
+
+    @property
+    def input_size(self) -> int:
+        length = _read(self.folder, self.set).x_train.shape[1]
+        if self.width is None:
+            return max(divisor for divisor in range(1, math.isqrt(length) + 1) if length % divisor == 0)
+        if length % self.width:
+            raise ValueError(f"width must divide the {length} numbers of a series of {self.set}, got {self.width}")
+        return self.width
+
+    @property
+    def output_size(self) -> int:
+        return len(_read(self.folder, self.set).labels)
+
+    def has_test(self) -> bool:
+        return _read(self.folder, self.set).x_test is not None
+
+    def sequences(self) -> tuple[np.ndarray, np.ndarray]:
+        read = _read(self.folder, self.set)
+        if self.part == "test":
+            if read.x_test is None or read.y_test is None:
+                raise ValueError(f"{self.set} has no test part in the data folder {str(self.folder)!r}")
+            series, labels = read.x_test, read.y_test
+        else:
+            rows = split(len(read.y_train), max(1, len(read.y_train) // HELD_OUT))[self.part == "validation"]
+            series, labels = read.x_train[rows], read.y_train[rows]
+        return series.reshape(len(series), -1, self.input_size), labels
+
+    def solved(self, metric: float) -> bool:
+        return metric >= SOLVED_ACCURACY
+
+
+@lru_cache(maxsize=4)
+def _read(folder: Path, name: str) -> Series:
+    need(f"ucr/{name}", folder)
+    return read_ucr(folder, name)

@@ -1,0 +1,152 @@
+"""The Penn Treebank word by word, as running text: after each word, which comes next?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenflow.checks import whole_number
+from evenflow.lab.data.treebank import read_words, vocabulary
+
+from .data_set import FileData
+from .next_symbol import NextSymbol
+from .task import Batch, CarriedBatch, Position, move, option
+
+FILES = {"training": "train", "validation": "valid", "test": "test"}
+SOLVED_PERPLEXITY = 100.0  # Lin and Wang's uGRU and GRU reach 98 on the test part
+
+
+@dataclass(frozen=True)
+class Words(FileData, NextSymbol):
+    """A stream of words; after each, the one that follows.
+
+    The text is cut into as many streams as a batch has sequences, and batches walk along them, `length` words at a
+    time. The state is carried from one batch to the next, so that the network reads on where it stopped, while
+    gradients reach back `length` steps; it starts anew when the streams do, once an epoch. A stream's last words that
+    do not fill a batch are left out in training, and read in validations. Loss: cross entropy in nats; without memory
+    it is that of the shares of the words. Metric: the perplexity, e to the mean loss; below 100 counts as solved.
+
+    Shapes:
+        inputs and targets ``(T, B)`` int64 below the number of words, 10,000 in the Penn Treebank.
+
+    Args:
+        length: T, the steps that gradients reach back.
+        embedding: width of the embedding of a word.
+        data: the data folder.
+
+        >>> task = Words(length=35)
+        >>> task.epoch_steps(20), task.held_out().epoch_steps(20)
+        (1327, 105)
+
+    Reference: Mikolov et al. 2010; Zaremba et al. 2014.
+    """
+
+    length: int = option(35, "words a batch walks on, and steps that gradients reach back")
+    embedding: int = option(128, "width of the embedding of a word")
+
+    name: ClassVar[str] = "ptb-words"
+    carries: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        whole_number("length", self.length, 1)
+        whole_number("embedding", self.embedding, 1)
+
+    @property
+    def vocabulary(self) -> int:
+        return len(vocabulary(self.folder))
+
+    @property
+    def input_size(self) -> int:
+        return self.embedding
+
+    @property
+    def metric_name(self) -> str:
+        return "perplexity"
+
+    @property
+    def baseline(self) -> float:
+        counts = np.bincount(_read(self.folder, "train"))
+        share = counts[counts > 0] / counts.sum()
+        return float(-(share * np.log(share)).sum())
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.loss(outputs, targets)
+
+    def summary(self, metric: float) -> float:
+        return math.exp(min(metric, 700.0))  # beyond it no float holds it
+
+    def solved(self, metric: float) -> bool:
+        return metric < SOLVED_PERPLEXITY
+
+    def count(self) -> int:
+        """Windows of `length` words and the one after."""
+        return self._longer_than(1) - self.length
+
+    def take(self, rows: Tensor) -> Batch:
+        """Windows that begin at these words, each by itself."""
+        text = _keep(self.folder, FILES[self.part], rows.device)
+        windows = text[rows + torch.arange(self.length + 1, device=rows.device)[:, None]]
+        return Batch(windows[:-1], windows[1:])
+
+    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
+        """Windows from anywhere in the text."""
+        whole_number("size", size, 1)
+        rows = torch.randint(self.count(), (size,), generator=generator, device=generator.device)
+        return move(self.take(rows), device)
+
+    def epoch_steps(self, size: int, processes: int = 1) -> int:
+        streams = size * processes
+        return (self._longer_than(streams) // streams - 1) // self.length
+
+    def training_batch(self, size: int, position: Position, generator: torch.Generator) -> Batch:
+        index = position.step % self.epoch_steps(size, position.processes)
+        return self._along(self._streams(size, position, generator.device), index * self.length)
+
+    def every_batch(self, size: int, position: Position, device: torch.device) -> Iterator[Batch]:
+        streams = self._streams(size, position, device)
+        for first in range(0, len(streams) - 1, self.length):
+            yield self._along(streams, first)
+
+    def _streams(self, size: int, position: Position, device: torch.device) -> Tensor:
+        """This process's streams ``(words, B)``."""
+        text, streams = _keep(self.folder, FILES[self.part], device), size * position.processes
+        each = len(text) // streams
+        if each < 2:
+            raise ValueError(
+                f"the {self.part} text has {len(text):,} words, too few for {streams} streams of a word and the one "
+                "after: make the batch smaller"
+            )
+        first = position.rank * size
+        return text[: each * streams].view(streams, each)[first : first + size].T
+
+    def _along(self, streams: Tensor, first: int) -> Batch:
+        window = streams[first : first + self.length + 1].contiguous()
+        return (CarriedBatch if first else Batch)(window[:-1], window[1:])
+
+    def _longer_than(self, streams: int) -> int:
+        """The number of words, checked to give every stream one batch."""
+        words = len(_read(self.folder, FILES[self.part]))
+        if words // streams <= self.length:
+            raise ValueError(
+                f"the {self.part} text has {words:,} words, too few for {streams} streams of length {self.length} "
+                "and the word after: make the batch or length smaller"
+            )
+        return words
+
+
+@lru_cache(maxsize=3)
+def _read(folder: Path, part: str) -> np.ndarray:
+    return read_words(folder, part)
+
+
+@lru_cache(maxsize=3)
+def _keep(folder: Path, part: str, device: torch.device) -> Tensor:
+    return torch.from_numpy(_read(folder, part).astype(np.int64)).to(device)

@@ -1,0 +1,184 @@
+"""Every setting of a training run, checked once, in a form that TOML and the command line can hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from evenflow import penalties
+from evenflow.checks import one_of, unknown, whole_number
+from evenflow.lab.tasks.task import Task, option
+
+from .clipping import SCOPES
+from .optimizers import BASES, OPTIMIZERS
+from .schedules import SCHEDULES
+
+PRECISIONS = ("32-true", "tf32", "64-true", "bf16-mixed", "bf16-true")
+VALIDATION_BATCHES = 10
+OWN_METHODS = ("temporal-simplex", "hessian-free")
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a training run. Each field's help text is in ``field.metadata["help"]``.
+
+    A setting that is None is off. `to_dict` leaves those out, because TOML has no word for them, and `from_dict` puts
+    them back.
+
+        >>> Settings.from_dict(Settings(rate=0.01).to_dict()) == Settings(rate=0.01)
+        True
+    """
+
+    steps: int = option(1000, "updates to make")
+    epochs: int | None = option(None, "passes over a data set to make, in place of steps")
+    batch_size: int = option(50, "sequences in a batch, in each process")
+    optimizer: str = option("adam", "adam, rmsprop, sgd, temporal-simplex or hessian-free")
+    rate: float = option(1e-3, "learning rate at the start")
+    momentum: float = option(0.0, "momentum of sgd and rmsprop")
+    nesterov: bool = option(False, "look ahead along the momentum (sgd)")
+    smoothing: float = option(0.99, "how much rmsprop's running mean of squares keeps at each step")
+    epsilon: float | None = option(
+        None, "what adam and rmsprop add to the root of the mean square that they divide by; 1e-8 by default"
+    )
+    weight_decay: float = option(0.0, "pull of the weights towards zero, added to the gradient")
+    map_rate: float | None = option(
+        None, "learning rate of what makes a map's matrix, the common one by default; expRNN's authors take a tenth"
+    )
+    bases: str = option("sgd", "how the orthonormal bases of a factorized map move, along geodesics: sgd or adam")
+    bases_rate: float | None = option(None, "their learning rate; that of maps by default")
+    psi: float | None = option(None, "gradient norm above which temporal-simplex takes the plain gradient")
+    damping: float = option(0.1, "damping of hessian-free at the start")
+    structural: float = option(0.0, "its share of structural damping, on the change of the states")
+    curvature_size: int | None = option(
+        None, "sequences that it measures the curvature on; all of the batch by default"
+    )
+    penalty: str | None = option(None, "added to the loss: see `evenflow penalties`; several with a plus between them")
+    schedule: str = option("constant", "the rate over time: constant, linear (to zero), exponential or step")
+    decay: float = option(0.5, "factor of the exponential and step schedules")
+    decay_every: int = option(1000, "updates after which the rate has been multiplied by decay once")
+    clip_norm: float | None = option(None, "largest norm of the gradient")
+    clip_value: float | None = option(None, "largest absolute value of an entry of the gradient")
+    clip_scope: str = option(
+        "all", "what is clipped: all, the recurrent matrices (recurrent) or each tensor alone (each)"
+    )
+    log_every: int = option(10, "updates between two rows of metrics.csv")
+    validate_every: int = option(100, "updates between two validations; the last update is always validated")
+    validation_batches: int | None = option(
+        None, "batches in a validation, the same ones every time; by default 10, or all that a data set holds out"
+    )
+    patience: int | None = option(None, "stop after this many validations without improvement")
+    stop_when_solved: bool = option(False, "stop at the first validation that solves the task")
+    probe_every: int | None = option(None, "updates between two looks at the gradient over time")
+    tensorboard: bool = option(False, "also write TensorBoard logs into the run folder")
+    checkpoint_every: int = option(1000, "updates between two checkpoints")
+    seed: int = option(0, "the number all random draws derive from")
+    device: str = option("auto", "auto, cpu, cuda, cuda:N or mps")
+    precision: str = option(
+        "32-true", "32-true, tf32 (inputs and readout by a GPU's TF32), 64-true, bf16-mixed or bf16-true"
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "decay_every", "log_every", "validate_every"):
+            whole_number(name, getattr(self, name), 1)
+        whole_number("checkpoint_every", self.checkpoint_every, 1)
+        whole_number("seed", self.seed, 0)
+        for name in ("patience", "probe_every", "epochs", "validation_batches", "curvature_size"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 1)
+        for name in ("rate", "decay", "damping", "clip_norm", "clip_value", "map_rate", "bases_rate", "psi", "epsilon"):
+            value = getattr(self, name)
+            if not (value is None and type(self).__dataclass_fields__[name].default is None):
+                _number(name, value, "above 0", lambda v: v > 0)
+        for name in ("weight_decay", "structural"):
+            _number(name, getattr(self, name), "of at least 0", lambda v: v >= 0)
+        for name in ("momentum", "smoothing"):
+            _number(name, getattr(self, name), "in [0, 1)", lambda v: 0 <= v < 1)
+        for name in ("nesterov", "stop_when_solved", "tensorboard"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
+        one_of("optimizer", self.optimizer, (*OPTIMIZERS, *OWN_METHODS))
+        one_of("bases", self.bases, BASES)
+        if self.penalty is not None:
+            penalties.make(self.penalty)
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("clip_scope", self.clip_scope, SCOPES)
+        one_of("precision", self.precision, PRECISIONS)
+        kind, colon, index = str(self.device).partition(":")
+        if kind not in DEVICES or (colon and not (kind == "cuda" and index.isdigit())):
+            raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {self.device!r}")
+        if self.momentum and self.optimizer not in ("sgd", "rmsprop"):
+            raise ValueError(
+                f"momentum goes with sgd and rmsprop, got momentum {self.momentum!r} with {self.optimizer}"
+            )
+        if self.epochs is not None and self.steps != type(self).__dataclass_fields__["steps"].default:
+            raise ValueError(f"epochs stand in place of steps, got both, {self.epochs!r} and {self.steps!r}")
+        by_gradient = self.optimizer in OPTIMIZERS
+        # A setting that would change nothing is a slip, and is not passed over.
+        for name, used, needs in (
+            ("smoothing", self.optimizer == "rmsprop", "optimizer rmsprop"),
+            ("epsilon", self.optimizer in ("adam", "rmsprop"), "optimizer adam or rmsprop"),
+            ("weight_decay", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("penalty", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("clip_norm", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("clip_value", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("map_rate", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("bases", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("bases_rate", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("psi", self.optimizer == "temporal-simplex", "optimizer temporal-simplex"),
+            ("damping", self.optimizer == "hessian-free", "optimizer hessian-free"),
+            ("structural", self.optimizer == "hessian-free", "optimizer hessian-free"),
+            ("curvature_size", self.optimizer == "hessian-free", "optimizer hessian-free"),
+            ("rate", self.optimizer != "hessian-free", "an optimizer other than hessian-free, which finds its own"),
+            ("schedule", self.optimizer != "hessian-free", "an optimizer other than hessian-free"),
+            ("decay", self.schedule in ("exponential", "step"), "schedule exponential or step"),
+            ("decay_every", self.schedule in ("exponential", "step"), "schedule exponential or step"),
+            ("clip_scope", self.clip_norm is not None or self.clip_value is not None, "a clip_norm or clip_value"),
+        ):
+            if not used and getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                raise ValueError(f"{name} goes with {needs}, got {getattr(self, name)!r} without it")
+        if self.nesterov and not (self.optimizer == "sgd" and self.momentum):
+            raise ValueError(
+                f"nesterov needs sgd with a momentum above 0, got {self.optimizer} with momentum {self.momentum!r}"
+            )
+
+    def for_task(self, task: Task, processes: int = 1) -> Settings:
+        """The settings with epochs counted in updates of this task."""
+        if self.epochs is None:
+            return self
+        each = task.epoch_steps(self.batch_size, processes)
+        if each is None:
+            raise ValueError(f"epochs goes with a data set, got {self.epochs} with task {task.name}: give steps")
+        return dataclasses.replace(self, steps=self.epochs * each, epochs=None)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """Settings from a table; what is missing keeps its default, what is unknown is refused."""
+        hints = get_type_hints(cls)
+        for name in values:
+            if name not in hints:
+                raise ValueError(unknown("training setting", name, hints))
+        # TOML readers and people write 1 where 1.0 is meant.
+        floats = {name for name, hint in hints.items() if hint in (float, float | None)}
+        known: dict[str, Any] = {k: float(v) if k in floats and type(v) is int else v for k, v in values.items()}
+        return cls(**known)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings that are not None, in the order of the fields; epochs stand for the steps."""
+        without = None if self.epochs is None else "steps"
+        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None and k != without}
+
+    def difference(self, other: Settings) -> str | None:
+        """The first setting in which two runs differ in what they compute; device and logs are free to change."""
+        for field in dataclasses.fields(self):
+            if field.name not in ("device", "tensorboard") and getattr(self, field.name) != getattr(other, field.name):
+                return field.name
+        return None
+
+
+def _number(name: str, value: Any, allowed: str, holds: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not holds(value):
+        raise ValueError(f"{name} must be a number {allowed}, got {value!r}")

@@ -1,0 +1,143 @@
+"""The updates and validations of runs whose models answer as one population."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evenflow.lab.tasks import Batch, Task
+from evenflow.lab.tasks.ragged import RaggedData
+from evenflow.maps import Map
+from evenflow.models.population import Population
+from evenflow.models.sequence_model import SequenceModel
+
+from . import evaluation
+from .captured import Captured, side_by_side
+from .gradient_method import GradientMethod
+from .loop import Loop
+from .method import Outcome
+
+
+class Together:
+    """The updates of loops whose models answer as one population, on a GPU as one recording."""
+
+    def __init__(self, loops: Sequence[Loop]) -> None:
+        self.loops = loops
+        self.population = Population([cast(SequenceModel, loop.model) for loop in loops])
+        self._methods = [cast(GradientMethod, loop.method) for loop in loops]
+        maps = [part for part in self.population.modules() if isinstance(part, Map)]
+        self._captured = Captured(self._work, maps) if all(method.capturable for method in self._methods) else None
+        self._sums = [total for loop in loops for total in loop.rows.sums]
+        # Runs of one seed, as those of several learning rates, read the same batches: each is drawn once.
+        alike: dict[str, int] = {}
+        keys = [repr((loop.task.name, loop.task.options(), loop.settings.seed, loop.step)) for loop in loops]
+        self._which = tuple(alike.setdefault(key, len(alike)) for key in keys)
+        self._drawing = [loops[self._which.index(i)] for i in range(len(alike))]
+
+    def update(self) -> None:
+        self.loops[0].seed_noise()
+        drawn = self._drawn()
+        states = _stack(
+            [loop.state if drawn[which].carried else None for loop, which in zip(self.loops, self._which, strict=True)]
+        )
+        for loop, method in zip(self.loops, self._methods, strict=True):
+            method.schedule(loop.share)
+        lengths = () if drawn[0].lengths is None else [cast(Tensor, batch.lengths) for batch in drawn]
+        given = ([batch.inputs for batch in drawn], [batch.targets for batch in drawn], lengths)
+        run = self._work if self._captured is None else self._captured
+        outcomes = run(tuple(map(type, drawn)), *given, () if states is None else states)
+        torch._foreach_add_(self._sums, [number for found in outcomes for number in (found.loss, found.norm)])
+        for loop, found in zip(self.loops, outcomes, strict=True):
+            loop.count(found.state)
+
+    def _drawn(self) -> list[Batch]:
+        """The batches of an update; of sequences of different lengths all are as long as the longest."""
+        drawn = [loop.draw() for loop in self._drawing]
+        task, steps = self.loops[0].task, {len(batch.inputs) for batch in drawn}
+        if len(steps) == 1 or not isinstance(task, RaggedData):
+            return drawn
+        # One recording for each length, and not for each mixture of them.
+        return [task.lengthened(batch, max(steps)) for batch in drawn]
+
+    def _work(
+        self,
+        kinds: Sequence[type[Batch]],
+        inputs: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        lengths: Sequence[Tensor],
+        state: Any,
+    ) -> list[Outcome]:
+        ends: Sequence[Tensor | None] = lengths or [None] * len(inputs)
+        drawn = [kind(x, y, end) for kind, x, y, end in zip(kinds, inputs, targets, ends, strict=True)]
+        batches = [drawn[which] for which in self._which]
+        tasks = [loop.task for loop in self.loops]
+        start = None if isinstance(state, tuple) and not state else state
+        for method in self._methods:
+            method.optimizer.zero_grad()  # a recording that broke off may have left some
+        with self.loops[0].fabric.autocast():
+            outputs, after = _answer(self.population.train(), batches, start, tasks)
+            answered = zip(tasks, outputs, batches, strict=True)
+            losses = torch.stack([task.loss(output, batch.targets) for task, output, batch in answered])
+            total = torch.stack([method.penalized(loss) for method, loss in zip(self._methods, losses, strict=True)])
+        total.sum().backward()
+        after = evaluation.cut(after)
+        work = [partial(method.apply, losses[i].detach(), _part(after, i)) for i, method in enumerate(self._methods)]
+        return side_by_side(work)
+
+
+@torch.no_grad()
+def validate(population: Population, loops: Sequence[Loop]) -> list[tuple[float, float] | None]:
+    """Loss and metric of every loop on what it holds out."""
+    population.eval()
+    tasks = [loop.task.held_out() for loop in loops]
+    total, state = torch.zeros(len(loops), 3, device=loops[0].fabric.device), None
+    for batches in zip(*(loop.judging.held_out() for loop in loops), strict=True):
+        with loops[0].fabric.autocast():
+            outputs, state = _answer(population, batches, state if batches[0].carried else None, tasks)
+            rows = []
+            for task, output, batch in zip(tasks, outputs, batches, strict=True):
+                loss, metric = task.loss(output, batch.targets), task.metric(output, batch.targets)
+                weight = torch.as_tensor(task.weight(batch), dtype=total.dtype, device=total.device)
+                rows.append(weight * torch.stack((loss, metric, torch.ones_like(loss))).to(total))
+        total += torch.stack(rows)
+    population.train()
+    return [
+        (loss / weight, task.summary(metric / weight))
+        for task, (loss, metric, weight) in zip(tasks, total.tolist(), strict=True)
+    ]
+
+
+def _answer(
+    population: Population, batches: Sequence[Batch], state: Any, tasks: Sequence[Task]
+) -> tuple[list[Tensor], Any]:
+    """The outputs of each model to its batch; batches of fewer steps are padded meanwhile."""
+    steps = [len(batch.inputs) for batch in batches]
+    longest = max(steps)
+    dtype = next(population.parameters()).dtype
+    padded = [
+        F.pad(batch.inputs, (0, 0) * (batch.inputs.dim() - 1) + (0, longest - len(batch.inputs))) for batch in batches
+    ]
+    inputs = torch.stack(padded)
+    lengths = None if batches[0].lengths is None else torch.stack([cast(Tensor, batch.lengths) for batch in batches])
+    outputs, ends = population(inputs.to(dtype) if inputs.is_floating_point() else inputs, state, lengths)
+    every = tasks[0].readout == "every"
+    if outputs.dtype == torch.bfloat16:  # three digits are too few for a loss; Fabric does the same for a run alone
+        outputs = outputs.float()
+    return [output[:end] if every else output for output, end in zip(outputs, steps, strict=True)], ends
+
+
+def _stack(states: Sequence[Any]) -> Any:
+    if states[0] is None:
+        return None
+    if isinstance(states[0], tuple):
+        return tuple(torch.stack(member) for member in zip(*states, strict=True))
+    return torch.stack(list(states))
+
+
+def _part(states: Any, i: int) -> Any:
+    return tuple(member[i] for member in states) if isinstance(states, tuple) else states[i]

@@ -1,0 +1,7 @@
+"""The layers: `Recurrent` with the call forms of `torch.nn.RNN` for any cell, and the named layers built on it."""
+
+from evenflow.layers.feedback_stack import GatedFeedbackRNN
+from evenflow.layers.named import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
+from evenflow.layers.recurrent import Recurrent
+
+__all__ = ["GRU", "LSTM", "RNN", "SCRN", "ComplexRNN", "GatedFeedbackRNN", "Recurrent", "ScalarGatedRNN"]

@@ -1,0 +1,116 @@
+"""The layer of gated feedback: a stack that is one recurrence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from evenflow.cells import GatedFeedback
+from evenflow.checks import number
+from evenflow.layers.recurrent import Recurrent
+from evenflow.layers.sequences import Sequences
+from evenflow.runtime.torch_state import lifted
+from evenflow.scan import checkpointed, project, scan
+
+
+class GatedFeedbackRNN(Recurrent):
+    """A stack of layers, each fed by the states of all layers one step before, through one gate for each pair.
+
+    ``h^j_t = tanh(W^j h^{j-1}_t + b^j + Σ_i g^{ij}_t U^{ij} h^i_{t-1})``, ``g^{ij}_t = σ(w^{ij} h^{j-1}_t + u^{ij}
+    h*_{t-1})``, or GRU or LSTM units with the same sum in their candidate; see `cells.GatedFeedback`.
+
+    Shapes:
+        as in `Recurrent`; the output is the last layer's, the states are those of all layers.
+
+    Args:
+        num_layers: how many layers, 3 by default.
+        unit: ``"tanh"``, ``"gru"`` or ``"lstm"``.
+        forget_bias: where the bias of an LSTM's forget gate starts, 1 by default.
+        dropout: on the way up, from a layer to the next one and its gates; never on the way through time.
+        others: see `Recurrent`.
+
+    There is no way back: feedback comes from all layers one step before, and in a bidirectional stack the two ways
+    would each need the other's states before they are there. There is no map either: the U^{ij} are free.
+
+    Starting value: each U^{ij} orthogonal, W, w and u Glorot uniform, b zero; the gates are near a half.
+
+    >>> layer = GatedFeedbackRNN(2, 128, unit="gru")
+    >>> output, h_n = layer(torch.randn(100, 50, 2))
+    >>> output.shape, h_n.shape
+    (torch.Size([100, 50, 128]), torch.Size([3, 50, 128]))
+
+    References: Chung et al. 2015; Galvan, 2.1.4.
+    """
+
+    cell: GatedFeedback
+    one_after_another = False
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 3,
+        *,
+        unit: str = "tanh",
+        forget_bias: float | None = None,
+        bidirectional: bool = False,
+        **options: Any,
+    ) -> None:
+        if bidirectional:
+            raise ValueError(
+                "bidirectional must be False with gated feedback, where every layer needs the states of all layers "
+                f"one step before, got {bidirectional}"
+            )
+        if forget_bias is not None and unit != "lstm":
+            raise ValueError(f"forget_bias is a setting of unit='lstm' alone, got {forget_bias} with {unit!r}")
+        bias = 1.0 if forget_bias is None else forget_bias
+        number("forget_bias", bias)
+        cell = GatedFeedback(unit, num_layers, bias)
+        super().__init__(cell, input_size, hidden_size, num_layers, **options)
+
+    def _passed(
+        self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None
+    ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
+        sequences = Sequences.read(input, self.input_size, self.batch_first)
+        given = self._read_states(sequences, hx)
+        weights = self.cell.prepare({n + s: self._weight(n + s) for s in self._suffixes for n in self._names})
+        x, sizes, every = sequences.padded, sequences.batch_sizes, self.checkpoint_every
+        like = weights["weight_hh_gate"]
+        start = self._start(x.shape[1], like) if given is None else [torch.cat(tuple(member), -1) for member in given]
+        beside = self._beside(x.shape[:2], like)
+        if every is not None and every < len(x) and not lifted():
+            states, *after = checkpointed(
+                self.cell, x, tuple(start), weights, every, sizes, engine=self.engine, beside=beside
+            )
+        else:
+            a = project(self.cell, x, weights, self.engine)
+            a = a if beside is None else torch.cat((a, beside), -1)
+            states, *others = scan(self.cell, a, tuple(start), weights, sizes, None, self.engine)
+            after = [sequences.last(member) for member in (states, *others)]
+        output = states[..., -self.hidden_size :]
+        ends = [torch.stack(member.split(self.hidden_size, -1)) for member in after]
+        final = tuple(sequences.write_state(member) for member in ends)
+        return sequences.write(output), final[0] if self.cell.state_size == 1 else final
+
+    def _start(self, batch: int, like: Tensor) -> list[Tensor]:
+        """The first state of all layers, zero or learned."""
+        letters = self.cell.states
+        if self.initial_state == "zero":
+            return [like.new_zeros(batch, self.num_layers * self.hidden_size) for _ in letters]
+        learned = [torch.cat([getattr(self, f"{letter}0{s}") for s in self._suffixes]) for letter in letters]
+        return [member.expand(batch, -1) for member in learned]
+
+    def _beside(self, steps: tuple[int, ...], like: Tensor) -> Tensor | None:
+        """What happens between the layers of a step, beside the projected input: taps, and dropout's factors."""
+        columns, shape = [], (*steps, self.hidden_size)
+        if self._taps is not None:
+            columns += [self._new_tap(steps, like) for _ in range(self.num_layers)]
+        if self.dropout and self.training:
+            columns += [nn.functional.dropout(like.new_ones(shape), self.dropout) for _ in range(self.num_layers - 1)]
+        return torch.cat(columns, -1) if columns else None
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, unit={self.cell.unit!r}"

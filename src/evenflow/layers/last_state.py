@@ -1,0 +1,67 @@
+"""The last state of a layer, where it can be had without those between."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
+
+from evenflow.activations import ACTIVATIONS
+from evenflow.cells import Elman
+from evenflow.layers.recurrent import Recurrent
+from evenflow.layers.sequences import Sequences
+from evenflow.runtime.torch_state import followed
+from evenflow.scan.end import end, pays
+
+# How a layer is run, where somebody may have put something of his own.
+WAYS = ("__call__", "forward", "_passed", "_run")
+
+
+def last_state(layer: nn.Module, x: Tensor, hx: Tensor | None = None) -> Tensor | None:
+    """h_n of the layer, ``(1, B, H)``, or None where the layer itself has to be asked, or answers as fast.
+
+    A layer without activation needs no recurrence for it, see `scan.end`. So far on a CPU alone, where it is measured.
+
+    Args:
+        layer: any layer, time first.
+        x: ``(T, B, I)``.
+        hx: the state before the first step, as the layer takes it.
+
+    >>> layer = RNN(1, 256, map="rotations", activation="identity")
+    >>> torch.allclose(last_state(layer, x), layer(x)[1], atol=1e-5)  # x (784, 100, 1): in a seventh of the time
+    True
+    """
+    if not isinstance(layer, Recurrent) or not _linear(layer) or _watched(layer) or not _plain(layer, x):
+        return None
+    if x.dim() != 3 or not pays(len(x), x.shape[1], layer.input_size, layer.hidden_size):
+        return None
+    sequences = Sequences.read(x, layer.input_size, batch_first=False)  # which refuses what the layer would refuse
+    given = layer._read_states(sequences, hx)
+    weights = layer.cell.prepare({name: layer._weight(name + "_l0") for name in layer._names})
+    h0 = None if given is None else given[0][0]
+    if h0 is None and layer.initial_state == "learned":
+        h0 = weights["h0"].expand(x.shape[1], -1)
+    found = end(x, h0, weights["weight_ih"], weights.get("bias"), weights["weight_hh"])
+    return None if found is None else found.unsqueeze(0)
+
+
+def _linear(layer: Recurrent) -> bool:
+    """One layer, one way, h = W x + b + U h with real numbers."""
+    if layer.num_layers > 1 or layer.bidirectional or layer.batch_first or type(layer.cell) is not Elman:
+        return False
+    return layer.cell.activation is ACTIVATIONS["identity"]
+
+
+def _watched(layer: Recurrent) -> bool:
+    """Whether somebody counts on the steps, or on the layer being called, or asked for another way to run them."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    own = any(name in vars(layer) or getattr(type(layer), name) is not getattr(Recurrent, name) for name in WAYS)
+    if any(hooks) or own or layer._taps is not None or _has_any_global_hook():
+        return True
+    return layer.engine != "auto" or layer.storage is not None or layer.checkpoint_every is not None or followed()
+
+
+def _plain(layer: Recurrent, x: Tensor) -> bool:
+    """Whether these are ordinary numbers on a CPU."""
+    alike = x.dtype == layer.weight_ih_l0.dtype and x.dtype in (torch.float32, torch.float64)
+    return alike and x.device.type == layer.weight_ih_l0.device.type == "cpu" and not torch.is_autocast_enabled("cpu")

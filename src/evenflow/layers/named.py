@@ -1,0 +1,193 @@
+"""The recurrent layers by name: each a cell with a signature."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenflow.activations import ActivationChoice
+from evenflow.cells import GRU as GRUCell
+from evenflow.cells import LSTM as LSTMCell
+from evenflow.cells import LSTM1997, Cell, ComplexElman, Elman, PeepholeLSTM, ScalarGated
+from evenflow.cells import SCRN as SCRNCell
+from evenflow.checks import number, one_of
+from evenflow.layers.layer_weights import MapChoice
+from evenflow.layers.recurrent import Recurrent
+
+
+class RNN(Recurrent):
+    """The plain recurrent layer, ``h_t = f(W_ih x_t + b + W_hh h_{t-1})``, with any map and activation.
+
+    Args:
+        activation: f, a name of `activations.ACTIVATIONS`, where ``"leaky(0.5)"`` gives a slope; a function of a
+            tensor, such as `torch.sin`; or an `Activation`.
+        gain: a fixed factor on the pre-activation, ``f(gain (...))``.
+        leak: a fixed share of the new value, ``h_t = (1 - leak) h_{t-1} + leak f(...)``: leaky units, above 0 up to 1.
+        others: see `Recurrent`.
+
+    Starting value: W_ih Glorot uniform, b zero, W_hh as its map says (orthogonal for ``"free"``).
+
+    >>> layer = RNN(2, 128, map="exponential", activation="abs")
+    >>> output, h_n = layer(torch.randn(784, 50, 2))
+    >>> bool(residual(layer.weight_hh_l0) < 1e-6)
+    True
+
+    Reference: Elman 1990.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        activation: ActivationChoice = "tanh",
+        gain: float = 1.0,
+        leak: float = 1.0,
+        map: MapChoice = "free",
+        **options: Any,
+    ) -> None:
+        number("leak", leak)
+        if not 0 < leak <= 1:
+            raise ValueError(f"leak must lie above 0 and be at most 1, got {leak}")
+        leaky = leak < 1
+        cell = ScalarGated(activation, "fixed", leak, 1 - leak, gain) if leaky else Elman(activation, gain)
+        super().__init__(cell, input_size, hidden_size, num_layers, map=map, **options)
+
+
+class ComplexRNN(Recurrent):
+    """The plain layer with complex units, ``z_t = modrelu(W_ih x_t + b + W_hh z_{t-1})``, for the unitary maps.
+
+    Args:
+        hidden_size: of the output, even: the real parts of half as many complex units, then their imaginary parts.
+        map: ``"unitary"`` (all unitary matrices) or ``"unitary_product"``; a real map acts on both parts alike.
+        others: see `Recurrent`; see `cells.ComplexElman` for the weights.
+
+    >>> layer = ComplexRNN(2, 256)  # 128 complex units
+    >>> residual(layer.weight_hh_l0)
+    tensor(1.4305e-06, grad_fn=<AmaxBackward0>)
+
+    References: Arjovsky et al. 2016; Wisdom et al. 2016.
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, *, map: MapChoice = "unitary", **options: Any
+    ) -> None:
+        super().__init__(ComplexElman(), input_size, hidden_size, num_layers, map=map, **options)
+
+
+class ScalarGatedRNN(Recurrent):
+    """The layer of FastRNN and SGORNN, ``h_t = α f(W_ih x_t + b + W_hh h_{t-1}) + β h_{t-1}``.
+
+    Args:
+        gates: ``"free"``, ``"bounded"`` (β <= 1 - 2α, for an orthogonal W_hh) or ``"fixed"``; see `cells.ScalarGated`.
+        alpha, beta: where the gates start, or stay.
+        gain: see `RNN`.
+        others: see `Recurrent`.
+
+    >>> layer = ScalarGatedRNN(2, 128, map="rotations", gates="bounded")
+
+    References: Kusupati et al. 2018; the SGORNN document.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        activation: ActivationChoice = "relu",
+        gates: str = "free",
+        alpha: float = 0.023,
+        beta: float = 0.9526,
+        gain: float = 1.0,
+        map: MapChoice = "free",
+        **options: Any,
+    ) -> None:
+        cell = ScalarGated(activation, gates, alpha, beta, gain)
+        super().__init__(cell, input_size, hidden_size, num_layers, map=map, **options)
+
+
+class GRU(Recurrent):
+    """The gated recurrent layer; the map makes the candidate's recurrent matrix, the gates' stay free.
+
+    Args:
+        map: of ``weight_hh_n_l0``, see `cells.GRU`; with ``"free"`` it is `torch.nn.GRU`.
+        others: see `Recurrent`.
+
+    >>> layer = GRU(2, 128, map="exponential")
+    >>> residual(layer.weight_hh_n_l0)
+    tensor(5.9605e-07, grad_fn=<AmaxBackward0>)
+
+    References: Cho et al. 2014; the uRNN document (uGRU).
+    """
+
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, *, map: MapChoice = "free", **options: Any
+    ) -> None:
+        super().__init__(GRUCell(), input_size, hidden_size, num_layers, map=map, **options)
+
+
+class LSTM(Recurrent):
+    """The long short-term memory layer; states are pairs (h, c) as in `torch.nn.LSTM`.
+
+    Args:
+        form: ``"standard"``; ``"peephole"``, gates that look into the memory; or ``"1997"``, without a forget gate and
+            with the truncated gradient. See `cells.LSTM`, `cells.PeepholeLSTM` and `cells.LSTM1997`.
+        forget_bias: where the bias of the forget gate starts, 1 by default.
+        others: see `Recurrent`; each gate's recurrent matrix starts orthogonal.
+
+    References: Hochreiter and Schmidhuber 1997; Gers et al. 2000; Gers and Schmidhuber 2000.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        form: str = "standard",
+        forget_bias: float | None = None,
+        **options: Any,
+    ) -> None:
+        one_of("form", form, ("standard", "peephole", "1997"))
+        if form == "1997" and forget_bias is not None:
+            raise ValueError(f"the LSTM of 1997 has no forget gate, got forget_bias {forget_bias}")
+        bias = 1.0 if forget_bias is None else forget_bias
+        number("forget_bias", bias)
+        cell: Cell = LSTM1997() if form == "1997" else PeepholeLSTM(bias) if form == "peephole" else LSTMCell(bias)
+        super().__init__(cell, input_size, hidden_size, num_layers, **options)
+
+
+class SCRN(Recurrent):
+    """The structurally constrained layer: plain units h and slow context units s, both in the output.
+
+    ``s_t = (1 - α) B x_t + α s_{t-1}``, ``h_t = f(A x_t + b + P s_t + R h_{t-1})``.
+
+    Args:
+        hidden_size: of the output, h and s together; 100 plain units and 40 of context are ``hidden_size=140``.
+        context_size: how many of them are context, a quarter by default.
+        rates: ``"fixed"``, one α; or ``"learned"``, one per context unit.
+        alpha: α, or where it starts.
+        others: see `Recurrent`; the map makes R. See `cells.SCRN` for the weights.
+
+    The output is h and then s, so the readout of a `SequenceModel` on it is the documents' ``U h_t + V s_t``: U are the
+    first columns of its weight, V the last `context_size` ones.
+
+    References: Mikolov et al. 2015; Galvan, 2.1.3.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *,
+        context_size: int | None = None,
+        activation: ActivationChoice = "tanh",
+        rates: str = "fixed",
+        alpha: float = 0.95,
+        map: MapChoice = "free",
+        **options: Any,
+    ) -> None:
+        cell = SCRNCell(context_size, activation, rates, alpha)
+        super().__init__(cell, input_size, hidden_size, num_layers, map=map, **options)

@@ -1,0 +1,200 @@
+"""What a trained language or music model goes on with: one step after the other, the state carried along."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from evenflow.checks import whole_number
+from evenflow.models.sequence_model import SequenceModel
+
+
+def generate(
+    model: SequenceModel,
+    prompt: Tensor,
+    steps: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    greedy: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The `steps` that follow `prompt`: what `stream` gives, together.
+
+    Shapes:
+        prompt ``(T, B)`` symbols, or ``(T, B, N)`` notes; result ``(steps, B)`` or ``(steps, B, N)``, without the
+        prompt. A prompt without the dimension B gives a result without it.
+
+    Args:
+        steps: how many, at least 1.
+        others: see `stream`.
+
+    >>> model = SequenceModel(create("sgornn", 16, 64), 50, readout="every", vocabulary=50)
+    >>> generate(model, torch.tensor([4, 8, 15]), 100, temperature=0.8).shape
+    torch.Size([100])
+    """
+    whole_number("steps", steps, 1)
+    following = stream(model, prompt, temperature=temperature, top_k=top_k, greedy=greedy, generator=generator)
+    return torch.stack(list(islice(following, steps)))
+
+
+def stream(
+    model: SequenceModel,
+    prompt: Tensor,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    greedy: bool = False,
+    generator: torch.Generator | None = None,
+) -> Iterator[Tensor]:
+    """What follows `prompt`, without end: each step is drawn from the model's outputs and is its next input.
+
+    The prompt is read once, then one step at a time from the carried state; nothing is read twice. The model is taken
+    as it is now, copied and without dropout, with every mapped matrix made once.
+
+    With a vocabulary a step is one symbol, of probability ``softmax(y / temperature)``. Without one it is a row of N
+    notes, each on or off by itself with probability ``σ(y / temperature)``.
+
+    Shapes:
+        prompt ``(T, B)`` whole numbers, or ``(T, B, N)`` zeros and ones; B may be left out. Each step ``(B)``, or
+        ``(B, N)``.
+
+    Args:
+        model: with readout ``"every"`` and as many outputs as symbols, or as inputs.
+        temperature: above 0; below 1 the likely becomes likelier.
+        top_k: draw from the k likeliest symbols alone; of notes, the k likeliest alone may sound.
+        greedy: take the likeliest symbol, or the notes with a probability above a half; nothing is drawn.
+        generator: where the random numbers are drawn from, instead of torch's global one. On any device; the same seed
+            on the same device gives the same steps.
+    """
+    _check_model(model)
+    batched = _check_prompt(model, prompt)
+    if not (isinstance(temperature, (int, float)) and 0 < temperature < math.inf):
+        raise ValueError(f"temperature must be a number above 0, got {temperature!r}")
+    width = model.output.out_features
+    if top_k is not None:
+        whole_number("top_k", top_k, 1)
+        if top_k > width:
+            raise ValueError(f"top_k must be at most {width}, the number of outputs, got {top_k}")
+    if greedy and (temperature != 1 or (top_k is not None and model.embedding is not None)):
+        given = f"temperature={temperature}" if temperature != 1 else f"top_k={top_k}"
+        raise ValueError(f"greedy takes the likeliest and draws nothing, so it goes without {given}")
+    draw = _notes if model.embedding is None else _symbols
+
+    def pick(y: Tensor) -> Tensor:
+        return draw(y / temperature, top_k, greedy, generator)
+
+    return _steps(_frozen(model), prompt if batched else prompt.unsqueeze(1), batched, pick)
+
+
+def _steps(model: SequenceModel, x: Tensor, batched: bool, pick: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+    """The prompt x ``(T, B)`` or ``(T, B, N)`` in one piece, then each step by itself."""
+    like = model.output.weight
+    x, state = x.to(like.device, like.dtype if model.embedding is None else torch.int64), None
+    while True:
+        with torch.no_grad():  # not around the yield, where it would reach the caller
+            outputs, state = model(x, state)
+            y = outputs[-1].double()
+            if not y.isfinite().all():
+                raise ValueError("the model's outputs are infinite or not a number, so nothing follows from them")
+            step = pick(y).to(x.dtype)
+        yield step if batched else step.squeeze(0)
+        x = step.unsqueeze(0)
+
+
+def _frozen(model: SequenceModel) -> SequenceModel:
+    """A copy for reading: in a stream each step is a call, and a map would make its matrix anew each time."""
+    copied = copy.deepcopy(model).eval()
+    for part in list(copied.modules()):
+        if parametrize.is_parametrized(part):
+            # Not `detach`: it would change the class, which torch lets a copy share with its original.
+            maps: nn.ModuleDict = part.parametrizations  # type: ignore[assignment]
+            for name in maps:
+                maps[name] = _Made(getattr(part, name).detach())
+    return copied
+
+
+class _Made(nn.Module):
+    """A mapped matrix that was made once, in the place of its map."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("matrix", matrix)
+
+    def forward(self) -> Tensor:
+        return self.matrix  # type: ignore[return-value]
+
+
+def _symbols(y: Tensor, top_k: int | None, greedy: bool, generator: torch.Generator | None) -> Tensor:
+    """One symbol a row ``(B)`` from y ``(B, V)``; the largest of y + Gumbel noise has the probabilities of softmax."""
+    if greedy:
+        return y.argmax(-1)
+    return (_likeliest(y, top_k) - _uniform(y, generator).log().neg().log()).argmax(-1)
+
+
+def _notes(y: Tensor, top_k: int | None, greedy: bool, generator: torch.Generator | None) -> Tensor:
+    """Notes on or off ``(B, N)`` from y ``(B, N)``."""
+    p = _likeliest(y, top_k).sigmoid()
+    return p > (0.5 if greedy else _uniform(y, generator))
+
+
+def _likeliest(y: Tensor, top_k: int | None) -> Tensor:
+    """y with all but the `top_k` largest of each row at -∞."""
+    if top_k is None:
+        return y
+    top = y.topk(top_k, -1)
+    return torch.full_like(y, -math.inf).scatter(-1, top.indices, top.values)
+
+
+def _uniform(y: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Numbers from [0, 1) in the shape of y, drawn where the generator is."""
+    where = y.device if generator is None else generator.device
+    return torch.rand(y.shape, generator=generator, dtype=y.dtype, device=where).to(y.device)
+
+
+def _check_model(model: SequenceModel) -> None:
+    if not isinstance(model, SequenceModel):
+        raise ValueError(f"model must be a SequenceModel, got {type(model).__name__}")
+    if model.readout != "every":
+        raise ValueError(f"model must have readout 'every', an output at each step, got {model.readout!r}")
+    if getattr(model.layer, "bidirectional", False):
+        raise ValueError("model must not be bidirectional: the way back would begin at steps that are not there yet")
+    outputs = model.output.out_features
+    if model.embedding is not None and outputs != model.embedding.num_embeddings:
+        raise ValueError(
+            f"model must have one output for each of its {model.embedding.num_embeddings} symbols, got {outputs}"
+        )
+    if model.embedding is None and outputs != model.layer.input_size:
+        raise ValueError(
+            f"model must have as many outputs as its {model.layer.input_size} inputs, or a vocabulary, got {outputs}"
+        )
+
+
+def _check_prompt(model: SequenceModel, prompt: Tensor) -> bool:
+    """Whether the prompt is a batch; a ValueError if it is not something the model reads."""
+    if not isinstance(prompt, Tensor):
+        raise ValueError(f"prompt must be a tensor, got {type(prompt).__name__}")
+    symbols = model.embedding is not None
+    form = "(T, B) or (T)" if symbols else f"(T, B, N) or (T, N) with N = {model.output.out_features}"
+    dimensions = prompt.dim() + symbols
+    if dimensions not in (2, 3) or not (symbols or prompt.shape[-1] == model.output.out_features):
+        raise ValueError(f"prompt must be {form}, got {tuple(prompt.shape)}")
+    if len(prompt) == 0:
+        raise ValueError(f"prompt must have at least one step, got {tuple(prompt.shape)}")
+    if symbols:
+        if prompt.is_floating_point() or prompt.is_complex() or prompt.dtype is torch.bool:
+            raise ValueError(f"prompt must hold whole numbers for a model with a vocabulary, got {prompt.dtype}")
+        last = model.output.out_features - 1
+        if prompt.numel() and not 0 <= int(prompt.min()) <= int(prompt.max()) <= last:
+            wrong = prompt[(prompt < 0) | (prompt > last)][0].item()
+            raise ValueError(f"prompt must hold symbols from 0 to {last}, got {wrong}")
+    elif not ((prompt == 0) | (prompt == 1)).all():
+        wrong = prompt[(prompt != 0) & (prompt != 1)][0].item()
+        raise ValueError(f"prompt must hold zeros and ones, a note off or on, got {wrong:g}")
+    return dimensions == 3

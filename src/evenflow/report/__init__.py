@@ -1,8 +1,0 @@
-"""One self-contained HTML page for one run or several side by side, from run folders alone; and single figures."""
-
-from __future__ import annotations
-
-from evenflow.report.components import ComponentNorms, component_norms, component_panel, write_components
-from evenflow.report.page import write_report
-
-__all__ = ["ComponentNorms", "component_norms", "component_panel", "write_components", "write_report"]

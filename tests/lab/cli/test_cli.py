@@ -1,0 +1,359 @@
+"""The command line as a user meets it: what it prints, what it writes, and how it says no."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from evenflow.lab import cli, demo
+from evenflow.lab.training import Run
+from evenflow.penalties import PENALTIES
+
+QUICK = ["--hidden", "8", "--steps", "4", "--batch-size", "3", "--validation-batches", "1", "-t", "length=10", "-q"]
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        cli.main([str(a) for a in arguments])
+    return left.value.code
+
+
+@pytest.mark.parametrize("command", ["demo", "systems", "tasks", "train", "resume", "compare", "report"])
+def test_every_command_explains_itself_with_an_example(command, capsys):
+    assert run(command, "--help") == 0
+    assert f"Example:  evenflow {command}" in " ".join(capsys.readouterr().out.split("\n")[0:12]).replace("\n", " ")
+
+
+def test_no_arguments_show_the_commands(capsys):
+    assert run() == 2
+    assert "compare" in capsys.readouterr().out
+
+
+def test_systems_and_tasks_list_everything(capsys):
+    from evenflow.lab.tasks import TASKS
+    from evenflow.systems import SYSTEMS
+
+    assert run("systems") == 0
+    assert run("tasks") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in [*SYSTEMS, *TASKS])
+    assert "1,282" in shown  # sgornn: 14 x 64 angles, 128 x 2 inputs, 128 biases, 2 gates
+
+
+@pytest.mark.parametrize("command", ["list", "get"])
+def test_every_data_command_explains_itself_with_an_example(command, capsys):
+    assert run("data", command, "--help") == 0
+    assert f"Example:  evenflow data {command}" in capsys.readouterr().out
+
+
+def test_data_list_shows_every_set_and_the_folder(tmp_path, capsys, monkeypatch):
+    from evenflow.lab.data import CATALOG
+
+    (tmp_path / "ptb").mkdir()
+    (tmp_path / "ptb" / "ptb.train.txt").write_text("no treebank\n")
+    (tmp_path / "UCI HAR Dataset").mkdir()
+    monkeypatch.setenv("EVENFLOW_DATA", str(tmp_path))
+    assert run("data", "list") == 0
+    shown = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.split()}
+    assert set(CATALOG) < set(lines)
+    assert "missing" in lines["mnist"]
+    assert "11.59 MB" in lines["mnist"]
+    assert "damaged" in lines["ptb"]
+    assert "Marcus et al. 1993" in lines["ptb"]
+    assert "no commercial use" in lines["har"]
+    assert "Damaged: ptb, ptb/ptb.train.txt: it has 12 bytes, not 5,101,618." in shown
+    assert f"The data folder: {tmp_path}" in shown
+
+
+def test_data_get_checks_what_is_there(data, capsys):
+    assert run("data", "get", "jsb", "--data", data) == 0
+    shown = capsys.readouterr().out
+    assert str(data / "music") in shown
+    assert "Terms: research use" in shown
+
+
+def test_data_get_without_a_network_is_exit_code_one(tmp_path, capsys, monkeypatch):
+    from evenflow.lab.data import CATALOG
+
+    with socket.socket() as closed:  # bound and not listening: connections are refused
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        file = dataclasses.replace(CATALOG["jsb"].files[0], url=f"http://127.0.0.1:{closed.getsockname()[1]}/jsb.mat")
+        monkeypatch.setitem(CATALOG, "jsb", dataclasses.replace(CATALOG["jsb"], files=(file,)))
+        assert run("data", "get", "jsb", "--data", tmp_path / "new") == 1
+    captured = capsys.readouterr()
+    assert (
+        f"put the file from {file.url} at '{tmp_path / 'new' / 'music' / 'JSB_Chorales.mat'}' by hand" in captured.err
+    )
+    assert captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_train_resume_report(tmp_path, capsys):
+    folder = tmp_path / "run"
+    options = ["--optimizer", "rmsprop", "--rate", "0.01", "--probe-every", "2", "--clip-norm", "1"]
+    assert run("train", "adding", "sgornn", "--folder", folder, *QUICK, *options, "-s", "map=exponential") == 0
+    config = Run(folder).config
+    assert config["task"]["length"] == 10
+    assert config["system"] == {"name": "sgornn", "hidden_size": 8, "map": "exponential"}
+    assert config["training"]["rate"] == 0.01
+    assert Run(folder).status["state"] == "finished"
+    before = (folder / "metrics.csv").read_bytes()
+    assert run("resume", folder, "-q") == 0
+    assert (folder / "metrics.csv").read_bytes() == before
+    assert run("report", folder) == 0
+    assert "<html" in (folder / "report.html").read_text()
+    assert str(folder / "report.html") in capsys.readouterr().out
+
+
+def test_compare_trains_all_and_writes_one_page(tmp_path, capsys):
+    folder = tmp_path / "all"
+    arguments = ["compare", "copy", "rnn", "urnn", "--rates", "1e-2,1e-3", "--folder", folder, *QUICK]
+    assert run(*arguments) == 0
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "report.html",
+        "rnn-0.001",
+        "rnn-0.01",
+        "urnn-0.001",
+        "urnn-0.01",
+    ]
+    first = {p.name: (p / "metrics.csv").read_bytes() for p in folder.iterdir() if p.is_dir()}
+    shown = capsys.readouterr().out
+    assert "4 of 4: urnn, rate 0.001" in shown
+    assert run(*arguments) == 0  # reads back what is there
+    assert first == {p.name: (p / "metrics.csv").read_bytes() for p in folder.iterdir() if p.is_dir()}
+
+
+def test_demo_plays_by_its_own_rules(tmp_path, capsys, monkeypatch):
+    """The demonstration's settings, cut down in size: same budget for all, and the page says what was done."""
+    monkeypatch.setattr(demo, "TRAINING", demo.TRAINING | {"steps": 2, "batch_size": 2, "validation_batches": 1})
+    monkeypatch.setattr(demo, "TASK", {"name": "copy", "length": 5})
+    assert run("demo", "--folder", tmp_path / "demo", "-q") == 0
+    runs = [Run(p) for p in (tmp_path / "demo").iterdir() if p.is_dir()]
+    assert len(runs) == len(demo.SYSTEMS) * len(demo.RATES)
+    budgets = {tuple(sorted((k, v) for k, v in r.config["training"].items() if k != "rate")) for r in runs}
+    assert len(budgets) == 1
+    assert len({r.config["system"]["hidden_size"] for r in runs}) == 1
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "at the learning rates 0.01, 0.001, 0.0001" in page
+    assert "The page:" in capsys.readouterr().out
+
+
+BAD = [
+    (["trian"], "No such command 'trian'"),
+    (["train", "adding"], "Missing argument"),
+    (["train", "addin", "rnn"], "did you mean adding"),
+    (["train", "adding", "sgorn"], "did you mean sgornn"),
+    (["train", "adding", "rnn", "--rate", "-1"], "rate must be a number above 0, got -1.0"),
+    (["train", "adding", "rnn", "--rate", "fast"], "--rate"),
+    (["train", "adding", "rnn", "--optimizer", "adamm"], "optimizer must be one of"),
+    (["train", "adding", "rnn", "--hidden", "0"], "hidden_size must be a whole number of at least 1, got 0"),
+    (["train", "adding", "rnn", "-t", "length"], "--task-option must be KEY=VALUE, got 'length'"),
+    (["train", "adding", "rnn", "-t", "lenght=20"], "did you mean length"),
+    (["train", "adding", "rnn", "-t", "length=1"], "length"),
+    (["train", "adding", "rnn", "-s", "map=exponentail"], "exponential"),
+    (["train", "adding", "rnn", "-s", "reflectors=3"], "no option 'reflectors'"),
+    (["train", "adding", "vprnn", "--hidden", "7"], "even"),
+    (["train", "adding", "rnn", "--device", "cuda:99"], "cuda:99"),
+    (["compare", "adding", "rnn", "--rates", "1e-3,x"], "--rates must be numbers"),
+    (["compare", "adding", "rnn", "rnn"], "must differ"),
+    (["data", "get", "mnits"], "unknown data set 'mnits', did you mean mnist?"),
+    (["data", "get", "har", "--data", "sets"], "and the 19 other files in place by hand"),
+    (["data", "lst"], "No such command 'lst'"),
+    (["resume", "nowhere"], "nowhere"),
+    (["report", "nowhere"], "nowhere"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD, ids=[" ".join(a)[:50] for a, _ in BAD])
+def test_a_slip_is_one_line_and_exit_code_two(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [], "nothing half-written"
+
+
+def test_a_used_folder_is_not_overwritten(tmp_path, capsys):
+    arguments = ["train", "adding", "rnn", "--folder", tmp_path / "run", *QUICK]
+    assert run(*arguments) == 0
+    assert run(*arguments) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+def test_divergence_is_exit_code_one(tmp_path, capsys):
+    arguments = [
+        "train",
+        "adding",
+        "irnn",
+        "--folder",
+        tmp_path / "run",
+        *QUICK,
+        "--rate",
+        "1e30",
+        "--optimizer",
+        "sgd",
+    ]
+    assert run(*arguments) == 1
+    assert "infinite or not a number" in capsys.readouterr().err
+    assert Run(tmp_path / "run").status["state"] == "failed"
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "sgd", "temporal-simplex", "hessian-free"])
+def test_every_optimizer_from_the_command_line(optimizer, tmp_path):
+    options = [*QUICK, "--optimizer", optimizer]
+    assert run("train", "adding", "rnn", "--folder", tmp_path / "run", *options) == 0
+    assert Run(tmp_path / "run").config["training"]["optimizer"] == optimizer
+    assert Run(tmp_path / "run").status["state"] == "finished"
+
+
+@pytest.mark.parametrize("bases", ["sgd", "adam"])
+def test_orthonormal_bases_from_the_command_line(bases, tmp_path):
+    options = [*QUICK, "--optimizer", "rmsprop", "--bases", bases, "--bases-rate", "0.01"]
+    assert run("train", "adding", "factorized", "--folder", tmp_path / "run", *options) == 0
+    assert Run(tmp_path / "run").config["training"]["bases"] == bases
+
+
+@pytest.mark.parametrize("penalty", [*PENALTIES, "stabilizer(2.0) + weight_decay(0.01)"])
+def test_every_penalty_from_the_command_line(penalty, tmp_path):
+    assert run("train", "adding", "vprnn", "--folder", tmp_path / "run", *QUICK, "--penalty", penalty) == 0
+    assert Run(tmp_path / "run").config["training"]["penalty"] == penalty
+    assert Run(tmp_path / "run").status["state"] == "finished"
+
+
+def test_installed_command_runs():
+    result = subprocess.run([sys.executable, "-m", "evenflow.lab.cli", "systems"], capture_output=True, text=True)
+    assert result.returncode == 0
+    assert "sgornn" in result.stdout
+
+
+def test_seeds_are_trained_side_by_side(tmp_path, capsys):
+    options = ["--hidden", "4", "--steps", "4", "--batch-size", "4", "-t", "length=5", "--device", "cpu", "-q"]
+    assert run("train", "adding", "rnn", "--seeds", "3", "--seed", "5", "--folder", str(tmp_path), *options) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-5", "seed-6", "seed-7", "seeds.toml"]
+    assert "Mean best validation mse of 3:" in capsys.readouterr().out
+
+
+def test_seeds_are_gone_on_with_as_a_whole(tmp_path, capsys, monkeypatch):
+    from evenflow.lab.training.loop import Loop
+
+    options = ["--hidden", "4", "--steps", "6", "--batch-size", "4", "-t", "length=5", "--device", "cpu", "-q"]
+    options += ["--checkpoint-every", "2"]
+    assert run("train", "adding", "rnn", "--seeds", "11", "--folder", tmp_path / "alone", *options) == 0
+    alone = capsys.readouterr().out
+    look = Loop.look
+
+    def interrupted(loop, found=None):
+        if loop.step == 5:
+            raise KeyboardInterrupt
+        look(loop, found)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loop, "look", interrupted)
+        assert run("train", "adding", "rnn", "--seeds", "11", "--folder", tmp_path / "run", *options) == 1
+    said = capsys.readouterr().err
+    assert said == "evenflow: interrupted; a run goes on where it was with `evenflow resume FOLDER`\n"
+    assert run("resume", tmp_path / "run", "-q") == 0
+    assert capsys.readouterr().out.split("The runs")[0] == alone.split("The runs")[0]
+
+
+def test_all_seeds_may_diverge(tmp_path, capsys):
+    options = ["--hidden", "4", "--steps", "30", "-t", "length=5", "--rate", "1e30", "--optimizer", "sgd", "-q"]
+    assert run("train", "adding", "irnn", "--seeds", "2", "--folder", str(tmp_path), "--device", "cpu", *options) == 1
+    assert capsys.readouterr().err == "evenflow: all seeds diverged: try a smaller rate or a clip_norm\n"
+
+
+def test_penalties_are_listed(capsys):
+    from evenflow.penalties import PENALTIES
+
+    assert run("penalties") == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in PENALTIES)
+
+
+def test_a_file_of_ones_own_names_the_run(tmp_path, capsys, monkeypatch, small_data):
+    monkeypatch.chdir(tmp_path)
+    options = ["--hidden", "4", "--epochs", "1", "--batch-size", "6", "--device", "cpu", "-q"]
+    assert run("train", f"csv:{small_data / 'own.csv'}", "rnn", *options) == 0
+    assert (tmp_path / "runs" / "own-rnn" / "config.toml").is_file()
+
+
+def test_data_that_has_moved(tmp_path, capsys, monkeypatch, small_data):
+    (tmp_path / "old").symlink_to(small_data)
+    options = ["--hidden", "4", "--steps", "2", "--batch-size", "2", "--device", "cpu", "-q"]
+    command = ["train", "har-rebuilt", "rnn", "--data", tmp_path / "old", *options]
+    assert run(*command, "--folder", tmp_path / "one") == 0
+    assert run(*command, "--folder", tmp_path / "two", "--seeds", "2") == 0
+    (tmp_path / "old").rename(tmp_path / "new")
+    monkeypatch.setenv("EVENFLOW_DATA", str(small_data))
+    assert run("train", "har-rebuilt", "rnn", *options, "--folder", tmp_path / "four") == 0
+    assert "data" not in Run(tmp_path / "four").config["task"]
+    for folder, run_folder in (("one", "one"), ("two", "two/seed-1"), ("four", "four")):
+        assert run("resume", tmp_path / folder, "--data", tmp_path / "new", "-q") == 0
+        assert Run(tmp_path / run_folder).config["task"]["data"] == str(tmp_path / "new")
+    assert run("train", "adding", "rnn", "--folder", tmp_path / "three", *options) == 0
+    assert run("resume", tmp_path / "three", "--data", tmp_path / "new", "-q") == 2
+    assert "unknown option of task adding 'data', known are length, variant" in capsys.readouterr().err
+
+
+def test_a_test_part_and_its_note_are_told(tmp_path, capsys, small_data):
+    options = ["--hidden", "4", "--steps", "2", "--batch-size", "4", "--device", "cpu", "-q"]
+    folder = tmp_path / "run"
+    assert run("train", "har-rebuilt", "rnn", "--data", str(small_data), "--folder", str(folder), *options) == 0
+    shown = capsys.readouterr().out
+    assert "On the test part: accuracy" in shown
+    assert "The data: rebuilt from raw recordings." in shown
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 4 bytes")])
+def test_no_memory_is_one_line(error, capsys, monkeypatch):
+    def fails(**_):
+        raise error
+
+    monkeypatch.setattr(cli, "app", fails)
+    assert run("systems") == 1
+    said = capsys.readouterr().err
+    assert "there is not enough memory: try fewer units, steps or sequences in a batch" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_our_letters(encoding):
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    for command in ("systems", "penalties"):
+        done = subprocess.run([sys.executable, "-m", "evenflow", command], env=environment, capture_output=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_file_that_holds_no_weights(tmp_path, capsys):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    assert run("doctor", tmp_path / "a.csv") == 2
+    assert "cannot be read as weights of torch.save or safetensors" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "adding", "rnn", "--hidden", "4", "--steps", "2", "-t", "length=5", "--device", "cpu"],
+        ["reproduce", "sgornn/table-1", "--device", "cpu"],
+        ["demo"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_what_makes_many_runs_says_how_it_goes_on(command, tmp_path, monkeypatch, capsys):
+    """`evenflow resume` would find no run in their folder."""
+    from evenflow.lab.training.loop import Loop
+
+    def interrupted(loop):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Loop, "_update", interrupted)
+    assert run(*command, "--folder", tmp_path / "all", "-q") == 1
+    assert capsys.readouterr().err == "evenflow: interrupted; the same command goes on where it was\n"

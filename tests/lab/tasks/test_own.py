@@ -1,0 +1,143 @@
+"""A user's own sequences, as tasks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from evenflow.lab.tasks import CsvData, NpzData, make
+from evenflow.lab.training import Run, resume, train
+
+# Scaled to mean zero and deviation one in float64, stored in float32.
+ROUNDING = 1e-5
+
+
+def whole(task):
+    return task.take(torch.arange(task.count()))
+
+
+@pytest.fixture
+def motion(tmp_path):
+    """Twenty sequences of two classes and different lengths; their second column never changes."""
+    lines = ["id,ax,still,class"]
+    draw = np.random.RandomState(0)
+    for number in range(20):
+        name = ("rest", "walk")[number % 2]
+        lines += [f"{number},{draw.randn() + 5 * (number % 2)},7,{name}" for _ in range(3 + number % 4)]
+    path = tmp_path / "motion.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_classes_after_the_last_step(motion):
+    task = make(f"csv:{motion}", sequence="id", target="class")
+    assert isinstance(task, CsvData)
+    assert (task.readout, task.input_size, task.output_size, task.metric_name) == ("last", 2, 2, "accuracy")
+    assert (task.count(), task.held_out().count(), task.test()) == (18, 2, None)
+    batch = whole(task)
+    assert batch.inputs.shape == (6, 18, 2)
+    assert sorted(set(batch.lengths.tolist())) == [3, 4, 5, 6]
+    running = torch.arange(6)[:, None] < batch.lengths
+    values = batch.inputs[running]
+    torch.testing.assert_close(values.mean(0), torch.zeros(2), atol=ROUNDING, rtol=0)
+    torch.testing.assert_close(values.std(0, correction=0), torch.tensor([1.0, 0.0]), atol=ROUNDING, rtol=0)
+    assert (batch.inputs[~running] == 0).all()
+    share = batch.targets.float().mean().item()
+    assert task.baseline == pytest.approx(-(share * np.log(share) + (1 - share) * np.log(1 - share)), abs=ROUNDING)
+
+
+def test_numbers_at_every_step(tmp_path):
+    draw = np.random.RandomState(0)
+    x, y = draw.randn(12, 5, 2), 3 + 10 * draw.randn(12, 5, 3)
+    np.savez(tmp_path / "a.npz", x=x, y=y, lengths=[5] * 11 + [2], x_test=x[:4], y_test=y[:4])
+    task = make(f"npz:{tmp_path / 'a.npz'}")
+    assert isinstance(task, NpzData)
+    assert (task.readout, task.output_size, task.metric_name, task.baseline) == ("every", 3, "mse", 1.0)
+    assert task.test().count() == 4
+    batch = whole(task)
+    assert batch.targets.shape == (5, 11, 3)
+    valid = batch.targets[~batch.targets.isnan()]
+    assert int(task.weight(batch)) == int(batch.lengths.sum()) == valid.numel() // 3
+    zero = torch.zeros_like(batch.targets)
+    assert task.loss(zero, batch.targets).item() == pytest.approx(task.baseline, abs=ROUNDING)
+    outputs = zero.requires_grad_()
+    task.loss(outputs, batch.targets).backward()
+    assert outputs.grad.isfinite().all()
+    assert (outputs.grad[batch.targets.isnan()] == 0).all()
+
+
+def test_the_next_step_of_one_long_series(tmp_path):
+    series = np.sin(np.arange(205) / 3)
+    (tmp_path / "wave.csv").write_text("level\n" + "\n".join(map(str, series)))
+    task = make(f"csv:{tmp_path / 'wave.csv'}", length=20)
+    assert (task.readout, task.input_size, task.output_size) == ("every", 1, 1)
+    assert (task.count(), task.held_out().count()) == (10, 1)
+    batch = whole(task)
+    assert batch.inputs.shape == (19, 10, 1)
+    pieces = (series[: 10 * 20] - series[: 10 * 20].mean()) / series[: 10 * 20].std()
+    torch.testing.assert_close(
+        batch.inputs[..., 0], torch.tensor(pieces.reshape(10, 20)[:, :-1].T, dtype=torch.float32), atol=1e-4, rtol=0
+    )
+    asked = ~batch.targets.isnan()
+    assert torch.equal(batch.targets[:-1][asked[:-1]], batch.inputs[1:][asked[:-1]])
+
+
+def test_equal_lengths_need_no_padding(small_data):
+    assert make(f"npz:{small_data / 'own.npz'}").batch(4, torch.Generator()).lengths is None
+    assert make(f"csv:{small_data / 'own.csv'}").batch(4, torch.Generator()).lengths is not None
+
+
+def test_a_changed_file_is_read_anew(motion):
+    task = make(f"csv:{motion}", sequence="id", target="class")
+    assert task.count() == 18
+    motion.write_text("\n".join(motion.read_text().split("\n")[:40]))
+    assert task.count() < 18
+
+
+def test_a_run_remembers_the_file_in_full(motion, tmp_path, monkeypatch):
+    monkeypatch.chdir(motion.parent)
+    config = {
+        "task": {"name": "csv:motion.csv", "sequence": "id", "target": "class"},
+        "system": {"name": "sgornn", "hidden_size": 8},
+        "training": {"steps": 150, "batch_size": 9, "rate": 0.02, "validate_every": 50, "device": "cpu"},
+    }
+    result = train(config, tmp_path / "run", progress=False)
+    assert result.valid_metric == 1.0
+    assert Run(tmp_path / "run").config["task"] == {
+        "name": "csv",
+        "file": str(motion),
+        "length": 100,
+        "sequence": "id",
+        "target": "class",
+    }
+    monkeypatch.chdir(tmp_path.parent)
+    assert resume(tmp_path / "run", progress=False).valid_metric == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("csv", {}, r"task csv needs a file, as in `evenflow train csv:FILE sgornn`"),
+        ("csv:", {}, r"csv: must be followed by a file, as in csv:motion.csv"),
+        ("csv:nowhere.csv", {}, r"cannot read '.*nowhere.csv': .*"),
+        ("csv", {"kind": "guess"}, r"kind must be one of classification, regression, next, got 'guess'"),
+        ("npz", {"read": "often"}, r"readout must be one of last, every, got 'often'"),
+        ("csv", {"target": 5}, r"target must be the name of a column, as text, got 5"),
+        ("csv", {"sequence": 1}, r"sequence must be the name of a column, as text, got 1"),
+        ("npz", {"file": 5}, r"file must be a path as text, got 5"),
+        ("npz", {"data": 5}, r"data must be a path as text, got 5"),
+        ("csv", {"length": 1}, r"length must be a whole number of at least 2, got 1"),
+        ("tsv:file", {}, r"unknown task 'tsv:file', .*"),
+    ],
+)
+def test_wrong_options(name, options, sentence):
+    with pytest.raises(ValueError, match=f"^{sentence}$"):
+        make(name, **options).batch(2, torch.Generator())
+
+
+def test_a_series_shorter_than_a_piece(tmp_path):
+    (tmp_path / "wave.csv").write_text("level\n" + "\n".join(map(str, range(50))))
+    sentence = r"^'.*wave.csv' holds one sequence of 50 steps, too short for pieces of length 100: make length smaller$"
+    with pytest.raises(ValueError, match=sentence):
+        make(f"csv:{tmp_path / 'wave.csv'}").batch(2, torch.Generator())

@@ -1,0 +1,122 @@
+"""A run that is taken further is the run that was long from the beginning."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from evenflow.lab.training import NonFiniteLoss, Run, train
+from evenflow.lab.training import lengthening as room
+from evenflow.lab.training.lengthening import advance, read_score
+from evenflow.lab.training.watching import step_of_run
+
+# The same float32 sums in another order, over a few updates.
+SAME = 1e-4
+
+
+def config(steps, rate=0.01, schedule="constant", **training):
+    shared = {"batch_size": 4, "validate_every": 4, "validation_batches": 1, "checkpoint_every": 4, "device": "cpu"}
+    own = {"steps": steps, "rate": rate, "schedule": schedule, "seed": 0}
+    system = {"name": "urnn", "hidden_size": 4}
+    return {"task": {"name": "adding", "length": 6}, "system": system, "training": shared | own | training}
+
+
+def equal(one, other):
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_the_same_bits_as_a_run_that_was_long_from_the_beginning(tmp_path):
+    for steps in (4, 8, 20):
+        advance([config(steps)], [tmp_path / "short"])
+        assert read_score(tmp_path / "short", 0).updates == steps
+    train(config(20), tmp_path / "long", progress=False)
+    short, long = Run(tmp_path / "short"), Run(tmp_path / "long")
+    assert equal(short.weights(), long.weights())
+    assert equal(short.weights("best"), long.weights("best"))
+    assert short.status == long.status
+    assert short.config == long.config
+
+
+def test_a_rate_that_falls_in_the_last_part_alone(tmp_path):
+    advance([config(8)], [tmp_path / "run"])
+    advance([config(16, schedule="linear")], [tmp_path / "run"])
+    rates = dict(zip(*(Run(tmp_path / "run").metrics[name] for name in ("step", "rate")), strict=True))
+    assert rates[8] == 0.01
+    assert rates[16] == pytest.approx(0.01 / 16)
+    assert Run(tmp_path / "run").config["training"]["schedule"] == "linear"
+
+
+def test_what_has_ended_is_not_trained_again(tmp_path, monkeypatch):
+    advance([config(8)], [tmp_path / "run"])
+
+    def none(*_, **__):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(room, "fit_settings", none)
+    for steps in (8, 4):
+        advance([config(steps)], [tmp_path / "run"])
+    with pytest.raises(AssertionError, match="trained again"):
+        advance([config(12)], [tmp_path / "run"])
+    monkeypatch.undo()
+    # The config was changed, nothing trained, and the status still says finished: it goes on all the same.
+    assert Run(tmp_path / "run").config["training"]["steps"] == 12
+    advance([config(12)], [tmp_path / "run"])
+    assert Run(tmp_path / "run").status["step"] == 12
+
+
+def test_side_by_side_as_one_by_one(tmp_path, monkeypatch):
+    """On a GPU; here the same population runs on the CPU."""
+    rates = (0.01, 0.001, 1e30)
+    system = {"name": "vprnn", "hidden_size": 4}
+    for way in ("alone", "together"):
+        monkeypatch.setattr(room, "_pays", lambda _, way=way: way == "together")
+        for steps in (4, 12):
+            configs = [config(steps, rate, optimizer="sgd") | {"system": system} for rate in rates]
+            advance(configs, [tmp_path / way / f"{rate:g}" for rate in rates])
+    for rate in rates:
+        one, other = (read_score(tmp_path / way / f"{rate:g}", 0) for way in ("alone", "together"))
+        assert one.updates == other.updates
+        assert one.reason == other.reason
+        assert one.valid_loss == pytest.approx(other.valid_loss, rel=SAME, nan_ok=True)
+    assert "infinite or not a number" in one.reason
+    assert math.isnan(one.valid_metric)
+
+
+def test_what_a_population_cannot_do_is_done_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "_pays", lambda _: True)
+    both_ways = {"bidirectional": True}
+    configs = [config(4, rate) | {"system": config(4)["system"] | both_ways} for rate in (0.01, 0.001)]
+    folders = [tmp_path / "a", tmp_path / "b"]
+    advance(configs, folders)
+    assert [read_score(folder, 0).updates for folder in folders] == [4, 4]
+
+
+def test_no_room_is_an_outcome(tmp_path, monkeypatch):
+    from evenflow.lab.training.loop import Loop
+
+    def full(loop):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Loop, "_update", full)
+    advance([config(4)], [tmp_path / "run"])
+    assert read_score(tmp_path / "run", 0).reason == "CUDA out of memory"
+
+
+def test_the_last_row_says_how_far_a_run_is(tmp_path):
+    assert step_of_run(tmp_path / "run") == 0
+    advance([config(8)], [tmp_path / "run"])
+    assert step_of_run(tmp_path / "run") == 8
+    with open(tmp_path / "run" / "metrics.csv", "a") as file:
+        file.write("12,0.1")  # a row that is being written
+    assert step_of_run(tmp_path / "run") == 8
+    advance([config(200, log_every=1)], [tmp_path / "run2"])  # longer than what is read of it
+    assert step_of_run(tmp_path / "run2") == 200
+
+
+def test_a_divergence_alone_is_no_error(tmp_path):
+    bad = config(4, 1e30, optimizer="sgd")
+    advance([bad], [tmp_path / "run"])
+    with pytest.raises(NonFiniteLoss):
+        train(bad, progress=False)

@@ -1,0 +1,152 @@
+"""Every task and kind of network through the updates that a GPU records; here their work is done and not recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from made_data import small_options
+from torch import nn
+
+from evenflow import SequenceModel, create
+from evenflow.feedforward import NETWORKS
+from evenflow.lab import tasks
+from evenflow.lab.tasks import TASKS, Batch, ragged
+from evenflow.lab.training import captured, evaluation, fit
+from evenflow.lab.training.gradient_method import GradientMethod
+from evenflow.lab.training.simplex_method import SimplexMethod
+from evenflow.lab.training.train import build
+
+SYSTEMS = ("lstm", "urnn", "gated-feedback", "full-urnn")
+CLOSE = 1e-5  # rates are float32 numbers on a GPU
+NEVER = 10**9
+
+
+def trained(task: str, system: str, data: Path) -> list[torch.Tensor]:
+    made = tasks.make(task, **small_options(task, data))
+    model = build(made, {"name": system, "hidden_size": 6}, 0)
+    # Not Adam, which makes a step of the rounding of a gradient that is zero, as a vector's along itself is.
+    options: dict[str, Any] = {"optimizer": "sgd", "rate": 0.01, "batch_size": 2, "validate_every": 2}
+    fit(model, made, steps=4, device="cpu", progress=False, **options)
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def same_recordable(task: str, system: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = trained(task, system, data)
+    monkeypatch.setattr(captured, "CALLS_BEFORE", NEVER)  # nothing is recorded
+    monkeypatch.setattr(GradientMethod, "capturable", True)
+    found = trained(task, system, data)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task(task: str, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same_recordable(task, "rnn", small_data, monkeypatch)
+
+
+@pytest.mark.parametrize("task", ["multiplication", "music", "ptb-characters"])
+def test_ragged_batches_that_run_padded(task: str, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, longer than their longest sequence."""
+    expected = trained(task, "rnn", small_data)
+    answer = evaluation.answer
+
+    def padded(model: nn.Module, batch: Batch, state: Any = None, way: bool | None = None) -> tuple[torch.Tensor, Any]:
+        assert batch.lengths is not None
+        assert evaluation.runs_padded(model)
+        return answer(model, batch, state, True)
+
+    monkeypatch.setattr(evaluation, "answer", padded)
+    monkeypatch.setattr(ragged.Ragged, "padded", longer(ragged.Ragged.padded))
+    for one, other in zip(trained(task, "rnn", small_data), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
+
+
+def longer(pad: Any) -> Any:
+    def padded(
+        self: ragged.Ragged, rows: torch.Tensor, longest: int | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        values, lengths = pad(self, rows)
+        return torch.cat([values, values[-1:], values[-1:]]), lengths
+
+    return padded
+
+
+def test_models_that_run_padded() -> None:
+    layer = create("rnn", 2, 3)
+    plain = SequenceModel(layer, 1)
+
+    assert evaluation.runs_padded(plain)
+    assert evaluation.runs_padded(Fabric(accelerator="cpu").setup_module(plain))
+    for other in (Own(layer, 1), SequenceModel(create("rnn", 2, 3, bidirectional=True), 1), nn.Linear(2, 1)):
+        assert not evaluation.runs_padded(other)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_systems_with_other_states(system: str, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same_recordable("copy", system, small_data, monkeypatch)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_networks_without_time(network: str, small_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same_recordable("digits", network, small_data, monkeypatch)
+
+
+@pytest.mark.parametrize("task", ["copy", "temporal-order"])
+def test_mixtures_of_shares_in_time(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> list[torch.Tensor]:
+        made = tasks.make(task, length=20)
+        model = build(made, {"name": "rnn", "hidden_size": 6}, 0)
+        result = fit(model, made, steps=4, device="cpu", progress=False, optimizer="temporal-simplex", batch_size=3)
+        assert result.steps == 4
+        return [p.detach().clone() for p in model.parameters()]
+
+    expected = found()
+    monkeypatch.setattr(captured, "CALLS_BEFORE", NEVER)
+    monkeypatch.setattr(SimplexMethod, "capturable", True)
+    for one, other in zip(found(), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
+
+
+class Own(SequenceModel):
+    """A model with a way of its own, which knows nothing of padding."""
+
+    def forward(self, inputs: torch.Tensor, state: Any = None, lengths: Any = None) -> Any:  # type: ignore[override]
+        return super().forward(inputs, state, lengths)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "temporal-simplex"])
+def test_ragged_batches_of_a_model_of_ones_own_are_packed(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        task = tasks.make("multiplication", length=20)
+        model = Own(create("rnn", task.input_size, 6), task.output_size)
+        fit(model, task, steps=3, device="cpu", progress=False, optimizer=optimizer, batch_size=3)
+        return [p.detach().clone() for p in model.parameters()]
+
+    expected = found()
+    monkeypatch.setattr(captured, "CALLS_BEFORE", NEVER)
+    for method in (GradientMethod, SimplexMethod):
+        monkeypatch.setattr(method, "capturable", True)
+    for one, other in zip(found(), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
+
+
+def test_a_recording_that_breaks_off_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch, small_data: Path) -> None:
+    expected = trained("copy", "rnn", small_data)
+
+    def breaks_off(work: Any, key: Any, given: Any) -> None:
+        """Leaves what a backward pass has put there and a step has not been made of."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GradientMethod, "apply", lambda self, loss, state: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                work(key, *given)
+
+    monkeypatch.setattr(captured, "CALLS_BEFORE", 1)
+    monkeypatch.setattr(captured, "_record", breaks_off)
+    monkeypatch.setattr(GradientMethod, "capturable", True)
+    for one, other in zip(trained("copy", "rnn", small_data), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)

@@ -1,0 +1,246 @@
+"""What a resumed run does with best weights that are damaged or gone, and with rows that are missing."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from killed_runs import same
+from safetensors.torch import load_file, save_file
+
+from evenflow.lab import cli
+from evenflow.lab.training import Run, checkpoint, resume, train
+from evenflow.lab.training.loop import Loop
+from evenflow.lab.training.recovery import Start, find_start
+
+BEST = 8  # the step of the best validation with this seed, long before the end; the fixture makes sure of it
+CONFIG = {
+    "task": {"name": "adding", "length": 6},
+    "system": {"name": "rnn", "hidden_size": 6},
+    "training": {
+        "steps": 20,
+        "batch_size": 4,
+        "rate": 0.01,
+        "seed": 2,
+        "validate_every": 4,
+        "validation_batches": 1,
+        "log_every": 2,
+        "checkpoint_every": 4,
+        "device": "cpu",
+    },
+}
+
+
+@contextmanager
+def interrupted(last: int) -> Iterator[None]:
+    """Ctrl-C after `last` updates."""
+    update = Loop._update
+
+    def until(loop: Loop) -> None:
+        if loop.step == last:
+            raise KeyboardInterrupt
+        update(loop)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "_update", until)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
+def steps_until(folder: Path, last: int, **training: int) -> Path:
+    """A run that was interrupted after `last` updates."""
+    with interrupted(last):
+        train(CONFIG | {"training": CONFIG["training"] | training}, folder, progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "alone"
+    result = train(CONFIG, folder, progress=False)
+    assert result.best_step == BEST
+    return folder
+
+
+def spoil(folder: Path, how: str) -> None:
+    """Flip a sign, cut, remove or mix up the best weights."""
+    path = folder / "checkpoint" / "best.safetensors"
+    if how == "missing":
+        path.unlink()
+    elif how == "cut":
+        path.write_bytes(path.read_bytes()[:-3])
+    elif how == "another":
+        checkpoint.save_best(path.parent, checkpoint.load_best(path.parent).weights, BEST - 4)
+    else:
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 0x80
+        path.write_bytes(content)
+
+
+def assert_alike(folder: Path, alone: Path) -> None:
+    """Both ended in the same bits, best weights too."""
+    kept = []
+    for one in (folder, alone):
+        saved = checkpoint.load(one / "checkpoint", checkpoint.find(one / "checkpoint"))
+        saved.state.pop("seconds")
+        rows = [line.rsplit(",", 1)[0] for line in Run(one).metric_lines()]
+        kept.append((saved.weights, saved.state, Run(one).weights("best"), rows, Run(one).status))
+    same(*kept, "run")
+
+
+DAMAGES = ["sign", "cut", "missing", "another"]
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_best_weights_from_long_ago_that_are_damaged_are_refused(tmp_path, how):
+    folder = steps_until(tmp_path / "run", 18)
+    spoil(folder, how)
+    with pytest.raises(
+        ValueError, match=r"^best weights .*best.safetensors are (damaged|missing|those of step 4)"
+    ) as no:
+        resume(folder, progress=False)
+    assert str(no.value).endswith(
+        ", and no checkpoint from before step 8 is left to find them again: "
+        "put the file back from a copy, or train anew in another folder"
+    )
+    assert "\n" not in str(no.value)
+
+
+def test_a_version_of_the_best_step_holds_the_same_weights(tmp_path, alone):
+    folder = steps_until(tmp_path / "run", 15)  # versions 8 and 12
+    spoil(folder, "sign")
+    with pytest.warns(UserWarning, match=r"are damaged: .*; they are taken from step-000000008$"):
+        resume(folder, progress=False)
+    assert_alike(folder, alone)
+
+
+@pytest.mark.parametrize("kill", [None, 7, 9, 13], ids=["left", "before", "after", "later"])
+@pytest.mark.parametrize("how", DAMAGES)
+def test_back_to_before_the_best_step(tmp_path, how, kill):
+    """Also where the run that goes back is interrupted before and after it has found the best again."""
+    alone = tmp_path / "alone"
+    train(CONFIG | {"training": CONFIG["training"] | {"checkpoint_every": 6}}, alone, progress=False)
+    folder = steps_until(tmp_path / "run", 13, checkpoint_every=6)  # versions 6 and 12, neither of the best step
+    spoil(folder, how)
+    checkpoints = folder / "checkpoint"
+    with pytest.warns(UserWarning, match=r"; resuming from step-000000006 to find them again$"):
+        start = find_start(checkpoints)
+    assert start == Start("step-000000006-again", False, BEST)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it was said once, and all that follows is as it should be
+        assert find_start(checkpoints) == start._replace(best=how == "another")  # whose step, 4, is now the right one
+        if kill is not None:
+            with interrupted(kill):
+                resume(folder, progress=False)
+        resume(folder, progress=False)
+    assert_alike(folder, alone)
+
+
+def test_gone_back_and_saved_before_the_best_is_found_again(tmp_path, alone):
+    """A version from between says that the best weights are still to come."""
+    folder = steps_until(tmp_path / "run", 10, checkpoint_every=6)  # version 6, best weights of step 8
+    spoil(folder, "missing")
+    checkpoints = folder / "checkpoint"
+    saved = checkpoint.load(checkpoints, "step-000000006")
+    saved.state["best"]["awaited"] = BEST
+    shutil.rmtree(checkpoints / "step-000000006")
+    checkpoint.save(checkpoints, saved)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert find_start(checkpoints) == Start("step-000000006", False, BEST)
+        result = resume(folder, progress=False)
+    assert result.best_step == BEST
+    same(Run(folder).weights("best"), Run(alone).weights("best"), "best")
+
+
+def test_best_weights_may_run_ahead_of_the_checkpoint(tmp_path, alone):
+    folder = steps_until(tmp_path / "run", 10, checkpoint_every=6)  # version 6, best weights of step 8
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert find_start(folder / "checkpoint") == Start("step-000000006", True, BEST)
+        resume(folder, progress=False)
+    same(Run(folder).weights("best"), Run(alone).weights("best"), "best")
+
+
+def test_an_awaited_best_counts_even_where_rounding_makes_it_worse(tmp_path):
+    folder = steps_until(tmp_path / "run", 10, checkpoint_every=6)
+    saved = checkpoint.load(folder / "checkpoint", "step-000000006")
+    saved.state["best"].update(metric=0.0, loss=0.0)  # better than all that follow
+    shutil.rmtree(folder / "checkpoint" / "step-000000006")
+    checkpoint.save(folder / "checkpoint", saved)
+    assert resume(folder, progress=False).best_step == BEST
+
+
+def test_a_run_from_before_the_digest_goes_on(tmp_path, alone):
+    folder = steps_until(tmp_path / "run", 18)
+    best, version = folder / "checkpoint" / "best.safetensors", folder / "checkpoint" / "step-000000016"
+    save_file(load_file(best), best)
+    saved = checkpoint.load(version.parent, version.name)
+    del saved.state["best"]["awaited"]
+    shutil.rmtree(version)
+    checkpoint.save(version.parent, saved)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resume(folder, progress=False)
+    assert_alike(folder, alone)
+
+
+def test_a_finished_run_is_read_back_from_sound_weights_only(tmp_path, alone):
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    assert torch.isfinite(torch.tensor(resume(folder, progress=False).best_loss))
+    spoil(folder, "sign")
+    with pytest.raises(ValueError, match="are damaged"):
+        resume(folder, progress=False)
+
+
+def command(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as left:
+        cli.main([str(argument) for argument in arguments])
+    return left.value.code
+
+
+def test_the_command_line_warns_in_one_line(tmp_path, capsys):
+    folder = steps_until(tmp_path / "run", 18)
+    version = folder / "checkpoint" / "step-000000016"
+    (version / "state.pt").write_bytes(b"")
+    assert command("resume", folder, "-q") == 0
+    assert capsys.readouterr().err == f"evenflow: checkpoint {version} is damaged, resuming from step-000000012\n"
+
+
+def test_the_command_line_refuses_in_one_line(tmp_path, capsys):
+    folder = steps_until(tmp_path / "run", 18)
+    spoil(folder, "sign")
+    assert command("resume", folder, "-q") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"evenflow: best weights {folder / 'checkpoint' / 'best.safetensors'} are damaged: ")
+    assert said.count("\n") == 1
+
+
+def test_junk_among_the_rows_is_named_by_file_and_line(tmp_path, capsys):
+    folder = steps_until(tmp_path / "run", 10)
+    with open(folder / "metrics.csv", "ab") as file:
+        file.write(b"foo,bar\n")
+    assert command("resume", folder, "-q") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(
+        f"evenflow: metrics.csv of run {str(folder)!r} cannot be read: line 7 must hold a step and 6"
+    )
+
+
+def test_lost_rows_are_said(tmp_path, capsys):
+    folder = steps_until(tmp_path / "run", 18)
+    lines = (folder / "metrics.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    del lines[2:5]  # of steps 4, 6 and 8
+    (folder / "metrics.csv").write_text("".join(lines), encoding="utf-8")
+    assert command("resume", folder, "-q") == 0
+    assert capsys.readouterr().err == (
+        f"evenflow: metrics.csv of run {str(folder)!r} has lost 3 of its rows up to step 16, "
+        "the first that of step 4: the run goes on without them\n"
+    )
+    assert Run(folder).metrics["step"].tolist() == [2, *range(10, 21, 2)]

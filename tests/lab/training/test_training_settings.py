@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+
+import pytest
+import tomli_w
+
+from evenflow.lab.training import Settings
+
+
+def test_toml_round_trip():
+    for settings in (
+        Settings(),
+        Settings(clip_norm=1.0, patience=3, probe_every=10, optimizer="sgd", momentum=0.9, nesterov=True, seed=2**60),
+    ):
+        assert Settings.from_dict(tomllib.loads(tomli_w.dumps(settings.to_dict()))) == settings
+
+
+def test_whole_numbers_stand_for_decimals():
+    assert Settings.from_dict({"rate": 1, "clip_norm": 2}).to_dict()["clip_norm"] == 2.0
+    assert type(Settings.from_dict({"rate": 1}).rate) is float
+
+
+def test_every_setting_has_a_help_text():
+    assert all(field.metadata["help"] for field in dataclasses.fields(Settings))
+
+
+def test_difference_names_the_first_setting_and_leaves_the_device_free():
+    assert Settings().difference(Settings(device="cpu")) is None
+    assert Settings().difference(Settings(rate=0.1, seed=4)) == "rate"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        ({"batch_size": 1.5}, "batch_size must be a whole number of at least 1, got 1.5"),
+        ({"rate": 0}, "rate must be a number above 0, got 0.0"),
+        ({"rate": float("nan")}, "rate must be a number above 0, got nan"),
+        ({"rate": "fast"}, "rate must be a number above 0, got 'fast'"),
+        ({"clip_norm": -1.0}, "clip_norm must be a number above 0, got -1.0"),
+        ({"clip_value": 0.0}, "clip_value must be a number above 0, got 0.0"),
+        ({"momentum": 1.0}, "momentum must be a number in [0, 1), got 1.0"),
+        ({"weight_decay": -0.1}, "weight_decay must be a number of at least 0, got -0.1"),
+        ({"patience": 0}, "patience must be a whole number of at least 1, got 0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"nesterov": 1}, "nesterov must be true or false, got 1"),
+        (
+            {"optimizer": "adamw"},
+            "optimizer must be one of adam, rmsprop, sgd, temporal-simplex, hessian-free, got 'adamw'",
+        ),
+        ({"bases": "qr"}, "bases must be one of sgd, adam, got 'qr'"),
+        ({"map_rate": 0}, "map_rate must be a number above 0, got 0.0"),
+        ({"bases_rate": 0}, "bases_rate must be a number above 0, got 0.0"),
+        ({"penalty": "stabiliser"}, "unknown penalty 'stabiliser', did you mean stabilizer?"),
+        ({"structural": -1.0}, "structural must be a number of at least 0, got -1.0"),
+        ({"psi": 0.5}, "psi goes with optimizer temporal-simplex, got 0.5 without it"),
+        ({"damping": 1.0}, "damping goes with optimizer hessian-free, got 1.0 without it"),
+        (
+            {"optimizer": "hessian-free", "clip_norm": 1.0},
+            "clip_norm goes with optimizer adam, rmsprop or sgd, got 1.0 without it",
+        ),
+        (
+            {"optimizer": "hessian-free", "rate": 0.1},
+            "rate goes with an optimizer other than hessian-free, which finds its own, got 0.1 without it",
+        ),
+        (
+            {"optimizer": "temporal-simplex", "penalty": "stabilizer"},
+            "penalty goes with optimizer adam, rmsprop or sgd, got 'stabilizer' without it",
+        ),
+        ({"schedule": "cosine"}, "schedule must be one of constant, linear, exponential, step, got 'cosine'"),
+        ({"clip_scope": "none"}, "clip_scope must be one of all, recurrent, each, got 'none'"),
+        ({"precision": "8"}, "precision must be one of 32-true, tf32, 64-true, bf16-mixed, bf16-true, got '8'"),
+        ({"device": "tpu"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'"),
+        ({"device": "cuda:x"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'cuda:x'"),
+        ({"device": "cpu:1"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'cpu:1'"),
+        ({"momentum": 0.9}, "momentum goes with sgd and rmsprop, got momentum 0.9 with adam"),
+        (
+            {"optimizer": "sgd", "nesterov": True},
+            "nesterov needs sgd with a momentum above 0, got sgd with momentum 0.0",
+        ),
+        ({"epsilon": 0.0}, "epsilon must be a number above 0, got 0.0"),
+        ({"learning_rate": 0.1}, "unknown training setting 'learning_rate', did you mean rate?"),
+    ],
+    ids=lambda value: next(iter(value.items())).__repr__() if isinstance(value, dict) else "",
+)
+def test_wrong_settings(options, sentence):
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        Settings.from_dict(options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"smoothing": 0.5}, "smoothing goes with optimizer rmsprop, got 0.5 without it"),
+        (
+            {"epsilon": 1e-3, "optimizer": "sgd"},
+            "epsilon goes with optimizer adam or rmsprop, got 0.001 without it",
+        ),
+        ({"decay": 0.9}, "decay goes with schedule exponential or step, got 0.9 without it"),
+        (
+            {"decay_every": 7, "schedule": "linear"},
+            "decay_every goes with schedule exponential or step, got 7 without it",
+        ),
+        ({"clip_scope": "recurrent"}, "clip_scope goes with a clip_norm or clip_value, got 'recurrent' without it"),
+    ],
+)
+def test_a_setting_that_would_be_ignored_is_refused(settings, sentence):
+    with pytest.raises(ValueError) as error:
+        Settings(**settings)
+    assert str(error.value) == sentence
+    Settings(smoothing=0.5, optimizer="rmsprop", decay=0.9, schedule="step", clip_scope="recurrent", clip_norm=1.0)

@@ -1,0 +1,178 @@
+"""The compiled library: made once, found again, done without where it cannot be had."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from evenflow import RNN
+from evenflow.runtime import compile_c as native
+
+try:
+    native.compiler()
+    COMPILER = True
+except native.Missing:
+    COMPILER = False
+needs_compiler = pytest.mark.skipif(not COMPILER, reason="this machine has no C compiler")
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without optimisation: what is tested here is the making, not the made."""
+    monkeypatch.setattr(native, "FLAGS", native.FLAGS.replace("-O3", "-O0"))
+
+
+@pytest.fixture
+def fresh(_quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A process that has not looked for the library yet, with a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("EVENFLOW_NATIVE", raising=False)
+    native._library.cache_clear()
+    yield tmp_path / "evenflow"
+    native._library.cache_clear()
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def runs_with_one_warning(match: str) -> None:
+    layer, x = RNN(2, 6, activation="abs"), torch.randn(5, 3, 2)
+    with pytest.warns(RuntimeWarning, match=match) as caught:
+        output, _ = layer(x)
+    assert len([w for w in caught if "evenflow" in str(w.message)]) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer(x)[0].sum().backward()
+    layer.engine = "reference"
+    torch.testing.assert_close(output, layer(x)[0])
+
+
+@needs_compiler
+def test_compiles_once_and_finds_it_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert native.library() is not None
+    (made,) = fresh.iterdir()
+    native._library.cache_clear()
+
+    def refuse(*_: object) -> Path:
+        raise AssertionError("compiled twice")
+
+    monkeypatch.setattr(native, "build", refuse)
+    assert native.library() is not None
+    assert list(fresh.iterdir()) == [made]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("_quick")
+def test_several_at_once_leave_one_whole_file(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        loaded = list(pool.map(native.load, [tmp_path] * 3))
+    assert all(isinstance(one, ctypes.CDLL) for one in loaded)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@needs_compiler
+@pytest.mark.usefixtures("_quick")
+def test_a_broken_file_in_the_cache_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / f"products-{native.fingerprint(native.compiler(), native.PRODUCTS.read_text())}.so"
+    path.write_text("half a library")
+    assert native.load(tmp_path).gradient_float
+    assert path.stat().st_size > 1000
+
+
+@needs_compiler
+@pytest.mark.usefixtures("_quick")
+def test_an_unwritable_cache_falls_back_to_a_temporary_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert native.load(tmp_path / "file" / "evenflow").gradient_float
+
+
+def test_without_a_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    runs_with_one_warning(r"no C compiler \(cc, gcc or clang\) was found")
+
+
+def test_with_a_compiler_that_does_not_exist(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler -pipe")
+    runs_with_one_warning("named by CC, 'no-such-compiler -pipe', was not found")
+
+
+def test_with_a_compiler_that_fails(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(
+        "CC", script(tmp_path / "failing", '[ "$1" = --version ] && exit 0\necho "error: no" >&2; exit 3\n')
+    )
+    runs_with_one_warning("failing failed \\(error: no\\)")
+    assert list(fresh.iterdir()) == []
+
+
+def test_with_a_compiler_that_writes_nonsense(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write = 'for out; do :; done\n[ "$1" = --version ] || echo nonsense > "$out"\n'
+    monkeypatch.setenv("CC", script(tmp_path / "broken", write))
+    runs_with_one_warning("cannot be loaded")
+
+
+def test_can_be_turned_off(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVENFLOW_NATIVE", "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RNN(2, 6)(torch.randn(5, 3, 2))
+    assert native.library() is None
+    assert not fresh.exists()
+
+
+def test_import_neither_compiles_nor_looks_for_a_compiler(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CC": "no-such-compiler"}
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", "import evenflow"]
+    subprocess.run(command, env=environment, check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_call_does_not_load_torchs_compiler() -> None:
+    """It takes two seconds, and nothing here needs it."""
+    text = (
+        "import sys, torch, evenflow; evenflow.RNN(2, 4)(torch.randn(3, 2, 2))[0].sum().backward(); "
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", text], env={**os.environ, "EVENFLOW_NATIVE": "0"}, check=True)
+
+
+def test_no_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def gradient_float(self, _: object) -> int:
+            return 1
+
+    monkeypatch.setattr(native, "library", Full)
+    job = native.structure("Job", int64="threads", pointer="x")
+    with pytest.raises(MemoryError, match="gradient_float found no memory"):
+        native.call("gradient", job, torch.float32, x=torch.zeros(2))
+
+
+def test_a_compiled_library_is_used_where_there_is_a_compiler() -> None:
+    """So that a test run on a machine with a compiler cannot pass on the fallback alone."""
+    if os.environ.get("EVENFLOW_NATIVE", "1") == "0":
+        pytest.skip("EVENFLOW_NATIVE=0")
+    assert native.runs(torch.zeros(1)) == COMPILER
+    assert not native.runs(torch.zeros(1, dtype=torch.bfloat16))
+    assert not native.runs(torch.zeros(1), torch.zeros(1, dtype=torch.float64))
+
+
+@needs_compiler
+def test_the_caller_keeps_its_denormals() -> None:
+    """Inside a call denormals count as zero; after it the caller's arithmetic is what it was."""
+    if torch.set_flush_denormal(False) is False:
+        pytest.skip("this processor cannot flush denormals")
+    RNN(2, 64)(torch.randn(50, 20, 2))[0].sum().backward()
+    assert (torch.tensor([1e-38]) * 0.01).item() > 0

@@ -1,0 +1,94 @@
+"""docs/choosing.md says nothing that the results do not: every number of a row is on a page that the row links to."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+from made_sweeps import point, write
+
+import publish_results as results
+from evenflow import activations, maps
+from evenflow.lab.sweep.candidates import CELLS
+from evenflow.systems import NETWORKS, systems
+from publish_results.remarks import check, numbers
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "choosing.md"
+LINK = re.compile(r"\[([\w./-]+)\]\(([\w/.-]+\.md)\)")
+
+
+def rows() -> list[str]:
+    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    return lines[1:]  # the first is the heading
+
+
+def linked(name: str, target: str, docs: Path) -> str:
+    """The part of a page that a link means: all of it, or of a recipe or a sweep (`sweeps/NAME`) its section."""
+    page = (docs / target).read_text()
+    if "/" not in name:
+        return page
+    document, part = name.split("/")
+    assert target == f"results/{document}.md"
+    found = page.partition(f"## {part}:")[2].partition("\n## ")[0]
+    assert found, f"{name} has not been run"
+    return found
+
+
+def hold(row: str, docs: Path = DOCS) -> None:
+    """Raise if a number of the row is in none of the parts that it links to."""
+    links = LINK.findall(row)
+    assert links
+    said = LINK.sub("", row)
+    assert numbers(said)
+    check(", ".join(name for name, _ in links), [said], [linked(name, target, docs) for name, target in links])
+
+
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row.split("|")[1].strip())
+def test_numbers_come_from_the_pages_that_are_linked(row: str) -> None:
+    hold(row)
+
+
+def test_the_readme_quotes_the_best_of_the_sweeps() -> None:
+    paragraphs = (DOCS.parent / "README.md").read_text().split("\n\n")
+    (told,) = [
+        text.replace("\n", " ") for text in paragraphs if "What the documents' tables give at full scale" in text
+    ]
+    check("the README", [told], [(DOCS / "results/sweeps.md").read_text()])
+
+    def best(**task: str) -> str:
+        """The test accuracy of the best sweep of MNIST with these settings, in per cent."""
+        found = [json.loads(path.read_text()) for path in sorted((DOCS / "results/sweeps").glob("mnist*.json"))]
+        asked = [{**each["request"]["task"], "hidden": "readout_units" in each["request"]["system"]} for each in found]
+        fits = [each for each, has in zip(found, asked, strict=True) if task.items() <= has.items()]
+        return f"{100 * max(statistics.mean(each['points'][0]['test']) for each in fits):.4g} %"
+
+    assert f"pixel MNIST at {best(order='ordered')}" in told
+    assert f"permuted at {best(order='permuted', hidden=True)}" in told
+    assert f"without them {best(order='permuted', hidden=False)}" in told
+
+
+def test_a_row_may_quote_a_sweep_and_no_other_number(tmp_path: Path) -> None:
+    write(tmp_path / "har", point(test=(0.951, 0.955)))
+    write(tmp_path / "copy", point(test=(0.871, 0.875)), task={"name": "copy", "length": 2000})
+    results.merge([tmp_path], tmp_path / "results")
+    results.write(tmp_path / "results")
+    row = "| sensors | `gated` | {} % of the test. [sweeps/har](results/sweeps.md) |"
+    hold(row.format("95.3 ± 0.3"), tmp_path)
+    for wrong in ("95.4", "87.3"):  # of no sweep, and of the other one
+        with pytest.raises(ValueError, match=wrong):
+            hold(row.format(wrong), tmp_path)
+    with pytest.raises(AssertionError, match="sweeps/mnist has not been run"):
+        hold(row.format("95.3").replace("har]", "mnist]"), tmp_path)
+    both = row.format("95.3, and of copying 87.3") + " [sweeps/copy-2000](results/sweeps.md) |"
+    hold(both, tmp_path)
+
+
+def test_systems_are_called_by_their_names() -> None:
+    factors = {*maps.MAPS, *CELLS, *activations.ACTIVATIONS}  # what a sweep's points are made of
+    for row in rows():
+        named = set(re.findall(r"`([\w-]+)`", row))
+        assert named <= {*systems(), *NETWORKS} | (factors if "results/sweeps.md" in row else set())

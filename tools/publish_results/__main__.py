@@ -1,0 +1,67 @@
+"""The maintainers' command that publishes results: ``python tools/publish_results --help``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that the folder can be run as it is
+
+import publish_results as published
+from evenflow.lab.cli import run
+from evenflow.lab.cli.app import complain
+from evenflow.lab.terminal import say
+
+app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and leave with its exit code."""
+    run(app, "publish_results", arguments)
+
+
+@app.command()
+def results(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders of full-scale recipes and of sweeps, or one above them.")
+    ] = None,
+    into: Annotated[Path, typer.Option(help="The results folder.")] = Path("docs/results"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail if a page differs from its record.")
+    ] = False,
+) -> None:
+    """Merge the records of full-scale recipes and sweeps into the published ones, and write the pages that follow.
+
+    Rows, seeds and sweeps replace those of the same name or are added.
+
+    Without a folder the pages are written anew.
+
+    Example:  python tools/publish_results runs/sgornn/table-1/full
+
+    Example:  python tools/publish_results runs/sweep/har
+    """
+    if check:
+        if folders:
+            raise ValueError(f"--check goes without folders, got {', '.join(map(str, folders))}")
+        wrong = published.differing(into)
+        for path in wrong:
+            complain(f"page {path} differs from its record: run `python tools/publish_results --into {into}`", 1)
+        if wrong:
+            raise typer.Exit(1)
+        say("All pages are what the records give.")
+        return
+    merged, left = published.merge(folders or [], into)
+    for sentence in left:
+        say(sentence)
+    for record in merged:
+        say(record.told())
+    changed = published.write(into)
+    say(f"Written: {', '.join(map(str, changed))}" if changed else "The pages are as they were.")
+
+
+if __name__ == "__main__":
+    main()
