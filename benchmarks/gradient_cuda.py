@@ -22,7 +22,7 @@ from cuda_run import Run, milliseconds
 from torch import Tensor
 
 from evenflow.runtime import compile_cuda as build
-from evenflow.scan import product
+from evenflow.scan import weight_gradient
 from evenflow.scan.cuda import gradient, problem
 from evenflow.scan.cuda.gradient import Kernel
 from evenflow.scan.cuda.patches import PATCHES, Patch, choose
@@ -79,7 +79,11 @@ def by_torch(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
     """The product without the kernel."""
     runs, gradient.runs = gradient.runs, lambda *_: False
     try:
-        return product.summed(d.flatten(1, 2), x.flatten(1, 2)) if x0 is None else problem.weight_gradient(d, x, x0)
+        return (
+            weight_gradient.summed(d.flatten(1, 2), x.flatten(1, 2))
+            if x0 is None
+            else problem.weight_gradient(d, x, x0)
+        )
     finally:
         gradient.runs = runs
 

@@ -22,7 +22,7 @@ import torch
 from evenflow import RNN, SequenceModel
 from evenflow.lab.bench import hardware
 from evenflow.layers.last_state import last_state
-from evenflow.scan.end import pays
+from evenflow.scan.linear_final_state import pays
 
 SIZES = ((256, 100, 784), (128, 50, 784), (128, 20, 1000), (64, 50, 5000), (512, 100, 784), (128, 12, 784))  # H, B, T
 

@@ -20,7 +20,7 @@ from evenflow.bounds import gradient_band
 from evenflow.bounds.reading import tame
 from evenflow.models.population import Population
 from evenflow.step import translate
-from evenflow.step.gradient import differentiate
+from evenflow.step.differentiate import differentiate
 
 ROUNDING = 1e-12  # slopes are sums and products of a handful of doubles
 EXACT = {"atol": 1e-12, "rtol": 1e-12}

@@ -11,7 +11,7 @@ from evenflow.lab import tasks
 from evenflow.layers.last_state import last_state
 from evenflow.layers.recurrent import Recurrent
 from evenflow.probes import local_steps
-from evenflow.scan.end import end, pays
+from evenflow.scan.linear_final_state import end, pays
 
 MAPS = [
     ("rotations", {}),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
-from evenflow.cells import GRU, LSTM, LSTM1997, SCRN, Cell, Elman, GatedFeedback, PeepholeLSTM, ScalarGated
+from evenflow.cells import LSTM1997, Cell, Elman, GatedFeedback, GRUStep, LSTMStep, PeepholeLSTM, ScalarGated, SCRNStep
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import problem, recurrence
 from evenflow.scan.cuda.plan import Choice, Tile
@@ -26,8 +26,8 @@ MODELS, STEPS, BATCH = 2, 4, 4
 
 CELLS: dict[str, Cell] = {f"elman {name}": Elman(name) for name in ACTIVATIONS}
 CELLS |= {f"gated {name}": ScalarGated(name) for name in ACTIVATIONS}
-CELLS |= {"gru": GRU(), "lstm": LSTM(), "lstm peephole": PeepholeLSTM()}
-CELLS |= {"lstm 1997": LSTM1997(), "lstm 1997, full": LSTM1997("full"), "scrn": SCRN()}
+CELLS |= {"gru": GRUStep(), "lstm": LSTMStep(), "lstm peephole": PeepholeLSTM()}
+CELLS |= {"lstm 1997": LSTM1997(), "lstm 1997, full": LSTM1997("full"), "scrn": SCRNStep()}
 CELLS |= {f"gated feedback {unit}": GatedFeedback(unit, 2) for unit in ("tanh", "gru", "lstm")}
 CELLS |= {name: make() for name, make in OWN.items()}
 

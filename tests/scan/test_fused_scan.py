@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from evenflow import GRU as GRULayer
-from evenflow import SCRN
+from evenflow import GRU, SCRN
 from evenflow.activations import ACTIVATIONS
-from evenflow.cells import GRU, LSTM, LSTM1997, Cell, Elman, PeepholeLSTM, ScalarGated
+from evenflow.cells import LSTM1997, Cell, Elman, GRUStep, LSTMStep, PeepholeLSTM, ScalarGated
 from evenflow.runtime import compile_c as native
 from evenflow.scan import cpu, recurrence, scan
-from evenflow.scan.prelude import with_derived
+from evenflow.scan.derived_parameters import with_derived
 
 # Sums of at most 128 terms over 17 steps, taken in another order: a few hundred roundings of 1e-16.
 DOUBLE = 1e-12
@@ -28,8 +27,13 @@ SINGLE = 1e-5
 
 CELLS: dict[str, Cell] = {f"elman-{name}": Elman(name) for name in ACTIVATIONS}
 CELLS |= {f"gated-{name}": ScalarGated(name, alpha=0.3, beta=0.6) for name in ACTIVATIONS}
-CELLS["gru"] = GRU()
-LSTMS = {"lstm": LSTM(), "lstm-peephole": PeepholeLSTM(), "lstm-1997": LSTM1997(), "lstm-1997-full": LSTM1997("full")}
+CELLS["gru"] = GRUStep()
+LSTMS = {
+    "lstm": LSTMStep(),
+    "lstm-peephole": PeepholeLSTM(),
+    "lstm-1997": LSTM1997(),
+    "lstm-1997-full": LSTM1997("full"),
+}
 CELLS |= LSTMS
 # Without a forget gate the full gradient grows a thousandfold over a thousand steps: in single precision the reference
 # loop itself is then off by 2e-5.
@@ -249,15 +253,15 @@ def test_models_are_independent(name: str, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["auto", "torch"])
 def test_a_gru_without_bias(engine: str) -> None:
-    tensors = problem(GRU(), 5, 3, 6)
+    tensors = problem(GRUStep(), 5, 3, 6)
     del tensors["bias_hh_n"]
-    assert_close(run(GRU(), tensors, engine), run(GRU(), tensors, "reference"), DOUBLE)
+    assert_close(run(GRUStep(), tensors, engine), run(GRUStep(), tensors, "reference"), DOUBLE)
 
 
 @pytest.mark.parametrize("map", ["exponential", "cayley", "rotations", "svd"])
 def test_a_mapped_candidate(map: str) -> None:
     """The whole layer, both ways and packed: what the map's own numbers learn is the same by every engine."""
-    layer = GRULayer(3, 6, map=map, bidirectional=True, dtype=torch.float64)
+    layer = GRU(3, 6, map=map, bidirectional=True, dtype=torch.float64)
     x = torch.randn(9, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     packed = pack_padded_sequence(x, torch.tensor([9, 2, 5, 5]), enforce_sorted=False)
     results = []

@@ -18,7 +18,7 @@ from evenflow.runtime import cuda_libraries as libraries
 from evenflow.scan.cuda import gradient, problem
 from evenflow.scan.cuda.gradient import Kernel
 from evenflow.scan.cuda.patches import PATCHES, PROCESSORS, Patch, choose
-from evenflow.scan.product import summed
+from evenflow.scan.weight_gradient import summed
 
 # ‖difference‖ / ‖sum‖: three products of TF32 leave about 1e-7, two would leave 1e-4, sums cut off at their full length
 # 1e-5 and single precision added up one after another 1e-6.

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from evenflow.scan import product
 from evenflow.scan import projection as room
-from evenflow.scan.product import summed
+from evenflow.scan import weight_gradient
 from evenflow.scan.projection import projection
+from evenflow.scan.weight_gradient import summed
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -63,7 +63,7 @@ def test_many_models_by_vmap_are_one_call(operators: Callable[[Callable[[], obje
 @pytest.mark.parametrize("rows", [0, 1, 5, 12, 17])
 @pytest.mark.parametrize("models", [1, 2, 5])
 def test_a_long_sum_in_parts(models: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "PARTS", 8)
-    monkeypatch.setattr(product, "LEAST_ROWS", 3)
+    monkeypatch.setattr(weight_gradient, "PARTS", 8)
+    monkeypatch.setattr(weight_gradient, "LEAST_ROWS", 3)
     left, right = normal(models, rows, 4), normal(models, rows, 3, seed=1)
     torch.testing.assert_close(summed(left, right), torch.einsum("mnl,mnr->mlr", left, right))

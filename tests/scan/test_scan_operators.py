@@ -10,13 +10,11 @@ from torch import Tensor
 
 from evenflow import GRU, LSTM, RNN, GatedFeedbackRNN, ScalarGatedRNN
 from evenflow.activations import ACTIVATIONS, make
-from evenflow.cells import GRU as GRUCell
-from evenflow.cells import LSTM as LSTMCell
-from evenflow.cells import LSTM1997, SCRN, Cell, Elman, GatedFeedback, PeepholeLSTM, ScalarGated
+from evenflow.cells import LSTM1997, Cell, Elman, GatedFeedback, GRUStep, LSTMStep, PeepholeLSTM, ScalarGated, SCRNStep
 from evenflow.cells.gated_feedback import UNITS
 from evenflow.scan.compiled_step import compiled_step
+from evenflow.scan.derived_parameters import with_derived
 from evenflow.scan.linear import linear
-from evenflow.scan.prelude import with_derived
 from evenflow.scan.recurrence import recurrence, scan
 
 ENGINES = ["auto", "torch"]
@@ -153,12 +151,12 @@ def test_what_is_kept_besides_the_states(activation: str, gated: bool, engine: s
 
 
 CELLS = {
-    "gru": GRUCell(),
-    "lstm": LSTMCell(),
+    "gru": GRUStep(),
+    "lstm": LSTMStep(),
     "lstm, peephole": PeepholeLSTM(),
     "lstm, 1997": LSTM1997("full"),
-    "scrn": SCRN(1),
-    "scrn, learned": SCRN(1, rates="learned"),
+    "scrn": SCRNStep(1),
+    "scrn, learned": SCRNStep(1, rates="learned"),
 }
 
 
@@ -225,12 +223,12 @@ OPERATED = {
     "elman": lambda: (away_from_kinks("tanh", False), None, None),
     "elman, marked": lambda: (away_from_kinks("oplu", False), None, [2, 2, 1]),
     "gated": lambda: (away_from_kinks("prelu", True), None, [2, 2, 1]),
-    "gru": lambda: (drawn(GRUCell(), models=2), None, None),
-    "gru, tapped": lambda: (*tapped(drawn(GRUCell(), bias=False)), [2, 2, 1]),
-    "lstm": lambda: (drawn(LSTMCell(), models=2), None, None),
+    "gru": lambda: (drawn(GRUStep(), models=2), None, None),
+    "gru, tapped": lambda: (*tapped(drawn(GRUStep(), bias=False)), [2, 2, 1]),
+    "lstm": lambda: (drawn(LSTMStep(), models=2), None, None),
     "lstm, peephole": lambda: (*tapped(drawn(PeepholeLSTM())), [2, 2, 1]),
     "lstm, 1997": lambda: (drawn(LSTM1997(), models=2), None, None),
-    "scrn": lambda: (*tapped(drawn(SCRN(1, rates="learned"), models=2)), [2, 2, 1]),
+    "scrn": lambda: (*tapped(drawn(SCRNStep(1, rates="learned"), models=2)), [2, 2, 1]),
     "gated feedback": lambda: (of_gated_feedback("tanh", models=2), None, None),
     "gated feedback, gru": lambda: (of_gated_feedback("gru", beside=True), None, [2, 2, 1]),
     "gated feedback, lstm": lambda: (of_gated_feedback("lstm", False), None, [2, 2, 1]),

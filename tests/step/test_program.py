@@ -10,7 +10,7 @@ import torch
 
 from evenflow import GRU, LSTM, RNN, Recurrent
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
-from evenflow.step import emit_c, text, translate
+from evenflow.step import emit_c, program_text, translate
 from evenflow.step.graph import Graph
 from evenflow.step.schedule import Schedule
 
@@ -51,7 +51,7 @@ def test_marks_take_a_byte() -> None:
 
 
 def test_a_mark_that_a_product_takes_is_kept_as_numbers() -> None:
-    step = CompiledStep(text.write(translate(lambda a, h, U: (a + h).sign() @ U.mT, 4, [4], [(4, 4)], [])))
+    step = CompiledStep(program_text.write(translate(lambda a, h, U: (a + h).sign() @ U.mT, 4, [4], [(4, 4)], [])))
     assert (step.kept_size, step.marks_size) == (4, 0)
 
 
@@ -64,7 +64,7 @@ def test_a_step_of_many_operations_is_ready_soon() -> None:
             x = torch.tanh(x * (1 + n)) + h
         return torch.sin(x)
 
-    found = CompiledStep(text.write(translate(step, 3, [3], [(3, 3)], [])))
+    found = CompiledStep(program_text.write(translate(step, 3, [3], [(3, 3)], [])))
     assert found.places.kept
 
 
@@ -92,15 +92,15 @@ def test_equal_steps_give_equal_text() -> None:
     def same(x, y, W):  # type: ignore[no-untyped-def]
         return torch.tanh(y @ W.mT + x)
 
-    one, other = (text.write(translate(each, 3, [3], [(3, 3)], [])) for each in (step, same))
+    one, other = (program_text.write(translate(each, 3, [3], [(3, 3)], [])) for each in (step, same))
     assert one == other
-    assert text.write(text.read(one)) == one
+    assert program_text.write(program_text.read(one)) == one
 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_text_round_trip(name: str) -> None:
     step = made(Recurrent(CELLS[name](), 2, 6))
-    assert text.write(text.read(step.text)) == step.text
+    assert program_text.write(program_text.read(step.text)) == step.text
 
 
 def test_nodes_that_compute_the_same_are_one() -> None:

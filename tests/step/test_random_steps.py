@@ -19,9 +19,9 @@ from random_steps import Step, smallest, steps
 from torch import Tensor
 
 from evenflow.runtime import compile_c as native
-from evenflow.scan import cpu, prelude, recurrence, torch_operations
+from evenflow.scan import cpu, derived_parameters, recurrence, torch_operations
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.step import Untranslatable, compute, hoisted, text, translate
+from evenflow.step import Untranslatable, compute, hoisted, program_text, translate
 from evenflow.step.program import flat
 from evenflow.step.tangent import tangent
 
@@ -66,7 +66,9 @@ def runs(draw: Any) -> Run:
 
 
 def compiled(step: Step) -> CompiledStep:
-    return CompiledStep(text.write(translate(step.function, step.a, step.states, step.matrices, step.parameters)))
+    return CompiledStep(
+        program_text.write(translate(step.function, step.a, step.states, step.matrices, step.parameters))
+    )
 
 
 def numbers(
@@ -226,7 +228,7 @@ def operated(step: Step, run: Run) -> list[str]:
 
 def by_operator(step: Step, run: Run, given: Any) -> dict[str, Tensor]:
     program = hoisted(translate(step.function, step.a, step.states, step.matrices, step.parameters))
-    source = text.write(program)
+    source = program_text.write(program)
     a, states, matrices, parameters, arriving = given
     inputs = {"a": a, "tap": torch.zeros(run.models, run.steps, run.batch, step.states[0]).double()}
     for name, several in (("state", states), ("matrix", matrices), ("parameter", parameters)):
@@ -238,7 +240,7 @@ def by_operator(step: Step, run: Run, given: Any) -> dict[str, Tensor]:
     )
     sizes = None if run.batch_sizes is None else list(run.batch_sizes)
     present = iter(listed)
-    derived = prelude.with_derived(source, [None if p is None else next(present) for p in parameters])
+    derived = derived_parameters.with_derived(source, [None if p is None else next(present) for p in parameters])
     tap = inputs["tap"] if run.tap else None
     new = recurrence.scan(source, inputs["a"], before, held, derived, tap, sizes, "torch")[: len(states)]
     found = {f"new {i}": s.detach() for i, s in enumerate(new)}
@@ -263,9 +265,9 @@ def translated(step: Step) -> CompiledStep:
 @given(steps())
 def test_text_is_the_program(step: Step) -> None:
     made = translated(step)
-    assert text.write(text.read(made.text)) == made.text
-    lifted = text.write(hoisted(made.program))
-    assert text.write(text.read(lifted)) == lifted
+    assert program_text.write(program_text.read(made.text)) == made.text
+    lifted = program_text.write(hoisted(made.program))
+    assert program_text.write(program_text.read(lifted)) == lifted
 
 
 @examples(100)
@@ -276,7 +278,7 @@ def test_tangent_is_forward_differentiation(step: Step, run: Run) -> None:
         numbers(step, seeded) for seeded in (run, Run(**{**run.__dict__, "seed": run.seed + 1000}))
     )
     moved = tangent(made.program)
-    plan = compute.Plan(flat(moved.new), [*moved.a, *flat(moved.states), *flat(moved.parameters)], moved.products)
+    plan = compute.Evaluator(flat(moved.new), [*moved.a, *flat(moved.states), *flat(moved.parameters)], moved.products)
     pairs = lambda one, other: [*one, *other]  # noqa: E731
     found = compute.step(
         moved, plan, torch.cat([a[:, 0], d_a[:, 0]], -1), pairs(states, d_states), pairs(matrices, d_matrices),

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.step import Untranslatable, text, translate
+from evenflow.step import Untranslatable, program_text, translate
 from evenflow.step.operations import POINTWISE
 
 SAME = {"atol": 1e-10, "rtol": 1e-10}  # float64
@@ -62,7 +62,7 @@ CALLS = {
 
 def held(step, a: int = 6, states=(6,), matrices=((6, 6),), parameters=(), above: bool = False, atol: float = 1e-10):
     """Hold one compiled step to the step itself: the new states and all gradients."""
-    made = CompiledStep(text.write(translate(step, a, states, matrices, parameters)))
+    made = CompiledStep(program_text.write(translate(step, a, states, matrices, parameters)))
 
     def leaf(*shape: int) -> torch.Tensor:
         x = torch.randn(*shape, dtype=torch.float64)
@@ -180,7 +180,9 @@ def test_gradient_of_clamp_at_its_ends(low, high) -> None:  # type: ignore[no-un
     """What stands exactly at an end keeps its gradient, as in torch."""
     if low is None and high is None:
         pytest.skip("clamps nothing")
-    made = CompiledStep(text.write(translate(lambda a, h, U: a.clamp(low, high) + h @ U.mT, 3, [3], [(3, 3)], [])))
+    made = CompiledStep(
+        program_text.write(translate(lambda a, h, U: a.clamp(low, high) + h @ U.mT, 3, [3], [(3, 3)], []))
+    )
     a = torch.tensor([[[[-0.5, 0.5, 0.7]]]], dtype=torch.float64, requires_grad=True)
     h, U = torch.zeros(1, 1, 3).double(), torch.zeros(1, 3, 3).double()
     (wanted,) = torch.autograd.grad(a.clamp(low, high).sum(), a)

@@ -71,7 +71,7 @@ def gradient_band(model: nn.Module, lag: int, *, norm: str = "frobenius", member
     """
     cell, weights = prepared(find_layer(model), member)
     if type(cell) not in (Elman, ScalarGated, ComplexElman):
-        raise ValueError(f"a gradient band needs a plain or scalar-gated layer, got a {type(cell).__name__} cell")
+        raise ValueError(f"a gradient band needs a plain or scalar-gated layer, got a {cell.name} cell")
     values = torch.linalg.svdvals(weights["weight_hh"])
     alpha, beta = (float(g) for g in cell.scalars(weights)) if isinstance(cell, ScalarGated) else (1.0, 0.0)
     return band(

@@ -88,7 +88,7 @@ def singular_value_from(largest: float, slope: float, lag: int) -> UpperBound:
 def _plain(model: nn.Module, member: int | None) -> tuple[Elman, dict[str, torch.Tensor]]:
     cell, weights = prepared(find_layer(model), member)
     if type(cell) is not Elman:
-        raise ValueError(f"this bound needs a plain layer, got a {type(cell).__name__} cell")
+        raise ValueError(f"this bound needs a plain layer, got a {cell.name} cell")
     return cell, weights
 
 

@@ -58,7 +58,7 @@ def read(model: SequenceModel, inputs: Tensor, theorem: str) -> Sizes:
         raise ValueError(f"{theorem} needs a layer that starts at zero, got a learned initial state")
     cell, weights = prepared(layer)
     if not isinstance(cell, Elman) or not tame(cell.activation):
-        what = repr(cell.activation.key) if isinstance(cell, Elman) else f"a {type(cell).__name__} cell"
+        what = repr(cell.activation.key) if isinstance(cell, Elman) else f"a {cell.name} cell"
         known = ", ".join(name for name, f in ACTIVATIONS.items() if tame(f))
         raise ValueError(f"{theorem} needs a plain or scalar-gated layer with one of {known}, got {what}")
     x = inputs if model.embedding is None else model.embedding(inputs)

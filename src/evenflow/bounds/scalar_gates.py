@@ -157,7 +157,7 @@ def scalar_gate_gap_from(
 def _sizes(model: SequenceModel, inputs: Tensor, theorem: str) -> Sizes:
     sizes = read(model, inputs, theorem)
     if not isinstance(sizes.cell, ScalarGated):
-        raise ValueError(f"{theorem} needs a scalar-gated layer, got a {type(sizes.cell).__name__} cell")
+        raise ValueError(f"{theorem} needs a scalar-gated layer, got a {sizes.cell.name} cell")
     if model.readout != "last":
         raise ValueError(f"{theorem} needs readout 'last', got {model.readout!r}")
     largest = float(torch.linalg.matrix_norm(sizes.U, 2))

@@ -52,7 +52,7 @@ def spectral_gap(
     """
     sizes = read(model, inputs, "Theorem 5 of Spectral-RNN")
     if type(sizes.cell) is not Elman:
-        raise ValueError(f"Theorem 5 of Spectral-RNN needs a plain layer, got a {type(sizes.cell).__name__} cell")
+        raise ValueError(f"Theorem 5 of Spectral-RNN needs a plain layer, got a {sizes.cell.name} cell")
     values = torch.linalg.svdvals(sizes.U)
     return spectral_gap_from(
         B=sizes.x,
@@ -116,7 +116,7 @@ def output_change(model: SequenceModel, inputs: Tensor, dW: float, dM: float, dY
     """
     sizes = read(model, inputs, "Lemma 2 of Spectral-RNN")
     if type(sizes.cell) is not Elman:
-        raise ValueError(f"Lemma 2 of Spectral-RNN needs a plain layer, got a {type(sizes.cell).__name__} cell")
+        raise ValueError(f"Lemma 2 of Spectral-RNN needs a plain layer, got a {sizes.cell.name} cell")
     W, M, Y, t = _spectral(sizes.U), _spectral(sizes.W), _spectral(sizes.V), sizes.steps
     for name, change, norm in (("dW", dW, W), ("dM", dM, M), ("dY", dY, Y)):
         if not 0 <= change <= norm / t:

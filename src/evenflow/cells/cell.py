@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from evenflow import init
-from evenflow.step import Untranslatable, hoisted, text, translate
+from evenflow.step import Untranslatable, hoisted, program_text, translate
 
 Weights = Mapping[str, Tensor]
 State = tuple[Tensor, ...]
@@ -59,7 +59,7 @@ class Cell:
     @property
     def name(self) -> str:
         """What messages call this cell."""
-        return type(self).__name__
+        return type(self).__name__.removesuffix("Step")
 
     @property
     def state_size(self) -> int:
@@ -164,7 +164,7 @@ class Cell:
 
 def _translated(cell: Cell, key: Sizes) -> str | Untranslatable:
     try:
-        return text.write(hoisted(translate(cell.step, *key, cell.name)))
+        return program_text.write(hoisted(translate(cell.step, *key, cell.name)))
     except Untranslatable as why:
         return why
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from evenflow.cells.cell import Cell, Matrix
 
 
-class GRU(Cell):
+class GRUStep(Cell):
     """``h_t = (1 - z) n + z h_{t-1}`` with a candidate ``n = tanh(W_n x_t + b_n + r (U_n h_{t-1} + c))``.
 
     The gates are ``(r, z) = σ(W x_t + b + U h_{t-1})``. The layer's map makes U_n alone; the gates' U stays free.

@@ -8,7 +8,7 @@ from torch import Tensor
 from evenflow.cells.cell import Cell
 
 
-class LSTM(Cell):
+class LSTMStep(Cell):
     """``c_t = σ(f) c_{t-1} + σ(i) tanh(g)``, ``h_t = σ(o) tanh(c_t)``, with (i, f, g, o) = W_ih x_t + b + W_hh h_{t-1}.
 
     Args:

@@ -24,7 +24,7 @@ class LSTM1997(Cell):
     it is), an initial c has.
 
     Note on the squashing: the 1997 paper has sigmoids scaled to [-2, 2] and [-1, 1], Galvan any g and h; here both are
-    tanh, as in `LSTM`.
+    tanh, as in `LSTMStep`.
 
     References: Hochreiter and Schmidhuber 1997; Galvan, 2.1.1.
     """

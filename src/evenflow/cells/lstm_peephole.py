@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.cells.lstm import LSTM
+from evenflow.cells.lstm import LSTMStep
 
 
-class PeepholeLSTM(LSTM):
-    """`LSTM` with ``p_i c_{t-1}`` and ``p_f c_{t-1}`` added to the gates i and f, and ``p_o c_t`` to the gate o.
+class PeepholeLSTM(LSTMStep):
+    """`LSTMStep` with ``p_i c_{t-1}`` and ``p_f c_{t-1}`` added to the gates i and f, and ``p_o c_t`` to the gate o.
 
     Args:
-        forget_bias: see `LSTM`.
+        forget_bias: see `LSTMStep`.
 
-    Weights: those of `LSTM`, and ``peephole`` ``(3H)``: p_i, p_f, p_o, one number per unit, zero at the start, where
-    the cell is the plain one.
+    Weights: those of `LSTMStep`, and ``peephole`` ``(3H)``: p_i, p_f, p_o, one number per unit, zero at the start,
+    where the cell is the plain one.
 
     Reference: Gers and Schmidhuber 2000.
     """

@@ -14,7 +14,7 @@ from evenflow.checks import number, one_of, whole_number
 RATES = ("fixed", "learned")
 
 
-class SCRN(Cell):
+class SCRNStep(Cell):
     """``s_t = (1 - α) B x_t + α s_{t-1}``, ``h_t = f(A x_t + b + P s_t + R h_{t-1})``.
 
     Shapes:

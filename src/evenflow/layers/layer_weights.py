@@ -91,9 +91,7 @@ class LayerWeights(Pickled):
                 made = Blocks(made, matrix.blocks, tuple(range(matrix.blocks)))
             maps.attach(self, name, made, generator=generator)
             if getattr(self, name).is_complex() and not self.cell.takes_complex:
-                raise ValueError(
-                    f"map {map!r} makes complex matrices, which the {type(self.cell).__name__} cell has not"
-                )
+                raise ValueError(f"map {map!r} makes complex matrices, which the {self.cell.name} cell has not")
             return
         # A free map's options (where to start) hold for the free matrices too; another map's are none of theirs.
         free = maps.make("free", matrix.size, **(map_options if map == "free" else {}))

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from evenflow.activations import ActivationChoice
-from evenflow.cells import GRU as GRUCell
-from evenflow.cells import LSTM as LSTMCell
-from evenflow.cells import LSTM1997, Cell, ComplexElman, Elman, PeepholeLSTM, ScalarGated
-from evenflow.cells import SCRN as SCRNCell
+from evenflow.cells import LSTM1997, Cell, ComplexElman, Elman, GRUStep, LSTMStep, PeepholeLSTM, ScalarGated, SCRNStep
 from evenflow.checks import number, one_of
 from evenflow.layers.layer_weights import MapChoice
 from evenflow.layers.recurrent import Recurrent
@@ -111,7 +108,7 @@ class GRU(Recurrent):
     """The gated recurrent layer; the map makes the candidate's recurrent matrix, the gates' stay free.
 
     Args:
-        map: of ``weight_hh_n_l0``, see `cells.GRU`; with ``"free"`` it is `torch.nn.GRU`.
+        map: of ``weight_hh_n_l0``, see `cells.GRUStep`; with ``"free"`` it is `torch.nn.GRU`.
         others: see `Recurrent`.
 
     >>> layer = GRU(2, 128, map="exponential")
@@ -124,7 +121,7 @@ class GRU(Recurrent):
     def __init__(
         self, input_size: int, hidden_size: int, num_layers: int = 1, *, map: MapChoice = "free", **options: Any
     ) -> None:
-        super().__init__(GRUCell(), input_size, hidden_size, num_layers, map=map, **options)
+        super().__init__(GRUStep(), input_size, hidden_size, num_layers, map=map, **options)
 
 
 class LSTM(Recurrent):
@@ -132,7 +129,7 @@ class LSTM(Recurrent):
 
     Args:
         form: ``"standard"``; ``"peephole"``, gates that look into the memory; or ``"1997"``, without a forget gate and
-            with the truncated gradient. See `cells.LSTM`, `cells.PeepholeLSTM` and `cells.LSTM1997`.
+            with the truncated gradient. See `cells.LSTMStep`, `cells.PeepholeLSTM` and `cells.LSTM1997`.
         forget_bias: where the bias of the forget gate starts, 1 by default.
         others: see `Recurrent`; each gate's recurrent matrix starts orthogonal.
 
@@ -154,7 +151,7 @@ class LSTM(Recurrent):
             raise ValueError(f"the LSTM of 1997 has no forget gate, got forget_bias {forget_bias}")
         bias = 1.0 if forget_bias is None else forget_bias
         number("forget_bias", bias)
-        cell: Cell = LSTM1997() if form == "1997" else PeepholeLSTM(bias) if form == "peephole" else LSTMCell(bias)
+        cell: Cell = LSTM1997() if form == "1997" else PeepholeLSTM(bias) if form == "peephole" else LSTMStep(bias)
         super().__init__(cell, input_size, hidden_size, num_layers, **options)
 
 
@@ -168,7 +165,7 @@ class SCRN(Recurrent):
         context_size: how many of them are context, a quarter by default.
         rates: ``"fixed"``, one α; or ``"learned"``, one per context unit.
         alpha: α, or where it starts.
-        others: see `Recurrent`; the map makes R. See `cells.SCRN` for the weights.
+        others: see `Recurrent`; the map makes R. See `cells.SCRNStep` for the weights.
 
     The output is h and then s, so the readout of a `SequenceModel` on it is the documents' ``U h_t + V s_t``: U are the
     first columns of its weight, V the last `context_size` ones.
@@ -189,5 +186,5 @@ class SCRN(Recurrent):
         map: MapChoice = "free",
         **options: Any,
     ) -> None:
-        cell = SCRNCell(context_size, activation, rates, alpha)
+        cell = SCRNStep(context_size, activation, rates, alpha)
         super().__init__(cell, input_size, hidden_size, num_layers, map=map, **options)

@@ -42,8 +42,8 @@ class Recurrent(LayerWeights):
             plain loop.
         checkpoint_every: keep the state of every so many steps alone, and run the steps between them again in the
             backward pass: less memory for a second forward pass. About √T is the least; 1 keeps all states, and where
-            they are enough (see `scan.checkpoint`) runs nothing again; None keeps what is faster. In a `Population` and
-            under `torch.func` all is kept.
+            they are enough (see `scan.state_checkpoints`) runs nothing again; None keeps what is faster. In a
+            `Population` and under `torch.func` all is kept.
         storage: ``"bfloat16"`` or ``"float16"`` keep the output, and what the backward pass needs of every step, in
             half the memory; the weights and the state from step to step stay in single precision. None keeps all so.
         generator: where starting values are drawn from, instead of torch's global one.
@@ -82,7 +82,7 @@ class Recurrent(LayerWeights):
             cell = cell()
         if not isinstance(cell, Cell):
             raise ValueError(
-                f"cell must be a cell, such as evenflow.cells.GRU() or one of @evenflow.cell, got {cell!r}"
+                f"cell must be a cell, such as evenflow.cells.GRUStep() or one of @evenflow.cell, got {cell!r}"
             )
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             whole_number(name, value, 1)

@@ -21,7 +21,7 @@ from evenflow.layers.recording import Pass, Recording, Replayed
 from evenflow.maps import Map
 from evenflow.runtime.recorded import attempt, familiar
 from evenflow.scan import recordable
-from evenflow.scan.operator import plain_tensors
+from evenflow.scan.register_operator import plain_tensors
 
 CALLS_BEFORE = 6  # one more than `training.captured` waits: what records whole updates needs no recorded layers
 MOST = 4  # recordings of one layer

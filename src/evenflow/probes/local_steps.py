@@ -121,6 +121,6 @@ def need_plain_steps(runs: list[Run], user: str) -> None:
     for run in runs:
         cell = run.layer.cell
         if cell.state_size != 1:
-            raise ValueError(f"{user} needs a cell whose state is one vector, got {type(cell).__name__} with two")
+            raise ValueError(f"{user} needs a cell whose state is one vector, got {cell.name} with two")
         if run.layer.bidirectional:
             raise ValueError(f"{user} needs layers that run one way, got a bidirectional one")

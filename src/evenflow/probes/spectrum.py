@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenflow.cells import GRU, LSTM, LSTM1997, Cell, GatedFeedback
+from evenflow.cells import LSTM1997, Cell, GatedFeedback, GRUStep, LSTMStep
 from evenflow.layers.recurrent import Recurrent
 from evenflow.probes.recurrence import Layer, find_layers
 
@@ -124,10 +124,10 @@ def _gates(cell: Cell, name: str, blocks: int) -> str:
     if isinstance(cell, GatedFeedback):
         own = {2: "rz", 3: "ifo"}.get(blocks, "")
         return own if name == "weight_hh_own" else "".join(map(str, range(blocks)))
-    if isinstance(cell, LSTM):
+    if isinstance(cell, LSTMStep):
         return "ifgo"
     if isinstance(cell, LSTM1997):
         return "igo"
-    if isinstance(cell, GRU):
+    if isinstance(cell, GRUStep):
         return "rz" if name == "weight_hh" else ""
     return "".join(map(str, range(blocks)))

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from evenflow.step import emit_c, text
-from evenflow.step.compute import Plan
-from evenflow.step.gradient import differentiate
+from evenflow.step import emit_c, program_text
+from evenflow.step.compute import Evaluator
+from evenflow.step.differentiate import differentiate
 from evenflow.step.graph import Node, View, ordered
 from evenflow.step.places import Place, Places, layout
 from evenflow.step.program import Program, flat
@@ -42,7 +42,7 @@ class CompiledStep:
 
     def __init__(self, source: str) -> None:
         self.text = source
-        self.program: Program = text.read(source)
+        self.program: Program = program_text.read(source)
         self.libraries: dict[torch.dtype, ctypes.CDLL | None] = {}  # of compiled code, by what it computes in
         self.directions: dict[bool, Any] = {}  # of a GPU's kernels: whether backward
         self.kernels: dict[Any, Any] = {}
@@ -58,48 +58,48 @@ class CompiledStep:
         return [*program.a, *flat(program.states), *flat(program.parameters)]
 
     @cached_property
-    def forward_plan(self) -> Plan:
-        return Plan(flat(self.program.new), self.leaves, self.program.products)
+    def forward_plan(self) -> Evaluator:
+        return Evaluator(flat(self.program.new), self.leaves, self.program.products)
 
     @cached_property
-    def prelude_plan(self) -> Plan:
+    def prelude_plan(self) -> Evaluator:
         """What is computed from parameters once for all steps."""
-        return Plan(self.program.derived, flat(self.program.parameters[: -len(self.program.derived)]))
+        return Evaluator(self.program.derived, flat(self.program.parameters[: -len(self.program.derived)]))
 
     @cached_property
-    def storing_plan(self) -> Plan:
+    def storing_plan(self) -> Evaluator:
         """One step with all that is stored of it."""
         wanted = [*flat(self.program.new), *self.places.kept, *self.places.marks]
-        return Plan(wanted, self.leaves, self.program.products)
+        return Evaluator(wanted, self.leaves, self.program.products)
 
     @cached_property
-    def keeping_plan(self) -> Plan:
+    def keeping_plan(self) -> Evaluator:
         """What is stored besides the states."""
-        return Plan([*self.places.kept, *self.places.marks], self.leaves, self.program.products)
+        return Evaluator([*self.places.kept, *self.places.marks], self.leaves, self.program.products)
 
     @cached_property
     def _stored(self) -> list[Node]:
         return [*self.leaves, *flat(self.program.new), *self.places.kept, *self.places.marks]
 
     @cached_property
-    def loop_plans(self) -> list[tuple[int | None, Plan]]:
+    def loop_plans(self) -> list[tuple[int | None, Evaluator]]:
         """What one step back computes for the step before it: product by product, then the gradients by the states."""
         gradient = self.places.gradient
         given = [*self._stored, *flat(gradient.by_new), *self._hoisted]
-        plans: list[tuple[int | None, Plan]] = []
+        plans: list[tuple[int | None, Evaluator]] = []
         left = [p for p, nodes in enumerate(gradient.returned) if nodes]
         while left:
             for p in left:
                 wanted = [v for blocks in gradient.outputs[p] or [] for v in blocks]
                 try:
-                    plan = Plan(wanted, given)
+                    plan = Evaluator(wanted, given)
                 except KeyError:  # it needs what a product that is still to come returns
                     continue
                 plans.append((p, plan))
                 given += [*wanted, *gradient.returned[p]]
                 left.remove(p)
                 break
-        return [*plans, (None, Plan(flat(gradient.states), given))]
+        return [*plans, (None, Evaluator(flat(gradient.states), given))]
 
     @cached_property
     def _hoisted(self) -> list[Node]:
@@ -114,8 +114,8 @@ class CompiledStep:
         return sorted((v for v in read if v.op != "const"), key=lambda v: v.id)
 
     @cached_property
-    def hoisting_plan(self) -> Plan:
-        return Plan(self._hoisted, self._stored)
+    def hoisting_plan(self) -> Evaluator:
+        return Evaluator(self._hoisted, self._stored)
 
     @cached_property
     def loop_reads(self) -> list[Node]:
@@ -125,11 +125,11 @@ class CompiledStep:
         return [v for v in given if v in read]
 
     @cached_property
-    def collecting_plan(self) -> Plan:
+    def collecting_plan(self) -> Evaluator:
         """All gradients but those by the states, of all steps at once."""
         gradient = self.places.gradient
         given = [*self._stored, *self._hoisted, *flat(gradient.by_new), *flat(gradient.returned)]
-        return Plan([*gradient.a, *self.places.rest, *self.added], given)
+        return Evaluator([*gradient.a, *self.places.rest, *self.added], given)
 
     @cached_property
     def is_linear(self) -> bool:
@@ -153,7 +153,7 @@ class CompiledStep:
         if any((place := places.inputs(p)) is None or place.array == "a" for p in products):
             return True
         try:
-            Plan([*gradient.targets(), *self.added], given)
+            Evaluator([*gradient.targets(), *self.added], given)
         except KeyError:
             return True
         return False

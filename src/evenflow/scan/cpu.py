@@ -29,7 +29,7 @@ DTYPES = {
 }
 
 
-class Job(ctypes.Structure):
+class StepCall(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("models", "steps", "batch", "threads")),
         *((name, ctypes.c_void_p) for name in ("number", "batch_sizes", "tensor")),
@@ -114,7 +114,7 @@ def _call(
     )
     sizes = None if batch_sizes is None else (ctypes.c_int64 * len(batch_sizes))(*batch_sizes)
     models, steps, batch = like.shape[:3]
-    job = Job(models, steps, batch, torch.get_num_threads())
+    job = StepCall(models, steps, batch, torch.get_num_threads())
     job.number, job.tensor = ctypes.addressof(step.number_array), ctypes.addressof(addresses)
     job.batch_sizes = None if sizes is None else ctypes.addressof(sizes)
     native.run(loaded, f"{function}_{native.SUFFIXES[like.dtype]}", job)

@@ -15,8 +15,8 @@ from evenflow.scan import linear, projection, recurrence, reference
 from evenflow.scan.backend import say
 from evenflow.scan.compiled_step import compiled_step
 from evenflow.scan.cuda.recurrence import STEPS_TO_BEGIN
+from evenflow.scan.derived_parameters import with_derived
 from evenflow.scan.passes import known_results
-from evenflow.scan.prelude import with_derived
 from evenflow.step import Untranslatable
 
 ENGINES = ("auto", "torch", "reference")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from evenflow.runtime import compile_c as native
-from evenflow.scan.operator import eager, operator
+from evenflow.scan.register_operator import eager, operator
 
 Product = native.structure("Linear", int64="rows in out down across threads", pointer="x weight bias y")
 Gradient = native.structure(

@@ -31,7 +31,7 @@ def run_forward(
         a: ``(M, T, B, size)``; states: each ``(M, B, size)``; matrices: each ``(M, rows, columns)``; parameters: those
             that the step is called with, each ``(M, size)``.
         tap: zeros, there for its gradient alone, and so not added.
-        step: the text of a program, see `step.text`.
+        step: the text of a program, see `step.program_text`.
     """
     ready, wide = widened([a, *states, *matrices, *parameters])
     a_wide, *rest = ready

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from evenflow.runtime.triton_kernels import small_kernels
-from evenflow.scan.operator import eager, operator
-from evenflow.scan.product import summed
+from evenflow.scan.register_operator import eager, operator
+from evenflow.scan.weight_gradient import summed
 
 THIN = 64  # inputs up to which a copy with a column of ones costs next to nothing
 

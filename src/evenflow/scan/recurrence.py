@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from evenflow.scan.compiled_step import compiled_step
-from evenflow.scan.operator import batched, one_by_one, operator, plain_tensors, without_autocast
 from evenflow.scan.passes import run_backward, run_forward, split
+from evenflow.scan.register_operator import batched, one_by_one, operator, plain_tensors, without_autocast
 from evenflow.scan.second_order import Again, differentiable
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from evenflow.scan.backend import LINEARIZED
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
 from evenflow.scan.passes import parts, run_backward, run_forward, split
-from evenflow.step import text
+from evenflow.step import program_text
 from evenflow.step.compute import step as one_step
 from evenflow.step.tangent import tangent
 
@@ -115,4 +115,4 @@ class _Pullback(torch.autograd.Function):
 
 @functools.lru_cache(256)
 def _tangent(step: str) -> str:
-    return text.write(tangent(compiled_step(step).program))
+    return program_text.write(tangent(compiled_step(step).program))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from evenflow.scan import chunked
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.product import summed
+from evenflow.scan.weight_gradient import summed
 from evenflow.scan.weights import matrix_gradients, parameter_gradients
 from evenflow.step.compute import Values, blocks, joined, leaves, part, row
 from evenflow.step.graph import Node

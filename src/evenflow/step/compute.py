@@ -49,7 +49,7 @@ OPERATIONS: Mapping[str, Callable[..., Tensor]] = {
 }
 
 
-class Plan:
+class Evaluator:
     """The order in which some nodes are computed from others.
 
     Args:
@@ -156,7 +156,7 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 
 def step(
     program: Program,
-    plan: Plan,
+    plan: Evaluator,
     a: Tensor,
     states: Sequence[Tensor],
     matrices: Sequence[Tensor],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from evenflow.step.gradient import Gradient
+from evenflow.step.differentiate import Gradient
 from evenflow.step.graph import Node, View, terms
 from evenflow.step.program import Program, flat
 

@@ -15,7 +15,7 @@ Level = tuple[int, int]  # products before it, then sums since the last of them
 
 
 @dataclass(frozen=True)
-class Made:
+class PassProduct:
     """A product of one pass: its number, what goes in and what comes out."""
 
     number: int
@@ -56,7 +56,7 @@ class Schedule:
         leaf: whether a node is there from the start.
     """
 
-    def __init__(self, products: Sequence[Made], targets: Iterable[Node], leaf: Callable[[Node], bool]) -> None:
+    def __init__(self, products: Sequence[PassProduct], targets: Iterable[Node], leaf: Callable[[Node], bool]) -> None:
         self._leaf = leaf
         self._made = {v: m for m in products for v in m.outputs}
         self._levels: dict[Node, Level] = {}

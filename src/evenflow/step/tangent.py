@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from evenflow.step import text
-from evenflow.step.gradient import pulled_back
+from evenflow.step import program_text
+from evenflow.step.differentiate import pulled_back
 from evenflow.step.graph import Graph, Node, Product
 from evenflow.step.program import Blocks, Program
 
@@ -15,7 +15,7 @@ def tangent(program: Program) -> Program:
 
     a and its tangent stand side by side; the tangents of states, matrices and parameters come after all of them.
     """
-    made = text.read(text.write(program))  # nodes and products of its own
+    made = program_text.read(program_text.write(program))  # nodes and products of its own
     graph = made.graph
     moved: dict[Node, Node] = {}  # a node that is not among them does not move
 

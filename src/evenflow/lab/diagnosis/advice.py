@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from evenflow.cells import GRU, LSTM, LSTM1997, SCRN, ComplexElman, Elman, ScalarGated
+from evenflow.cells import LSTM1997, ComplexElman, Elman, GRUStep, LSTMStep, ScalarGated, SCRNStep
 from evenflow.layers.recurrent import Recurrent
 from evenflow.probes.recurrence import Layer, open_twin
 from evenflow.reservoir import EchoState
@@ -60,7 +60,7 @@ def _explodes(layer: Layer, cell: object, place: str) -> list[Advice]:
         if isinstance(layer, nn.RNN):
             found.insert(0, _attach(layer, place))
         return [*found, clip]
-    if isinstance(cell, GRU):
+    if isinstance(cell, GRUStep):
         return [
             Advice(
                 f'evenflow.create("ugru", {sizes})',
@@ -92,16 +92,16 @@ def _vanishes(layer: Layer, cell: object, steps: int, place: str) -> list[Advice
         if isinstance(layer, nn.RNN):
             found.append(_attach(layer, place))
         return found
-    if isinstance(cell, LSTM):
+    if isinstance(cell, LSTMStep):
         code = (
             f"evenflow.LSTM({sizes}, forget_bias={shut})" if ours else f"{place}.bias_hh_l0.data[{H}:{2 * H}] = {shut}"
         )
         return [Advice(code, f"starts the forget gates open, with a memory of about {steps} steps: ln(T - 1).")]
-    if isinstance(cell, GRU):
+    if isinstance(cell, GRUStep):
         name = "bias_l0" if ours else "bias_hh_l0"
         why = f"starts the update gates at keeping the state for about {steps} steps: ln(T - 1)."
         return [Advice(f"{place}.{name}.data[{H}:{2 * H}] = {shut}", why)]
-    if isinstance(cell, SCRN):
+    if isinstance(cell, SCRNStep):
         return [
             Advice(f"evenflow.SCRN({sizes}, alpha={_near_one(steps)})", f"context units that last about {steps} steps.")
         ]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from evenflow.runtime import compile_cuda as build
 from evenflow.scan.cuda import capacity, gradient, plan
-from evenflow.scan.product import summed
+from evenflow.scan.weight_gradient import summed
 
 Turns = Sequence[tuple[int, Any]]  # rows of the batch, and what runs them
 ALIGNMENT = 16  # bytes that a thread moves at once, at most

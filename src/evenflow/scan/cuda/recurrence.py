@@ -17,7 +17,7 @@ from evenflow.scan import chunked
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import plan, problem
 from evenflow.scan.cuda.problem import aligned, lengths
-from evenflow.scan.product import summed
+from evenflow.scan.weight_gradient import summed
 from evenflow.scan.weights import matrix_gradients, parameter_gradients
 from evenflow.step.compute import part
 from evenflow.step.emit_cuda import Backward, Direction, Forward, Stage

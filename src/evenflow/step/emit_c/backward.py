@@ -9,7 +9,7 @@ from evenflow.step.emit_c.direction import Direction
 from evenflow.step.emit_c.loops import Spot
 from evenflow.step.graph import Node
 from evenflow.step.program import flat
-from evenflow.step.schedule import Made, Schedule
+from evenflow.step.schedule import PassProduct, Schedule
 
 
 class Backward(Direction):
@@ -56,9 +56,9 @@ class Backward(Direction):
         listed = enumerate(self.places.carried)
         return [(i, k, v) for i, blocks in listed for k, v in enumerate(blocks) if v is not None]
 
-    def made(self) -> list[Made]:
+    def made(self) -> list[PassProduct]:
         listed = enumerate(zip(self.gradient.outputs, self.gradient.returned, strict=True))
-        return [Made(p, tuple(flat(views)), returned) for p, (views, returned) in listed if views and returned]
+        return [PassProduct(p, tuple(flat(views)), returned) for p, (views, returned) in listed if views and returned]
 
     def targets(self) -> list[Node]:
         wanted = [*self.gradient.a, *self.places.rest, *(v for _, _, v in self.carried), *self.places.added]
@@ -88,7 +88,7 @@ class Backward(Direction):
         """Gradients by outputs that have to be brought together for their product."""
         return {m.number: m.inputs for m in self.made() if self.places.gradients(m.inputs) is None}
 
-    def place_results(self, made: Sequence[Made]) -> None:
+    def place_results(self, made: Sequence[PassProduct]) -> None:
         states = self.sizes.of(flat(self.program.states))
         self.take("nothing", states)  # in place of gradients that are not there
         self.packed.append(f"memset(nothing, 0, {states} * sizeof(REAL));")
@@ -111,7 +111,7 @@ class Backward(Direction):
                 above += out
             self.place_result(f"z{p}", m.outputs)
 
-    def place_buffers(self, schedule: Schedule, made: Sequence[Made]) -> None:
+    def place_buffers(self, schedule: Schedule, made: Sequence[PassProduct]) -> None:
         super().place_buffers(schedule, made)
         if len(schedule.passes()) > 1:  # what arrived is read by later passes after its sources have changed
             for v in self.arrived:
@@ -125,7 +125,7 @@ class Backward(Direction):
         for p, inputs in self.joined.items():
             self.take_rows(f"x{p}", self.sizes.of(inputs))
 
-    def product_text(self, made: Made) -> list[str]:
+    def product_text(self, made: PassProduct) -> list[str]:
         p, depth = made.number, self.sizes.of(made.inputs)
         place = self.places.gradients(made.inputs)
         x, row = self.source(place, {"d_a": "d_a_rows", "d_rest": "d_rest_rows"}) or (f"x{p}", depth)

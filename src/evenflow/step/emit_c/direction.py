@@ -10,7 +10,7 @@ from evenflow.step.emit_c.sizes import Sizes, number_names, tensor_names
 from evenflow.step.graph import Node
 from evenflow.step.places import Place, Places, layout
 from evenflow.step.program import flat
-from evenflow.step.schedule import Made, Schedule
+from evenflow.step.schedule import PassProduct, Schedule
 
 
 class Direction:
@@ -40,7 +40,7 @@ class Direction:
         """Arrays that leaves are read from: name of the row's pointer, its blocks, type of its numbers."""
         raise NotImplementedError
 
-    def made(self) -> list[Made]:
+    def made(self) -> list[PassProduct]:
         raise NotImplementedError
 
     def targets(self) -> list[Node]:
@@ -50,16 +50,16 @@ class Direction:
         """Where computed nodes are stored."""
         raise NotImplementedError
 
-    def place_results(self, made: Sequence[Made]) -> None:
+    def place_results(self, made: Sequence[PassProduct]) -> None:
         """Take memory for matrices and results of products."""
         raise NotImplementedError
 
-    def place_buffers(self, schedule: Schedule, made: Sequence[Made]) -> None:
+    def place_buffers(self, schedule: Schedule, made: Sequence[PassProduct]) -> None:
         """Take memory for what later passes of a step read."""
         for v in (v for each in schedule.passes() for v in each.saved):
             self.save(v)
 
-    def product_text(self, made: Made) -> list[str]:
+    def product_text(self, made: PassProduct) -> list[str]:
         raise NotImplementedError
 
     def model_text(self) -> list[str]:

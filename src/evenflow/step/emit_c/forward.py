@@ -8,7 +8,7 @@ from evenflow.step.emit_c.direction import Direction
 from evenflow.step.emit_c.loops import Spot
 from evenflow.step.graph import Node
 from evenflow.step.program import flat
-from evenflow.step.schedule import Made, Schedule
+from evenflow.step.schedule import PassProduct, Schedule
 
 
 class Forward(Direction):
@@ -22,8 +22,8 @@ class Forward(Direction):
         found = [(f"s{i}", blocks, "REAL") for i, blocks in enumerate(self.program.new)]
         return [*found, ("kept", self.places.kept, "REAL"), ("marks", self.places.marks, "int8_t")]
 
-    def made(self) -> list[Made]:
-        return [Made(p, x.inputs, tuple(flat(x.outputs))) for p, x in enumerate(self.program.products)]
+    def made(self) -> list[PassProduct]:
+        return [PassProduct(p, x.inputs, tuple(flat(x.outputs))) for p, x in enumerate(self.program.products)]
 
     def targets(self) -> list[Node]:
         return [*flat(self.program.new), *self.places.kept, *self.places.marks]
@@ -37,7 +37,7 @@ class Forward(Direction):
             found.setdefault(v, [spot])
         return found
 
-    def place_results(self, made: Sequence[Made]) -> None:
+    def place_results(self, made: Sequence[PassProduct]) -> None:
         for p, product in enumerate(self.program.products):
             depth = self.sizes.of(product.inputs)
             for n, (view, out) in enumerate(zip(product.views, product.outputs, strict=True)):
@@ -55,7 +55,7 @@ class Forward(Direction):
                     self.packed.append(f"NAME(pack)({self.matrix(p, n)}, {sizes}, w{name}, {depth});")
                 self.place_result(f"z{name}", out)
 
-    def place_buffers(self, schedule: Schedule, made: Sequence[Made]) -> None:
+    def place_buffers(self, schedule: Schedule, made: Sequence[PassProduct]) -> None:
         super().place_buffers(schedule, made)
         for name, blocks, kind in self.results_arrays():
             for k, v in enumerate(blocks):
@@ -68,12 +68,12 @@ class Forward(Direction):
             if self._direct(m) is None:
                 self.take_rows(f"x{m.number}", self.sizes.of(m.inputs))
 
-    def _direct(self, made: Made) -> tuple[str, str] | None:
+    def _direct(self, made: PassProduct) -> tuple[str, str] | None:
         states = range(len(self.program.states))
         pointers = {f"before{i}": f"from{i}" for i in states} | {f"state{i}": f"to{i}" for i in states}
         return self.source(self.places.inputs(made.number), pointers | {"a": "a_rows", "kept": "kept_rows"})
 
-    def product_text(self, made: Made) -> list[str]:
+    def product_text(self, made: PassProduct) -> list[str]:
         p, depth = made.number, self.sizes.of(made.inputs)
         direct = self._direct(made)
         x, row = direct or (f"x{p}", depth)
@@ -86,7 +86,7 @@ class Forward(Direction):
                 lines.append(f"NAME(product)({given}, w{p}_{n}, {self.sizes.of(out)}, z{p}_{n});")
         return lines
 
-    def _joined(self, made: Made) -> list[str]:
+    def _joined(self, made: PassProduct) -> list[str]:
         """Bring the inputs of a product together."""
         row, copies = self.sizes.of(made.inputs), []
         for k, v in enumerate(made.inputs):

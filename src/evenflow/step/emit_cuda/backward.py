@@ -8,7 +8,7 @@ from evenflow.step.emit_cuda.stages import SUMS, size
 from evenflow.step.emit_cuda.text import Direction, number
 from evenflow.step.graph import Node, View
 from evenflow.step.program import flat
-from evenflow.step.schedule import Made
+from evenflow.step.schedule import PassProduct
 
 
 class Backward(Direction):
@@ -20,11 +20,11 @@ class Backward(Direction):
         carried = [v for blocks in self.places.carried for v in blocks if v is not None]
         return [*self.gradient.a, *self.places.rest, *carried, *self.places.added]
 
-    def _products(self) -> list[Made]:
+    def _products(self) -> list[PassProduct]:
         found = []
         for p, views in enumerate(self.gradient.outputs):
             if views and self.gradient.returned[p]:
-                found.append(Made(p, tuple(flat(views)), self.gradient.returned[p]))
+                found.append(PassProduct(p, tuple(flat(views)), self.gradient.returned[p]))
         return found
 
     @property
@@ -40,7 +40,7 @@ class Backward(Direction):
     def views(self, p: int) -> tuple[tuple[View, tuple[Node, ...]], ...]:
         return tuple(zip(self.program.products[p].views, self.program.products[p].outputs, strict=True))
 
-    def is_carried(self, made: Made) -> bool:
+    def is_carried(self, made: PassProduct) -> bool:
         """Whether all that it returns is read by the step before alone."""
         if made.number >= SUMS:
             return False

@@ -8,7 +8,7 @@ from evenflow.step.emit_cuda.stages import Stage, size
 from evenflow.step.emit_cuda.text import Direction, number
 from evenflow.step.graph import Node
 from evenflow.step.program import flat
-from evenflow.step.schedule import Made
+from evenflow.step.schedule import PassProduct
 
 
 class Forward(Direction):
@@ -17,8 +17,8 @@ class Forward(Direction):
     def targets(self) -> list[Node]:
         return [*flat(self.program.new), *self.places.kept, *self.places.marks]
 
-    def _products(self) -> list[Made]:
-        return [Made(p, x.inputs, tuple(flat(x.outputs))) for p, x in enumerate(self.program.products)]
+    def _products(self) -> list[PassProduct]:
+        return [PassProduct(p, x.inputs, tuple(flat(x.outputs))) for p, x in enumerate(self.program.products)]
 
     @property
     def rows(self) -> list[tuple[str, tuple[Node, ...]]]:
@@ -27,7 +27,7 @@ class Forward(Direction):
     def in_registers(self) -> set[Node]:
         return set(flat(self.program.states))
 
-    def is_carried(self, made: Made) -> bool:
+    def is_carried(self, made: PassProduct) -> bool:
         return set(made.inputs) <= set(flat(self.program.states))
 
     @property

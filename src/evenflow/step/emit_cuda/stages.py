@@ -8,7 +8,7 @@ from functools import cached_property
 
 from evenflow.step.graph import Node, View, ordered
 from evenflow.step.places import Places
-from evenflow.step.schedule import Made, Schedule
+from evenflow.step.schedule import PassProduct, Schedule
 from evenflow.step.trace import Untranslatable
 
 SUMS = 1000  # numbers of sums over units begin here, after those of products
@@ -47,7 +47,7 @@ class Stages:
     def targets(self) -> list[Node]:
         raise NotImplementedError
 
-    def _products(self) -> list[Made]:
+    def _products(self) -> list[PassProduct]:
         raise NotImplementedError
 
     @property
@@ -56,12 +56,12 @@ class Stages:
         raise NotImplementedError
 
     @cached_property
-    def made(self) -> list[Made]:
+    def made(self) -> list[PassProduct]:
         products = self._products()
         inside = {v for m in products for v in m.outputs}
         roots = [*self.targets(), *(v for m in products for v in m.inputs)]
         sums = sorted((v for v in self._computed(roots, inside) if v.op == "sum"), key=lambda v: v.id)
-        return [*products, *(Made(SUMS + n, (v.args[0],), (v,)) for n, v in enumerate(sums))]
+        return [*products, *(PassProduct(SUMS + n, (v.args[0],), (v,)) for n, v in enumerate(sums))]
 
     def _computed(self, roots: Iterable[Node], made: set[Node]) -> set[Node]:
         """What the roots are computed from, as far back as leaves and products."""
@@ -86,10 +86,10 @@ class Stages:
         carried = [m for m in order if self.is_carried(m)]
         return [self._stage(m, m in carried) for m in [*carried, *(m for m in order if m not in carried)]]
 
-    def is_carried(self, made: Made) -> bool:
+    def is_carried(self, made: PassProduct) -> bool:
         raise NotImplementedError
 
-    def _stage(self, made: Made, carried: bool) -> Stage:
+    def _stage(self, made: PassProduct, carried: bool) -> Stage:
         views = self.views(made.number) if made.number < SUMS else ()
         return Stage(made.number if made.number < SUMS else None, made.inputs, made.outputs, views, carried)
 

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from evenflow.scan.compiled_step import compiled_step
-from evenflow.scan.operator import operator, plain_tensors
-from evenflow.step import text
+from evenflow.scan.register_operator import operator, plain_tensors
+from evenflow.step import program_text
 from evenflow.step.compute import Values, blocks, row
 
 
 def with_derived(step: str, parameters: Sequence[Tensor | None]) -> list[Tensor]:
     """The parameters that the operator takes: those given, then what the step computes from them alone."""
     present = [p for p in parameters if p is not None]
-    if not text.has_derived(step):
+    if not program_text.has_derived(step):
         return present
     return [*present, *(_derived(present, step) if plain_tensors(present) else prelude(present, step))]
 

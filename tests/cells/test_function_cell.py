@@ -481,4 +481,6 @@ def test_a_layer_takes_the_cell_with_or_without_its_call():
     assert repr(cornn) == "cornn(dt=0.05, gamma=1.0, epsilon=0.5)"
     with pytest.raises(ValueError) as why:
         Recurrent(torch.tanh, 2, 4)
-    assert str(why.value).startswith("cell must be a cell, such as evenflow.cells.GRU() or one of @evenflow.cell, got")
+    assert str(why.value).startswith(
+        "cell must be a cell, such as evenflow.cells.GRUStep() or one of @evenflow.cell, got"
+    )

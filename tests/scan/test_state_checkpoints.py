@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from evenflow import GRU, LSTM, RNN, SCRN, ComplexRNN, GatedFeedbackRNN, ScalarGatedRNN
 from evenflow.layers.recurrent import Recurrent
-from evenflow.scan import checkpoint, cpu, dispatch, torch_operations
+from evenflow.scan import cpu, dispatch, state_checkpoints, torch_operations
 
 # The same sums in another order, in double precision.
 SAME = {"rtol": 1e-10, "atol": 1e-10}
@@ -93,8 +93,8 @@ def test_gives_the_same(name: str, every: int) -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_all_states_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every state is kept the way back goes in pieces as well, of three steps here."""
-    monkeypatch.setitem(checkpoint.NUMBERS, "cpu", 3 * 24 + 5)
-    monkeypatch.setattr(checkpoint, "LEAST_STEPS", 1)
+    monkeypatch.setitem(state_checkpoints.NUMBERS, "cpu", 3 * 24 + 5)
+    monkeypatch.setattr(state_checkpoints, "LEAST_STEPS", 1)
     packed = pack_padded_sequence(given(9), torch.tensor([2, 9, 5, 3]), enforce_sorted=False)
     for x in (given(), packed):
         assert_same(run(make(name, checkpoint_every=1), x), run(make(name), x))
@@ -103,7 +103,7 @@ def test_all_states_in_pieces(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("name", LAYERS)
 def test_states_and_nothing_else_are_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every step: h, of an LSTM c as well, and the input, which is the caller's. And no step is run twice."""
-    monkeypatch.setitem(checkpoint.NUMBERS, "cpu", 1)  # as for a large state: pieces are as short as they get
+    monkeypatch.setitem(state_checkpoints.NUMBERS, "cpu", 1)  # as for a large state: pieces are as short as they get
     layer, x, kept = make(name, checkpoint_every=1), given(200), {}
 
     def pack(tensor: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ def checkpointed(
         numbers = NUMBERS["cuda" if x.is_cuda else "cpu"]
         steps = max(LEAST_STEPS, numbers // max(1, state[0].numel()))
         every = steps if keeps_states else math.isqrt(len(x))
-    plan = _Plan(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state), keeps_states)
+    plan = _Segments(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state), keeps_states)
     return _Pieces.apply(plan, x, beside, tap, *(s.to(dtype) for s in state), *weights.values())
 
 
@@ -75,7 +75,7 @@ def _translated(cell: Cell, x: Tensor, state: State, weights: Weights, beside: T
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _Segments:
     """Everything that is no tensor."""
 
     cell: Cell
@@ -120,7 +120,7 @@ class _Plan:
 class _Pieces(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, plan: _Plan, x: Tensor, beside: Tensor | None, tap: Tensor | None, *tensors: Tensor
+        ctx: Any, plan: _Segments, x: Tensor, beside: Tensor | None, tap: Tensor | None, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         state, weights = tensors[: plan.members], tensors[plan.members :]
         pieces = plan.pieces(len(x))
@@ -149,7 +149,7 @@ class _Pieces(torch.autograd.Function):
             raise RuntimeError(
                 "with checkpoint_every a gradient cannot be differentiated again; set it to None for that"
             )
-        plan: _Plan = ctx.plan
+        plan: _Segments = ctx.plan
         x, beside, *rest = ctx.saved_tensors
         count = len(plan.names)
         weights, between, known = rest[:count], rest[count : count + plan.members], rest[count + plan.members :]

@@ -10,7 +10,7 @@ from evenflow.step.graph import EXPENSIVE, Node, ordered
 from evenflow.step.program import flat
 
 if TYPE_CHECKING:
-    from evenflow.step.gradient import Gradient
+    from evenflow.step.differentiate import Gradient
 
 # What the two passes pay for one number, in times of reading it from memory. Marks take a byte.
 KEPT, KEPT_MARK, READ_STATE, READ_INPUT, EXPENSIVE_AGAIN, CHEAP_AGAIN = 2.0, 0.6, 0.4, 1.0, 1.2, 0.05

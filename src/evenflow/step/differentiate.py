@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from evenflow.step.graph import Graph, Node
-from evenflow.step.kept import choose_kept
 from evenflow.step.program import Blocks, Program, flat
+from evenflow.step.saved import choose_kept
 
 
 @dataclass(eq=False)
