@@ -33,7 +33,7 @@ UNITS = 50
 GRADIENT_BATCH, CURVATURE_BATCH = 1000, 250
 ITERATIONS, STRUCTURAL, MOST_STEPS = 60, 0.03, 80
 SGD_BATCH, CLIP = 100, 1.0
-RATES = {"sgd": (0.3, 0.1, 0.03), "momentum": (0.1, 0.03), "adam": (0.003, 0.001)}
+LRS = {"sgd": (0.3, 0.1, 0.03), "momentum": (0.1, 0.03), "adam": (0.003, 0.001)}
 LOOK_EVERY = 250  # updates between two looks at the held-out sequences
 
 
@@ -95,13 +95,13 @@ def hessian_free(task: tasks.Task, seed: int, radius: float) -> dict[str, Any]:
     return trial.record(steps, solved)
 
 
-def first_order(task: tasks.Task, seed: int, radius: float, kind: str, rate: float, budget: float) -> dict[str, Any]:
+def first_order(task: tasks.Task, seed: int, radius: float, kind: str, lr: float, budget: float) -> dict[str, Any]:
     trial = Trial(task, seed, radius)
     parameters = list(trial.model.parameters())
     if kind == "adam":
-        optimizer: torch.optim.Optimizer = torch.optim.Adam(parameters, lr=rate)
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(parameters, lr=lr)
     else:
-        optimizer = torch.optim.SGD(parameters, lr=rate, momentum=0.9 if kind == "momentum" else 0.0)
+        optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9 if kind == "momentum" else 0.0)
     solved, steps = False, 0
     while trial.cost < budget and not solved:
         optimizer.zero_grad()
@@ -141,14 +141,14 @@ def main() -> None:
     rows = []
     for seed in options.seeds:
         budget = 0.0
-        methods = [("hessian-free", 0.0), *((kind, rate) for kind, rates in RATES.items() for rate in rates)]
-        for kind, rate in methods:
+        methods = [("hessian-free", 0.0), *((kind, lr) for kind, lrs in LRS.items() for lr in lrs)]
+        for kind, lr in methods:
             if kind == "hessian-free":
                 row = hessian_free(task, seed, options.radius)
                 budget = row["gradients"]
             else:
-                row = first_order(task, seed, options.radius, kind, rate, budget)
-            name = kind if not rate else f"{kind}, rate {rate:g}"
+                row = first_order(task, seed, options.radius, kind, lr, budget)
+            name = kind if not lr else f"{kind}, lr {lr:g}"
             rows.append({"seed": seed, "method": name, **row})
             print(
                 f"{seed:>4} {name:22}{'yes' if row['solved'] else 'no':>8}{row['best_metric']:10.3f}{row['updates']:9d}"

@@ -99,9 +99,7 @@ def loops(stack: ExitStack, task: Task, system: str, count: int) -> list[Any]:
     options = {"name": system, "hidden_size": HIDDEN}
     made = []
     for seed in range(count):
-        settings = Settings.from_dict(
-            {"steps": 10**6, "batch_size": BATCH, "rate": 1e-5, "device": "cuda", "seed": seed}
-        )
+        settings = Settings.from_dict({"steps": 10**6, "batch_size": BATCH, "lr": 1e-5, "device": "cuda", "seed": seed})
         model = build(task, options, seed)
         made.append(stack.enter_context(begun(launch(settings), model, task, settings, None, {}, False)))
     return made

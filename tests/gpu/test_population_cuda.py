@@ -23,7 +23,7 @@ def configs(system: str, count: int, **training: Any) -> list[dict[str, Any]]:
         {
             "task": {"name": "adding", "length": 20},
             "system": {"name": system, "hidden_size": 16},
-            "training": common | {"seed": seed, "rate": 1e-3 * (1 + seed)},
+            "training": common | {"seed": seed, "lr": 1e-3 * (1 + seed)},
         }
         for seed in range(count)
     ]
@@ -51,7 +51,7 @@ def test_hidden_units_of_the_readout_train_as_alone(recordings: list[Any]) -> No
 
 def test_margins_side_by_side_train_as_alone(recordings: list[Any]) -> None:
     """One map makes all matrices, a short series moves the bases, and their rounding is taken back between updates."""
-    settings = {"bases_rate": 1e-3, "optimizer": "rmsprop", "penalty": "weight_decay(1e-3)", "clip_norm": 1.0}
+    settings = {"bases_lr": 1e-3, "optimizer": "rmsprop", "penalty": "weight_decay(1e-3)", "clip_norm": 1.0}
     given = configs("factorized", 3, steps=70, **settings)
     for config, margin in zip(given, (0.01, 0.5, "none"), strict=True):
         config["system"]["margin"] = margin

@@ -37,7 +37,7 @@ def trained(system: str, settings: dict[str, Any], task: str = "adding") -> list
 OPTIMISERS: dict[str, dict[str, Any]] = {
     "adam": {"optimizer": "adam", "clip_norm": 1.0},
     "rmsprop": {"optimizer": "rmsprop", "momentum": 0.5},
-    "sgd": {"optimizer": "sgd", "rate": 1e-2, "momentum": 0.9, "nesterov": True},
+    "sgd": {"optimizer": "sgd", "lr": 1e-2, "momentum": 0.9, "nesterov": True},
     "rate in steps": {"optimizer": "adam", "schedule": "step", "decay": 0.5, "decay_every": 15},
     "double precision": {"optimizer": "adam", "precision": "64-true"},
     "short products": {"optimizer": "adam", "precision": "tf32"},
@@ -121,7 +121,7 @@ def test_ragged_sequences_of_a_file_read_at_every_step(
 
 @pytest.mark.parametrize("task", ["temporal-order", "multiplication"])
 def test_mixtures_of_shares_in_time(task: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"optimizer": "temporal-simplex", "rate": 1e-2}
+    settings = {"optimizer": "temporal-simplex", "lr": 1e-2}
     got = trained("rnn", settings, task)
     assert [entry is not None for entry in recordings] == [True]
     monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
@@ -130,7 +130,7 @@ def test_mixtures_of_shares_in_time(task: str, recordings: list[Any], monkeypatc
 
 
 def test_bases_that_move_along_geodesics(recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"bases_rate": 1e-2, "optimizer": "rmsprop", "penalty": "weight_decay(1e-3)"}
+    settings = {"bases_lr": 1e-2, "optimizer": "rmsprop", "penalty": "weight_decay(1e-3)"}
     got = trained("factorized", settings)
     assert [entry is not None for entry in recordings] == [True]
     monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)

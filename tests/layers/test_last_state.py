@@ -161,7 +161,7 @@ def test_hooks_see_the_layer_called(everywhere):
 
 def test_a_penalty_of_the_states_finds_them():
     model = SequenceModel(RNN(2, 8, activation="identity"), 1)
-    task, settings = tasks.Adding(length=100), {"steps": 2, "batch_size": 50, "rate": 1e-3, "progress": False}
+    task, settings = tasks.Adding(length=100), {"steps": 2, "batch_size": 50, "lr": 1e-3, "progress": False}
     assert last_state(model.layer, task.batch(50, torch.Generator()).inputs) is not None
     fit(model, task, penalty="stabilizer(1.0)", **settings)
 

@@ -31,7 +31,7 @@ def test_every_network_trains_by_name(name, tmp_path, small_data):
     config = {
         "task": {"name": "multilabel", "data": str(small_data)},
         "system": {"name": name, "hidden_size": 8, "depth": 4},
-        "training": {"steps": 30, "batch_size": 10, "rate": 0.02, "device": "cpu"},
+        "training": {"steps": 30, "batch_size": 10, "lr": 0.02, "device": "cpu"},
     }
     result = train(config, tmp_path / "run", progress=False)
     assert result.loss < result.history["loss"][0]

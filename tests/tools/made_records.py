@@ -13,13 +13,13 @@ from evenflow.lab.recipes.configs import config_of
 
 def run(recipe: Recipe, row: str, seed: int, values: Mapping[str, Any], /, **changes: Any) -> dict[str, Any]:
     """One run of record.json."""
-    rate = recipe.rates[0] if recipe.rates else None
+    lr = recipe.lrs[0] if recipe.lrs else None
     kinds = [name for name in recipe.figures if name in ("metric", "loss", "train-loss")]
     line = {"levels": [0.2], "x": [100, 200, 300], "y": [0.3, 0.1, 0.02]}
     return {
         "row": row,
         "seed": seed,
-        "rate": rate,
+        "lr": lr,
         "outcome": "finished",
         "updates": 300,
         "seconds": 12.5,
@@ -29,7 +29,7 @@ def run(recipe: Recipe, row: str, seed: int, values: Mapping[str, Any], /, **cha
         "evenflow": "0.1.0",
         "torch": "2.13.0",
         "date": "2026-11-15",
-        "settings": config_of(recipe, recipe.row(row), "full", seed=seed, rate=rate),
+        "settings": config_of(recipe, recipe.row(row), "full", seed=seed, lr=lr),
         "lines": dict.fromkeys(kinds, line),
     } | changes
 

@@ -14,7 +14,7 @@ REQUEST = {
     "activations": ["relu"],
     "hidden": None,
     "optimizers": ["adam"],
-    "rates": [0.01, 0.001],
+    "lrs": [0.01, 0.001],
     "system": {},
     "updates": 3000,
     "first": 100,
@@ -41,14 +41,14 @@ def point(
         "activation": "relu",
         "hidden_size": 128,
         "optimizer": "adam",
-        "rate": 0.01,
+        "lr": 0.01,
         "parameters": 9000,
         "system": {"name": "sgornn", "hidden_size": 128},
         "state": "finished",
         "reason": "",
         "updates": 1000,
     } | changes
-    words = ("map", "cell", "activation", "hidden_size", "optimizer", "rate")
+    words = ("map", "cell", "activation", "hidden_size", "optimizer", "lr")
     return {"name": "-".join(str(made[word]) for word in words), **made, "scores": scores}
 
 

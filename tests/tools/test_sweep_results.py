@@ -16,7 +16,7 @@ from publish_results.__main__ import main
 from publish_results.sweep_incoming import name_of
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results"
-OUT = point(rate=0.001, valid=[0.7], test=[0.71], state="out", updates=100, reason="not among the best 1 of round 1")
+OUT = point(lr=0.001, valid=[0.7], test=[0.71], state="out", updates=100, reason="not among the best 1 of round 1")
 LINE = 300  # bytes of a point: a few hundred of them are to be read by people
 PLACE = re.compile(r'"(?:/|~|[A-Z]:\\)')
 
@@ -59,7 +59,7 @@ def test_a_name_tells_the_task_its_unusual_options_and_the_limit(task, parameter
 def test_a_page_shows_the_points_the_budget_and_what_made_them(tmp_path, into):
     wide = {**OMITTED, "parameters": 12345, "reason": "12,345 parameters, and the limit is 10,000"}
     odd = {**OMITTED, "parameters": None, "reason": "it cannot be made: 15 is odd"}
-    lost = point(rate=1.0, valid=[0.1], test=[None], state="diverged", updates=7, reason="the loss became infinite")
+    lost = point(lr=1.0, valid=[0.1], test=[None], state="diverged", updates=7, reason="the loss became infinite")
     page = publish(
         into,
         write(tmp_path / "a", point(), OUT, lost, parameters=10000, omitted=[wide, odd], training={"clip_norm": 1.0}),
@@ -70,14 +70,14 @@ def test_a_page_shows_the_points_the_budget_and_what_made_them(tmp_path, into):
         "2 seeds in the last round, 20 sequences a batch, at most 10,000 parameters."
     ) in page
     assert (
-        "| map | cell | activation | hidden | parameters | rate | updates | "
+        "| map | cell | activation | hidden | parameters | lr | updates | "
         "validation accuracy (%) | test accuracy (%) |" in page
     )
     assert "| exponential | gated | relu | 128 | 9,000 | 0.01 | 1,000 | 92 ± 2.8 | 92 ± 1.4 |" in page
     assert "| exponential | gated | relu | 128 | 9,000 | 0.001 | 100 | 70 | – |" in page  # no test before the end
     assert "| 1 | 7 | diverged | – |" in page
     assert "- an H200, evenflow 0.1.0, torch 2.13.0, 2026-11-15: 1 min 15 s." in page
-    assert "Tried: maps exponential; cells gated; activations relu; optimizers adam; rates 0.01, 0.001; " in page
+    assert "Tried: maps exponential; cells gated; activations relu; optimizers adam; lrs 0.01, 0.001; " in page
     assert "clip_norm 1.0; in the last round a linear rate." in page
     assert "- Diverged, 1 of 3 points: exponential gated relu, 128 units at 1." in page
     assert "- Left out, 1 model over the limit: svd gru own, 16 units (12,345 parameters)." in page
@@ -85,7 +85,7 @@ def test_a_page_shows_the_points_the_budget_and_what_made_them(tmp_path, into):
 
 
 def test_the_page_has_the_ten_best_and_the_record_every_point(tmp_path, into):
-    others = [point(rate=rate / 1000, valid=[0.5], test=[0.5], state="out") for rate in range(1, 40)]
+    others = [point(lr=lr / 1000, valid=[0.5], test=[0.5], state="out") for lr in range(1, 40)]
     page = publish(into, write(tmp_path / "a", point(), *others))
     assert page.count("| exponential |") == sweeps.BEST
     assert len(swept.read(into / "sweeps/har.json").points) == 40
@@ -101,7 +101,7 @@ def test_a_metric_that_is_no_share_is_shown_as_it_is_and_a_missing_test_is_said(
 
 def test_several_optimizers_have_a_column(tmp_path, into):
     page = publish(into, write(tmp_path / "a", point(), OUT | {"optimizer": "sgd"}))
-    assert "| parameters | optimizer | rate |" in page
+    assert "| parameters | optimizer | lr |" in page
     assert "| 9,000 | sgd | 0.001 |" in page
 
 
@@ -219,7 +219,7 @@ def test_a_damaged_committed_sweep_is_named(into, text, message):
 
 
 def test_a_real_sweep_is_published_whole(tmp_path, into):
-    axes = Axes(maps=["exponential", "rotations"], cells=["elman"], activations=["relu"], hidden=[4, 5], rates=[0.01])
+    axes = Axes(maps=["exponential", "rotations"], cells=["elman"], activations=["relu"], hidden=[4, 5], lrs=[0.01])
     found = sweep(
         {"name": "adding", "length": 8},
         axes,

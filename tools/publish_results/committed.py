@@ -27,7 +27,7 @@ class Entry:
     """A row and a seed.
 
     Attributes:
-        rate: the learning rate that a search ended with; None without a search.
+        lr: the learning rate that a search ended with; None without a search.
         outcome: finished, stopped early, diverged, or not trained.
         seconds: how long the machine was busy with it, all rates of a search together; of runs that trained side by
             side each has its share.
@@ -40,7 +40,7 @@ class Entry:
 
     row: str
     seed: int
-    rate: float | None
+    lr: float | None
     outcome: str
     updates: int
     seconds: float

@@ -77,14 +77,14 @@ def _entry(recipe: Recipe, run: dict[str, Any]) -> Entry:
     own = _plain(config_of(recipe, recipe.row(run["row"]), "full"))
     theirs = _plain(run["settings"])
     names = [(table, key) for table in own for key in {**own[table], **theirs.get(table, {})} if key not in FREE]
-    if run["rate"] is not None:
-        names = [name for name in names if name != ("training", "rate")]
+    if run["lr"] is not None:
+        names = [name for name in names if name != ("training", "lr")]
     changed = {
         f"{table}.{key}": theirs.get(table, {}).get(key)
         for table, key in names
         if theirs.get(table, {}).get(key) != own[table].get(key)
     }
-    kept = ("row", "seed", "rate", "outcome", "updates", "seconds", "values", "hardware", "evenflow", "torch", "date")
+    kept = ("row", "seed", "lr", "outcome", "updates", "seconds", "values", "hardware", "evenflow", "torch", "date")
     return Entry(
         **{name: run[name] for name in kept}, recipe=digest(recipe, run["row"]), changed=changed, data=run["data"]
     )
@@ -94,7 +94,7 @@ def digest(recipe: Recipe, label: str) -> str:
     """Eight letters that change when the recipe's settings for a row do."""
     own = _plain(config_of(recipe, recipe.row(label), "full"))
     kept = {table: {k: v for k, v in part.items() if k not in FREE} for table, part in own.items()}
-    return f"{zlib.crc32(json.dumps([kept, recipe.rates], sort_keys=True).encode()):08x}"
+    return f"{zlib.crc32(json.dumps([kept, recipe.lrs], sort_keys=True).encode()):08x}"
 
 
 def _plain(config: Any) -> dict[str, dict[str, Any]]:

@@ -48,7 +48,7 @@ def sheet(record: Record) -> Reproduction:
     cells: dict[tuple[str, str], Cell] = {}
     for entry in record.runs:
         row = recipe.row(entry.row)
-        job = Job(row, entry.seed, entry.rate, config_of(recipe, row, "full", seed=entry.seed, rate=entry.rate), Path())
+        job = Job(row, entry.seed, entry.lr, config_of(recipe, row, "full", seed=entry.seed, lr=entry.lr), Path())
         lines = [line for line in record.lines if (line.row, line.seed) == (entry.row, entry.seed)]
         outcomes.append(Outcome(job, Recorded(job, entry, lines), seconds=entry.seconds))
         for column in recipe.columns:

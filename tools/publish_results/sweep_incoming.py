@@ -16,7 +16,7 @@ from .swept import Swept, SweptPoint
 
 DIGITS = 6  # of a metric: more than a page shows
 PLAIN = ("order", "set", "length", "file")  # options whose values say what they are
-OF_A_POINT = ("map", "cell", "activation", "hidden_size", "optimizer", "rate", "parameters", "state", "updates")
+OF_A_POINT = ("map", "cell", "activation", "hidden_size", "optimizer", "lr", "parameters", "state", "updates")
 OF_A_SWEEP = ("evenflow", "torch", "hardware", "began", "seconds", "judged_by", "updates", "omitted")
 
 

@@ -67,7 +67,7 @@ def _budget(swept: Swept) -> str:
 
 def _best(swept: Swept) -> str:
     several, tested = len({point.optimizer for point in swept.points}) > 1, _tested(swept)
-    what = ["map", "cell", "activation", "hidden", "parameters", *["optimizer"] * several, "rate", "updates"]
+    what = ["map", "cell", "activation", "hidden", "parameters", *["optimizer"] * several, "lr", "updates"]
     head = [*what, f"validation {_metric(swept)}", *[f"test {_metric(swept)}"] * tested]
     lines = [head, ["---"] * len(head)]
     for point in swept.points[:BEST]:
@@ -80,7 +80,7 @@ def _best(swept: Swept) -> str:
                 f"{point.hidden_size:,}",
                 f"{point.parameters:,}",
                 *[point.optimizer] * several,
-                f"{point.rate:g}",
+                f"{point.lr:g}",
                 f"{point.updates:,}",
                 "diverged" if point.state == "diverged" else _shown(swept, point.valid),
                 *[ended] * tested,
@@ -115,7 +115,7 @@ def _made(swept: Swept) -> str:
 
 def _tried(request: Mapping[str, Any]) -> str:
     """The axes, and settings of all runs that are not the usual ones."""
-    axes = {name: request[name] for name in ("maps", "cells", "activations", "hidden", "optimizers", "rates")}
+    axes = {name: request[name] for name in ("maps", "cells", "activations", "hidden", "optimizers", "lrs")}
     told = [f"{name} {', '.join(map(str, values))}" for name, values in axes.items() if values]
     others = {k: v for k, v in request["training"].items() if k not in UNTOLD} | request["system"]
     told += [f"{name} {value}" for name, value in others.items()]
@@ -126,7 +126,7 @@ def _lost(swept: Swept) -> list[str]:
     diverged = [point for point in swept.points if point.state == "diverged"]
     if not diverged:
         return []
-    named = [f"{point} at {point.rate:g}" for point in diverged]
+    named = [f"{point} at {point.lr:g}" for point in diverged]
     return [f"Diverged, {len(diverged)} of {len(swept.points)} points: {_some(named)}."]
 
 

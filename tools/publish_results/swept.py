@@ -32,7 +32,7 @@ class SweptPoint:
     activation: str
     hidden_size: int
     optimizer: str
-    rate: float
+    lr: float
     parameters: int
     state: str
     updates: int

@@ -29,7 +29,7 @@ TRAINING: dict[str, Any] = {
     "seed": 1,
     "device": "cpu",
 }
-RATES = (1e-2, 1e-3, 1e-4)
+LRS = (1e-2, 1e-3, 1e-4)
 TITLE = "Watch a gradient vanish, and then not vanish"
 INTRO = """\
 Every network was shown ten symbols, then a hundred blanks, and then asked for the symbols again. A network that \
@@ -39,7 +39,7 @@ The rules, the same for all:
 
 - {steps} updates of {batch_size} sequences, RMSprop with a rate that falls linearly to zero, gradient norm clipped at \
 {clip_norm:g}, {hidden} hidden units, one layer, seed {seed}.
-- Each network was trained three times, at the learning rates {rates}; the page shows the one with the lowest \
+- Each network was trained three times, at the learning rates {lrs}; the page shows the one with the lowest \
 validation loss.
 - Nothing was tuned for one of them alone; rnn and urnn start from an orthogonal matrix alike. With more updates an \
 LSTM may learn the task as well."""
@@ -52,8 +52,8 @@ def run(
     from evenflow.lab.report import write_report
     from evenflow.lab.sweep.compare import compare
 
-    best = compare(TASK, SYSTEMS, TRAINING, RATES, folder, progress=progress, announce=announce)
-    intro = INTRO.format(**TRAINING, hidden=SYSTEMS[0]["hidden_size"], rates=", ".join(f"{rate:g}" for rate in RATES))
-    notes = [f"Best of {len(RATES)} learning rates: {attempt.rate:g}." for attempt in best]
+    best = compare(TASK, SYSTEMS, TRAINING, LRS, folder, progress=progress, announce=announce)
+    intro = INTRO.format(**TRAINING, hidden=SYSTEMS[0]["hidden_size"], lrs=", ".join(f"{lr:g}" for lr in LRS))
+    notes = [f"Best of {len(LRS)} learning rates: {attempt.lr:g}." for attempt in best]
     page = write_report([attempt.folder for attempt in best], folder / "report.html", TITLE, intro, notes=notes)
     return best, page

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from evenflow.lab.sweep.compare import Attempt
 
-NUMBERS = ("parameters", "best rate", "validation loss", "metric", "seconds", "size")
+NUMBERS = ("parameters", "best lr", "validation loss", "metric", "seconds", "size")
 
 
 def show_attempts(best: Sequence[Attempt]) -> None:
     """A row for the best attempt of each system."""
-    table = new_table("system", "parameters", "best rate", "validation loss", "metric", "verdict", "seconds")
+    table = new_table("system", "parameters", "best lr", "validation loss", "metric", "verdict", "seconds")
     for attempt in best:
         verdict = "diverged" if attempt.diverged else "solved" if attempt.solved else "not solved"
         table.add_row(
             attempt.system,
             f"{attempt.parameters:,}",
-            "its own" if math.isnan(attempt.rate) else f"{attempt.rate:g}",
+            "its own" if math.isnan(attempt.lr) else f"{attempt.lr:g}",
             f"{attempt.valid_loss:.4f}",
             f"{attempt.valid_metric:.4f}",
             verdict,

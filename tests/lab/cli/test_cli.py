@@ -97,12 +97,12 @@ def test_data_get_without_a_network_is_exit_code_one(tmp_path, capsys, monkeypat
 
 def test_train_resume_report(tmp_path, capsys):
     folder = tmp_path / "run"
-    options = ["--optimizer", "rmsprop", "--rate", "0.01", "--probe-every", "2", "--clip-norm", "1"]
+    options = ["--optimizer", "rmsprop", "--lr", "0.01", "--probe-every", "2", "--clip-norm", "1"]
     assert run("train", "adding", "sgornn", "--folder", folder, *QUICK, *options, "-s", "map=exponential") == 0
     config = Run(folder).config
     assert config["task"]["length"] == 10
     assert config["system"] == {"name": "sgornn", "hidden_size": 8, "map": "exponential"}
-    assert config["training"]["rate"] == 0.01
+    assert config["training"]["lr"] == 0.01
     assert Run(folder).status["state"] == "finished"
     before = (folder / "metrics.csv").read_bytes()
     assert run("resume", folder, "-q") == 0
@@ -114,7 +114,7 @@ def test_train_resume_report(tmp_path, capsys):
 
 def test_compare_trains_all_and_writes_one_page(tmp_path, capsys):
     folder = tmp_path / "all"
-    arguments = ["compare", "copy", "rnn", "urnn", "--rates", "1e-2,1e-3", "--folder", folder, *QUICK]
+    arguments = ["compare", "copy", "rnn", "urnn", "--lrs", "1e-2,1e-3", "--folder", folder, *QUICK]
     assert run(*arguments) == 0
     assert sorted(p.name for p in folder.iterdir()) == [
         "report.html",
@@ -125,7 +125,7 @@ def test_compare_trains_all_and_writes_one_page(tmp_path, capsys):
     ]
     first = {p.name: (p / "metrics.csv").read_bytes() for p in folder.iterdir() if p.is_dir()}
     shown = capsys.readouterr().out
-    assert "4 of 4: urnn, rate 0.001" in shown
+    assert "4 of 4: urnn, lr 0.001" in shown
     assert run(*arguments) == 0  # reads back what is there
     assert first == {p.name: (p / "metrics.csv").read_bytes() for p in folder.iterdir() if p.is_dir()}
 
@@ -136,8 +136,8 @@ def test_demo_plays_by_its_own_rules(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(demo, "TASK", {"name": "copy", "length": 5})
     assert run("demo", "--folder", tmp_path / "demo", "-q") == 0
     runs = [Run(p) for p in (tmp_path / "demo").iterdir() if p.is_dir()]
-    assert len(runs) == len(demo.SYSTEMS) * len(demo.RATES)
-    budgets = {tuple(sorted((k, v) for k, v in r.config["training"].items() if k != "rate")) for r in runs}
+    assert len(runs) == len(demo.SYSTEMS) * len(demo.LRS)
+    budgets = {tuple(sorted((k, v) for k, v in r.config["training"].items() if k != "lr")) for r in runs}
     assert len(budgets) == 1
     assert len({r.config["system"]["hidden_size"] for r in runs}) == 1
     page = (tmp_path / "demo" / "report.html").read_text()
@@ -150,8 +150,9 @@ BAD = [
     (["train", "adding"], "Missing argument"),
     (["train", "addin", "rnn"], "did you mean adding"),
     (["train", "adding", "sgorn"], "did you mean sgornn"),
-    (["train", "adding", "rnn", "--rate", "-1"], "rate must be a number above 0, got -1.0"),
-    (["train", "adding", "rnn", "--rate", "fast"], "--rate"),
+    (["train", "adding", "rnn", "--lr", "-1"], "lr must be a number above 0, got -1.0"),
+    (["train", "adding", "rnn", "--lr", "fast"], "--lr"),
+    (["train", "adding", "rnn", "--rate", "0.1"], "No such option: --rate (Possible options: --lr)"),
     (["train", "adding", "rnn", "--optimizer", "adamm"], "optimizer must be one of"),
     (["train", "adding", "rnn", "--hidden", "0"], "hidden_size must be a whole number of at least 1, got 0"),
     (["train", "adding", "rnn", "-t", "length"], "--task-option must be KEY=VALUE, got 'length'"),
@@ -161,7 +162,7 @@ BAD = [
     (["train", "adding", "rnn", "-s", "reflectors=3"], "no option 'reflectors'"),
     (["train", "adding", "vprnn", "--hidden", "7"], "even"),
     (["train", "adding", "rnn", "--device", "cuda:99"], "cuda:99"),
-    (["compare", "adding", "rnn", "--rates", "1e-3,x"], "--rates must be numbers"),
+    (["compare", "adding", "rnn", "--lrs", "1e-3,x"], "--lrs must be numbers"),
     (["compare", "adding", "rnn", "rnn"], "must differ"),
     (["data", "get", "mnits"], "unknown data set 'mnits', did you mean mnist?"),
     (["data", "get", "har", "--data", "sets"], "and the 19 other files in place by hand"),
@@ -196,7 +197,7 @@ def test_divergence_is_exit_code_one(tmp_path, capsys):
         "--folder",
         tmp_path / "run",
         *QUICK,
-        "--rate",
+        "--lr",
         "1e30",
         "--optimizer",
         "sgd",
@@ -216,7 +217,7 @@ def test_every_optimizer_from_the_command_line(optimizer, tmp_path):
 
 @pytest.mark.parametrize("bases", ["sgd", "adam"])
 def test_orthonormal_bases_from_the_command_line(bases, tmp_path):
-    options = [*QUICK, "--optimizer", "rmsprop", "--bases", bases, "--bases-rate", "0.01"]
+    options = [*QUICK, "--optimizer", "rmsprop", "--bases", bases, "--bases-lr", "0.01"]
     assert run("train", "adding", "factorized", "--folder", tmp_path / "run", *options) == 0
     assert Run(tmp_path / "run").config["training"]["bases"] == bases
 
@@ -265,9 +266,9 @@ def test_seeds_are_gone_on_with_as_a_whole(tmp_path, capsys, monkeypatch):
 
 
 def test_all_seeds_may_diverge(tmp_path, capsys):
-    options = ["--hidden", "4", "--steps", "30", "-t", "length=5", "--rate", "1e30", "--optimizer", "sgd", "-q"]
+    options = ["--hidden", "4", "--steps", "30", "-t", "length=5", "--lr", "1e30", "--optimizer", "sgd", "-q"]
     assert run("train", "adding", "irnn", "--seeds", "2", "--folder", str(tmp_path), "--device", "cpu", *options) == 1
-    assert capsys.readouterr().err == "evenflow: all seeds diverged: try a smaller rate or a clip_norm\n"
+    assert capsys.readouterr().err == "evenflow: all seeds diverged: try a smaller lr or a clip_norm\n"
 
 
 def test_penalties_are_listed(capsys):

@@ -18,7 +18,7 @@ SMALL = [
     "--activations",
     "relu,leaky(0.5)",
 ]
-BUDGET = ["--updates", "100", "--first", "4", "--rates", "1e-2,1e-3"]
+BUDGET = ["--updates", "100", "--first", "4", "--lrs", "1e-2,1e-3"]
 
 
 def run(*arguments: object) -> int:
@@ -84,7 +84,7 @@ BAD = [
     (["sweep", "adding", *BUDGET, "--activations", "rellu"], "there is no activation 'rellu'"),
     (["sweep", "adding", *BUDGET, "--keep", "1.5"], "keep must be a share between 0 and 1, got 1.5"),
     (["sweep", "adding", *BUDGET, "--hidden", "many"], "--hidden must be whole numbers with commas between them"),
-    (["sweep", "adding", *BUDGET, "--rates", "fast"], "--rates must be numbers with commas between them, got 'fast'"),
+    (["sweep", "adding", *BUDGET, "--lrs", "fast"], "--lrs must be numbers with commas between them, got 'fast'"),
     (["sweep", "adding", *BUDGET, "--parameters", "3"], "no candidate is left of 37"),
     (["sweep", "adding", *BUDGET, "--optimizers", "adamm"], "optimizers must be one of adam, rmsprop, sgd"),
     (["sweep", "adding", "--updates", "100"], "updates must be at least 55500 for a first round of 111 candidates"),

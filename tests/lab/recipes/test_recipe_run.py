@@ -102,7 +102,7 @@ def test_seeds_side_by_side_give_what_each_gives_alone(tmp_path, monkeypatch):
 
 def test_a_row_that_diverges_is_an_outcome(tmp_path):
     rows = [{"label": "wild", "system": {"name": "rnn", "activation": "relu"}, "published": {"error": 0.1},
-             "training": {"optimizer": "sgd", "rate": 1e30}},
+             "training": {"optimizer": "sgd", "lr": 1e30}},
             {"label": "plain", "system": {"name": "rnn"}}]  # fmt: skip
     recipe = made(rows=rows, ordering=[["plain", "wild"]], seeds=[1])
     done = reproduce(recipe, "full", folder=tmp_path, progress=False)
@@ -142,15 +142,15 @@ def test_rates_are_tried_until_the_task_is_solved(tmp_path, monkeypatch):
     from evenflow.lab.tasks import Adding
 
     told: list[str] = []
-    recipe = made(rates=[0.1, 0.01, 0.001], seeds=[1])
+    recipe = made(lrs=[0.1, 0.01, 0.001], seeds=[1])
     monkeypatch.setattr(Adding, "solved", lambda self, metric: False)
     reproduce(recipe, folder=tmp_path / "a", rows=["plain"], progress=False, announce=told.append)
     assert len(told) == 3
     monkeypatch.setattr(Adding, "solved", lambda self, metric: True)
     done = reproduce(recipe, folder=tmp_path / "b", rows=["plain"], progress=False, announce=told.append)
     assert len(told) == 4
-    assert done.outcomes[0].job.rate == 0.1
-    all_of_them = made(rates=[0.1, 0.01], seeds=[1], search="best")
+    assert done.outcomes[0].job.lr == 0.1
+    all_of_them = made(lrs=[0.1, 0.01], seeds=[1], search="best")
     reproduce(all_of_them, folder=tmp_path / "c", rows=["plain"], progress=False, announce=told.append)
     assert len(told) == 6
 

@@ -67,12 +67,12 @@ def test_later_tables_win():
         rows=[{"label": "plain", "use": ["plain"], "system": {"activation": "relu"}}],
         ordering=[],
     )
-    quick, full = (config_of(recipe, recipe.rows[0], scale, seed=7, rate=0.5) for scale in ("quick", "full"))
+    quick, full = (config_of(recipe, recipe.rows[0], scale, seed=7, lr=0.5) for scale in ("quick", "full"))
     assert quick["task"] == {"name": "adding", "length": 12}
     assert full["task"] == {"name": "adding", "length": 10}
     assert quick["system"] == {"hidden_size": 8, "name": "rnn", "activation": "relu"}
     assert (quick["training"]["steps"], full["training"]["steps"]) == (4, 6)
-    assert (quick["training"]["seed"], quick["training"]["rate"]) == (7, 0.5)
+    assert (quick["training"]["seed"], quick["training"]["lr"]) == (7, 0.5)
 
 
 def test_steps_and_epochs_stand_for_each_other():
@@ -94,11 +94,11 @@ def test_decay_is_counted_in_epochs_of_a_data_set():
 
 
 def test_a_plan_has_a_folder_for_every_row_seed_and_rate():
-    found = plan(made(rates=[0.1, 0.01]), "quick", Path("runs"), seeds=3, rows=["plain"])
+    found = plan(made(lrs=[0.1, 0.01]), "quick", Path("runs"), seeds=3, rows=["plain"])
     assert [str(job.folder) for job in found.jobs()][:3] == [
-        "runs/plain/seed-1/rate-0.1",
-        "runs/plain/seed-1/rate-0.01",
-        "runs/plain/seed-2/rate-0.1",
+        "runs/plain/seed-1/lr-0.1",
+        "runs/plain/seed-1/lr-0.01",
+        "runs/plain/seed-2/lr-0.1",
     ]
     assert len(found.attempts) == 3
     assert seeds_of(made(), "quick") == (1, 2)

@@ -19,8 +19,8 @@ from evenflow.lab.training.stopping import TimeUp
 
 ROUNDING = 1e-4  # relative: a population adds up in another order than a run alone
 MARGINS = [
-    {"label": f"m={margin}", "system": {"name": "factorized", "margin": margin}, "training": {"rate": rate}}
-    for margin, rate in ((0.1, 0.01), (0.5, 0.001), (1.0, 0.003))
+    {"label": f"m={margin}", "system": {"name": "factorized", "margin": margin}, "training": {"lr": lr}}
+    for margin, lr in ((0.1, 0.01), (0.5, 0.001), (1.0, 0.003))
 ]
 
 
@@ -103,10 +103,10 @@ def test_all_rates_run_and_the_first_that_solves_still_counts(tmp_path, monkeypa
 
     told: list[str] = []
     monkeypatch.setattr(Adding, "solved", lambda self, metric: True)
-    recipe = made(rates=[0.1, 0.01, 0.001], seeds=[1])
+    recipe = made(lrs=[0.1, 0.01, 0.001], seeds=[1])
     done = reproduce(recipe, folder=tmp_path, rows=["plain"], progress=False, announce=told.append)
     assert told[0] == "3 runs side by side: plain"
-    assert done.outcomes[0].job.rate == 0.1
+    assert done.outcomes[0].job.lr == 0.1
     assert all(Run(f).status["state"] == "finished" for f in (tmp_path / "plain/seed-1").iterdir())
     # The machine was busy with all of them, a third of the time with each.
     assert done.outcomes[0].seconds == pytest.approx(
@@ -119,7 +119,7 @@ def test_a_search_that_an_earlier_go_has_ended_trains_no_further_rates(tmp_path,
 
     monkeypatch.setattr(Adding, "solved", lambda self, metric: True)
     monkeypatch.setattr(side_by_side, "pays", lambda _: False)
-    recipe = made(rates=[0.1, 0.01, 0.001], seeds=[1])
+    recipe = made(lrs=[0.1, 0.01, 0.001], seeds=[1])
     reproduce(recipe, "full", folder=tmp_path, rows=["plain"], progress=False)
     monkeypatch.setattr(side_by_side, "pays", lambda _: True)
     assert shapes(recipe, tmp_path, rows=["plain"]) == []

@@ -37,7 +37,7 @@ def write_run(
     config = {
         "task": task or {"name": "adding", "length": length, "variant": "sgornn"},
         "system": {"name": system, "hidden_size": 64, **(options or {})},
-        "training": {"steps": STEPS, "rate": 0.01, "optimizer": "rmsprop", "batch_size": 50, "seed": seed}
+        "training": {"steps": STEPS, "lr": 0.01, "optimizer": "rmsprop", "batch_size": 50, "seed": seed}
         | (training or {}),
     }
     writer = RunWriter.create(folder, config)
@@ -47,7 +47,7 @@ def write_run(
     clean = np.exp(np.log(level) * fall + np.log(end) * (1 - fall))
     for at, value in zip(step, clean, strict=True):
         loss = value * np.exp(0.15 * random.standard_normal())
-        row = {"step": at, "loss": loss, "gradient_norm": 3 * loss, "rate": 0.01, "seconds": at * 0.02}
+        row = {"step": at, "loss": loss, "gradient_norm": 3 * loss, "lr": 0.01, "seconds": at * 0.02}
         if at % 100 == 0:
             row |= {"valid_loss": value, "valid_metric": metric(value) if metric else value}
         writer.append(to_line(row))

@@ -24,7 +24,7 @@ def test_rows_that_differ_are_marked_and_named(tmp_path: Path) -> None:
     }
     assert rows["System: name"].values == ["urnn", "rnn"]
     assert rows["System: bias"].values == ["–", "yes"]
-    assert rows["Training: rate"].values == ["0.01", "0.01"]
+    assert rows["Training: lr"].values == ["0.01", "0.01"]
     assert "name, bias, clip norm" in settings.caption(groups, 2)
 
 

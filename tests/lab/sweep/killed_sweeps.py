@@ -27,7 +27,7 @@ AXES = Axes(
     cells=["elman", "lstm"],
     activations=["relu", "abs"],
     hidden=[4],
-    rates=[0.01, 1e-9],
+    lrs=[0.01, 1e-9],
 )
 RULES = Rules(updates=200, first=4, keep=0.5, finalists=2, seeds=2)
 MOST = 100  # sittings; with more, none gets further than the one before

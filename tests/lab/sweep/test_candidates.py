@@ -9,7 +9,7 @@ from evenflow.lab.tasks import Adding
 from evenflow.lab.training.train import build
 
 TASK = Adding(length=6)
-SMALL = {"maps": ["exponential", "rotations"], "activations": ["relu", "tanh"], "hidden": [4], "rates": [0.1, 0.01]}
+SMALL = {"maps": ["exponential", "rotations"], "activations": ["relu", "tanh"], "hidden": [4], "lrs": [0.1, 0.01]}
 
 
 def count(point):
@@ -41,7 +41,7 @@ def test_the_gates_of_a_free_matrix_are_free():
 
 @pytest.mark.parametrize("limit", [2000, 137000])
 def test_sizes_are_the_largest_that_fit(limit):
-    axes = Axes(rates=[0.1])
+    axes = Axes(lrs=[0.1])
     points, omitted = candidates(TASK, axes, limit)
     assert not omitted
     for point in points:
@@ -98,7 +98,7 @@ BAD = [
     ({"optimizers": ["adamm"]}, "optimizers must be one of adam"),
     ({"system": {"activation": "abs"}}, "system must leave activation to the axes of the sweep, got 'abs'"),
     ({"system": {"name": "lstm"}}, "system must leave name to the axes of the sweep, got 'lstm'"),
-    ({"rates": []}, "rates must name at least one, got none"),
+    ({"lrs": []}, "lrs must name at least one, got none"),
     ({"maps": ["svd", "svd"]}, "candidates must differ from each other, got svd-elman-relu-4-adam-0.1 more than once"),
     ({"hidden": [64]}, "no candidate is left of 4; the first, exponential elman relu with 64 units: 2,"),
     (

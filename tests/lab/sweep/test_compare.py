@@ -33,15 +33,15 @@ def test_keeps_the_best_rate_of_each_system(tmp_path):
     assert [attempt.system for attempt in best] == ["rnn", "irnn"]
     assert len(said) == 4
     for attempt in best:
-        losses = {rate: Run(tmp_path / f"{attempt.system}-{rate:g}").metrics["valid_loss"][-1] for rate in (1e-2, 1e-5)}
-        assert attempt.valid_loss == min(losses.values()) == losses[attempt.rate]
+        losses = {lr: Run(tmp_path / f"{attempt.system}-{lr:g}").metrics["valid_loss"][-1] for lr in (1e-2, 1e-5)}
+        assert attempt.valid_loss == min(losses.values()) == losses[attempt.lr]
         assert attempt.parameters == sum(w.numel() for w in Run(attempt.folder).weights().values())
 
 
 def test_a_diverged_attempt_loses_and_stays_lost(tmp_path):
     for _ in range(2):
         (best,) = compare(TASK, [IRNN], TRAINING, [1e30, 1e-3], tmp_path)
-        assert best.rate == 1e-3
+        assert best.lr == 1e-3
         assert not best.diverged
     (alone,) = compare(TASK, [IRNN], TRAINING, [1e30], tmp_path)
     assert alone.diverged
@@ -70,7 +70,7 @@ def test_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("systems", "rates", "words"),
+    ("systems", "lrs", "words"),
     [
         ([], [1e-2], "at least one system"),
         ([RNN], [], "at least one learning rate"),
@@ -78,9 +78,9 @@ def test_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
         ([RNN, {"name": "nonsense", "hidden_size": 4}], [1e-2], "nonsense"),
     ],
 )
-def test_bad_input_before_anything_is_trained(systems, rates, words, tmp_path):
+def test_bad_input_before_anything_is_trained(systems, lrs, words, tmp_path):
     with pytest.raises(ValueError, match=words):
-        compare(TASK, systems, TRAINING, rates, tmp_path / "none")
+        compare(TASK, systems, TRAINING, lrs, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
@@ -95,7 +95,7 @@ def test_hessian_free_finds_its_own_rate(tmp_path):
     systems = [{"name": "rnn", "hidden_size": 4}]
     found = compare(TASK, systems, TRAINING | {"optimizer": "hessian-free"}, [1e-1, 1e-2], tmp_path, progress=False)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["rnn"]
-    assert math.isnan(found[0].rate)
+    assert math.isnan(found[0].lr)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_system_that_has_solved_the_task_tries_no_further_rate(tmp_path):
     systems = [{"name": "rnn", "hidden_size": 8}]
     told = []
     best = compare(easy, systems, training, [0.1, 0.01], tmp_path / "a", until_solved=True, announce=told.append)
-    assert (len(told), best[0].rate, best[0].solved) == (1, 0.1, True)
+    assert (len(told), best[0].lr, best[0].solved) == (1, 0.1, True)
     told.clear()
     compare({"name": "adding"}, systems, TRAINING, [0.1, 0.01], tmp_path / "b", until_solved=True, announce=told.append)
     assert len(told) == 2

@@ -87,9 +87,9 @@ def test_runs_went_on_and_were_not_begun_again(whole):
     assert steps[-1] == best.updates == found.rounds[-1].until
     assert np.all(np.diff(steps) > 0)
     assert {4, 8} <= set(steps)
-    rates = Run(best.folders[1]).metrics["rate"]  # the second seed goes the same way: constant, then falling
-    assert rates[0] == best.point.rate
-    assert rates[-1] == pytest.approx(best.point.rate / best.updates)
+    lrs = Run(best.folders[1]).metrics["lr"]  # the second seed goes the same way: constant, then falling
+    assert lrs[0] == best.point.lr
+    assert lrs[-1] == pytest.approx(best.point.lr / best.updates)
     assert best.valid_metric == pytest.approx(np.mean([Run(path).status["best_metric"] for path in best.folders]))
 
 
@@ -176,40 +176,38 @@ def test_when_time_is_up_it_stops_and_the_same_call_goes_on(tmp_path, whole):
 
 
 def test_a_point_that_diverges_is_out_with_its_reason(tmp_path):
-    axes = Axes(
-        maps=["free"], cells=["elman"], activations=["relu"], hidden=[4], rates=[0.01, 1e30], optimizers=["sgd"]
-    )
+    axes = Axes(maps=["free"], cells=["elman"], activations=["relu"], hidden=[4], lrs=[0.01, 1e30], optimizers=["sgd"])
     found = run(tmp_path / "a", axes, Rules(60, 4, finalists=2))
     assert [s.state for s in found.standings] == ["finished", "diverged"]
     assert "infinite or not a number" in found.standings[1].reason
-    assert found.best.point.rate == 0.01
+    assert found.best.point.lr == 0.01
     assert found.updates <= 60
     assert found.best.updates > 30  # what the other has left over
 
 
 def test_all_may_diverge(tmp_path):
-    axes = Axes(maps=["free"], cells=["elman"], activations=["relu"], hidden=[4], rates=[1e30], optimizers=["sgd"])
+    axes = Axes(maps=["free"], cells=["elman"], activations=["relu"], hidden=[4], lrs=[1e30], optimizers=["sgd"])
     for _ in range(2):
-        with pytest.raises(NonFiniteLoss, match="all 1 points diverged: try smaller rates or a clip_norm"):
+        with pytest.raises(NonFiniteLoss, match="all 1 points diverged: try smaller lrs or a clip_norm"):
             run(tmp_path / "a", axes, Rules(60, 4))
     assert json.loads((tmp_path / "a" / FILE).read_text())["points"][0]["state"] == "diverged"
 
 
 def test_a_single_round_and_a_single_point(tmp_path):
-    axes = Axes(maps=["cayley"], cells=["elman"], activations=["relu"], hidden=[4], rates=[0.01])
+    axes = Axes(maps=["cayley"], cells=["elman"], activations=["relu"], hidden=[4], lrs=[0.01])
     found = run(tmp_path / "one", axes, Rules(4, 4))
     assert [s.state for s in found.standings] == ["finished"]
     assert found.updates == 4
     found = run(tmp_path / "two", axes, Rules(11, 4, finish="constant"))
     assert found.updates == 11
-    assert set(Run(found.best.folders[0]).metrics["rate"]) == {0.01}
+    assert set(Run(found.best.folders[0]).metrics["lr"]) == {0.01}
 
 
 def test_a_rate_for_maps_is_that_of_the_points_with_a_map(tmp_path):
-    axes = Axes(maps=["free", "cayley"], cells=["elman"], activations=["relu"], hidden=[4], rates=[0.01])
-    found = run(tmp_path / "a", axes, Rules(8, 4), training=TRAINING | {"map_rate": 0.001})
-    rates = {s.point.map: Run(s.folders[0]).config["training"].get("map_rate") for s in found.standings}
-    assert rates == {"free": None, "cayley": 0.001}
+    axes = Axes(maps=["free", "cayley"], cells=["elman"], activations=["relu"], hidden=[4], lrs=[0.01])
+    found = run(tmp_path / "a", axes, Rules(8, 4), training=TRAINING | {"map_lr": 0.001})
+    lrs = {s.point.map: Run(s.folders[0]).config["training"].get("map_lr") for s in found.standings}
+    assert lrs == {"free": None, "cayley": 0.001}
 
 
 BAD = [
@@ -225,7 +223,7 @@ BAD = [
     ({"training": {"patience": 10}}, "patience must be left to the sweep, got 10"),
     ({"training": {"clip_nrm": 10}}, "clip_norm"),
     ({"training": {"device": "cuda:99"}}, "cuda:99"),
-    ({"axes": Axes(rates=[-1.0])}, "rate must be a number above 0, got -1.0"),
+    ({"axes": Axes(lrs=[-1.0])}, "lr must be a number above 0, got -1.0"),
     ({"seconds": -1}, "seconds must be a number above 0, got -1"),
 ]
 
@@ -274,7 +272,7 @@ def test_data_may_move_between_two_sittings(tmp_path, small_data):
     pytest.importorskip("sklearn")
     import shutil
 
-    axes = Axes(maps=["cayley"], cells=["elman"], activations=["relu"], hidden=[4], rates=[0.01])
+    axes = Axes(maps=["cayley"], cells=["elman"], activations=["relu"], hidden=[4], lrs=[0.01])
     task = {"name": "mnist", "width": 28}
     first = Rules(12, 4)
     run(tmp_path / "a", axes, first, task=task | {"data": str(small_data)}, training={"batch_size": 4, "device": "cpu"})

@@ -96,7 +96,7 @@ def test_solved_at_95_percent_right(images):
 def test_a_short_training_beats_the_baseline_on_unseen_images(images):
     task = Digits()
     model = SequenceModel(create("lstm", 1, 32, generator=generator()), 10, generator=generator(1))
-    result = fit(model, task, steps=120, batch_size=100, rate=0.02, validate_every=120, device="cpu", progress=False)
+    result = fit(model, task, steps=120, batch_size=100, lr=0.02, validate_every=120, device="cpu", progress=False)
     assert result.valid_loss < 0.9 * task.baseline
 
 

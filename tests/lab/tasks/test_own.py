@@ -100,7 +100,7 @@ def test_a_run_remembers_the_file_in_full(motion, tmp_path, monkeypatch):
     config = {
         "task": {"name": "csv:motion.csv", "sequence": "id", "target": "class"},
         "system": {"name": "sgornn", "hidden_size": 8},
-        "training": {"steps": 150, "batch_size": 9, "rate": 0.02, "validate_every": 50, "device": "cpu"},
+        "training": {"steps": 150, "batch_size": 9, "lr": 0.02, "validate_every": 50, "device": "cpu"},
     }
     result = train(config, tmp_path / "run", progress=False)
     assert result.valid_metric == 1.0

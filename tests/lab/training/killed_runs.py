@@ -30,7 +30,7 @@ CONFIG = {
     "training": {
         "steps": 8,
         "batch_size": 2,
-        "rate": 0.01,
+        "lr": 0.01,
         "schedule": "linear",
         "log_every": 2,
         "validate_every": 3,

@@ -40,7 +40,7 @@ def equal(first, second) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-def by_hand(model, steps, optimizer, seed=0, rate=lambda step: 1e-3, before_step=lambda model: None):
+def by_hand(model, steps, optimizer, seed=0, lr=lambda step: 1e-3, before_step=lambda model: None):
     """The loop as one would write it in a notebook."""
     losses, norms = [], []
     for step in range(steps):
@@ -50,7 +50,7 @@ def by_hand(model, steps, optimizer, seed=0, rate=lambda step: 1e-3, before_step
         loss.backward()
         norms.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item())
         before_step(model)
-        optimizer.param_groups[0]["lr"] = rate(step)
+        optimizer.param_groups[0]["lr"] = lr(step)
         optimizer.step()
         losses.append(loss.item())
     return losses, norms
@@ -61,10 +61,10 @@ def test_equals_a_loop_written_by_hand(schedule):
     model, twin = model_for(), model_for()
     result = fit(model, TASK, schedule=schedule, **QUICK)
 
-    def rate(step):
+    def lr(step):
         return 1e-3 * (1 - step / 12 if schedule == "linear" else 1)
 
-    losses, norms = by_hand(twin, 12, torch.optim.Adam(twin.parameters()), rate=rate)
+    losses, norms = by_hand(twin, 12, torch.optim.Adam(twin.parameters()), lr=lr)
     for name, tensor in twin.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], tensor, rtol=SAME, atol=SAME)
     history = result.history
@@ -73,21 +73,21 @@ def test_equals_a_loop_written_by_hand(schedule):
     for i, (a, b) in enumerate(itertools.pairwise(ends)):
         assert history["loss"][i] == pytest.approx(np.mean(losses[a:b]), rel=SAME * 10)
         assert history["gradient_norm"][i] == pytest.approx(np.mean(norms[a:b]), rel=SAME * 10)
-        assert history["rate"][i] == pytest.approx(rate(b - 1), rel=1e-8)
+        assert history["lr"][i] == pytest.approx(lr(b - 1), rel=1e-8)
     np.testing.assert_array_equal(np.isnan(history["valid_loss"]), [True, False, True, False, True, False])
 
 
 @pytest.mark.parametrize("scope", ["all", "recurrent"])
 def test_clipping_reaches_the_update(scope):
     model, twin = model_for(), model_for()
-    result = fit(model, TASK, optimizer="sgd", rate=0.1, clip_norm=0.01, clip_scope=scope, **QUICK)
+    result = fit(model, TASK, optimizer="sgd", lr=0.1, clip_norm=0.01, clip_scope=scope, **QUICK)
 
     def before_step(m):
         chosen = [p for n, p in m.named_parameters() if scope == "all" or "weight_hh" in n]
         nn.utils.clip_grad_norm_(chosen, 0.01)
 
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
-    by_hand(twin, 12, optimizer, rate=lambda step: 0.1, before_step=before_step)
+    by_hand(twin, 12, optimizer, lr=lambda step: 0.1, before_step=before_step)
     for name, tensor in twin.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], tensor, rtol=SAME, atol=SAME)
     assert result.history["gradient_norm"].min() > 0.01
@@ -133,7 +133,7 @@ def test_sequences_of_different_lengths():
 
 def test_copy_is_trained_at_every_step():
     task = Copy(length=3, symbols=2, items=2)
-    result = fit(model_for(task), task, **(QUICK | {"steps": 40, "rate": 0.02}))
+    result = fit(model_for(task), task, **(QUICK | {"steps": 40, "lr": 0.02}))
     first, *_, last = result.history["valid_loss"][~np.isnan(result.history["valid_loss"])]
     assert last < 0.8 * first
 
@@ -158,7 +158,7 @@ def test_result_and_run_folder_agree(tmp_path):
 def test_best_weights_have_the_best_validation():
     model = model_for()
     # A rate this large makes the validation wander, so that the last is not the best.
-    result = fit(model, TASK, optimizer="sgd", rate=0.5, clip_norm=1.0, **(QUICK | {"steps": 40}))
+    result = fit(model, TASK, optimizer="sgd", lr=0.5, clip_norm=1.0, **(QUICK | {"steps": 40}))
     assert result.best_step < 40
     model.load_state_dict(result.best_weights)
     losses = []
@@ -342,7 +342,7 @@ def test_weights_that_overflow_are_not_saved(tmp_path):
             TASK,
             folder=tmp_path / "run",
             optimizer="sgd",
-            rate=1e38,
+            lr=1e38,
             weight_decay=1e38,
             **(QUICK | {"steps": 4, "validate_every": 9, "checkpoint_every": 1}),
         )
@@ -406,8 +406,8 @@ def test_resuming_with_something_else(tmp_path):
     def resume(model=None, task=TASK, **changed):
         fit(model or model_for(), task, folder=tmp_path / "run", resume=True, **(QUICK | changed))
 
-    with pytest.raises(ValueError, match=r"^rate must stay as the run '.*run' began, 0.001, got 0.01$"):
-        resume(rate=0.01)
+    with pytest.raises(ValueError, match=r"^lr must stay as the run '.*run' began, 0.001, got 0.01$"):
+        resume(lr=0.01)
     with pytest.raises(ValueError, match=r"^clip_norm must stay as the run '.*run' began, its default, got 1.0$"):
         resume(clip_norm=1.0)
     with pytest.raises(
@@ -452,7 +452,7 @@ def test_what_is_refused_before_any_work(tmp_path):
             {},
             "input must be torch.float64 as the layer's weights are, got torch.float32: convert one of them",
         ),
-        ((model_for(), TASK), {"rate": -1.0}, "rate must be a number above 0, got -1.0"),
+        ((model_for(), TASK), {"lr": -1.0}, "lr must be a number above 0, got -1.0"),
         ((model_for(), TASK), {"stepz": 3}, r"unknown training setting 'stepz', did you mean steps\?"),
         ((Frozen(), TASK), {}, "model has no parameter to train, at least one must require a gradient"),
         (

@@ -101,7 +101,7 @@ def test_a_curriculum_equals_a_loop_written_by_hand():
 
 def test_a_curriculum_is_judged_like_the_task_itself():
     inner = Adding(length=20)
-    options = {"steps": 1, "batch_size": 4, "rate": 1e-12, "device": "cpu"}
+    options = {"steps": 1, "batch_size": 4, "lr": 1e-12, "device": "cpu"}
     grown, plain = (fit(model_for(inner), task, **options) for task in (Curriculum(inner, start=4), inner))
     assert grown.loss != plain.loss
     assert grown.valid_loss == pytest.approx(plain.valid_loss, rel=SAME)
@@ -109,7 +109,7 @@ def test_a_curriculum_is_judged_like_the_task_itself():
 
 def test_a_curriculum_over_a_text_is_tested_like_the_text(small_data):
     inner = small("ptb-words", small_data, length=6, embedding=5)
-    options = {"steps": 1, "batch_size": 4, "rate": 1e-12, "device": "cpu"}
+    options = {"steps": 1, "batch_size": 4, "lr": 1e-12, "device": "cpu"}
     grown, plain = (fit(model_for(inner), task, **options) for task in (Curriculum(inner, start=2), inner))
     assert math.isfinite(plain.test_metric)
     assert grown.test_metric == pytest.approx(plain.test_metric, rel=SAME)
@@ -186,7 +186,7 @@ def test_sequences_of_different_lengths_weigh_by_their_answers(small_data):
 def test_the_best_weights_are_tested_and_the_last_ones_kept(small_data, tmp_path):
     task = small("har-subset", small_data)
     model = model_for(task)
-    options = {"steps": 8, "batch_size": 6, "validate_every": 2, "rate": 0.3, "device": "cpu", "progress": False}
+    options = {"steps": 8, "batch_size": 6, "validate_every": 2, "lr": 0.3, "device": "cpu", "progress": False}
     result = fit(model, task, folder=tmp_path / "run", **options)
     last = checkpoint.weights_of(model)
     model.load_state_dict(result.best_weights)
@@ -270,7 +270,7 @@ def test_a_carried_state_equals_a_loop_written_by_hand(small_data, system):
         for _ in range(2)
     )
     steps = task.epoch_steps(8) + 2  # into the second epoch, where the state starts anew
-    options = {"batch_size": 8, "optimizer": "sgd", "rate": 0.5, "log_every": 1, "device": "cpu", "progress": False}
+    options = {"batch_size": 8, "optimizer": "sgd", "lr": 0.5, "log_every": 1, "device": "cpu", "progress": False}
     result = fit(model, task, steps=steps, **options)
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.5)
     text = task._streams(8, Position(0, steps), torch.device("cpu"))

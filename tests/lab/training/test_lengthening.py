@@ -16,9 +16,9 @@ from evenflow.lab.training.watching import step_of_run
 SAME = 1e-4
 
 
-def config(steps, rate=0.01, schedule="constant", **training):
+def config(steps, lr=0.01, schedule="constant", **training):
     shared = {"batch_size": 4, "validate_every": 4, "validation_batches": 1, "checkpoint_every": 4, "device": "cpu"}
-    own = {"steps": steps, "rate": rate, "schedule": schedule, "seed": 0}
+    own = {"steps": steps, "lr": lr, "schedule": schedule, "seed": 0}
     system = {"name": "urnn", "hidden_size": 4}
     return {"task": {"name": "adding", "length": 6}, "system": system, "training": shared | own | training}
 
@@ -42,9 +42,9 @@ def test_the_same_bits_as_a_run_that_was_long_from_the_beginning(tmp_path):
 def test_a_rate_that_falls_in_the_last_part_alone(tmp_path):
     advance([config(8)], [tmp_path / "run"])
     advance([config(16, schedule="linear")], [tmp_path / "run"])
-    rates = dict(zip(*(Run(tmp_path / "run").metrics[name] for name in ("step", "rate")), strict=True))
-    assert rates[8] == 0.01
-    assert rates[16] == pytest.approx(0.01 / 16)
+    lrs = dict(zip(*(Run(tmp_path / "run").metrics[name] for name in ("step", "lr")), strict=True))
+    assert lrs[8] == 0.01
+    assert lrs[16] == pytest.approx(0.01 / 16)
     assert Run(tmp_path / "run").config["training"]["schedule"] == "linear"
 
 
@@ -68,15 +68,15 @@ def test_what_has_ended_is_not_trained_again(tmp_path, monkeypatch):
 
 def test_side_by_side_as_one_by_one(tmp_path, monkeypatch):
     """On a GPU; here the same population runs on the CPU."""
-    rates = (0.01, 0.001, 1e30)
+    lrs = (0.01, 0.001, 1e30)
     system = {"name": "vprnn", "hidden_size": 4}
     for way in ("alone", "together"):
         monkeypatch.setattr(room, "_pays", lambda _, way=way: way == "together")
         for steps in (4, 12):
-            configs = [config(steps, rate, optimizer="sgd") | {"system": system} for rate in rates]
-            advance(configs, [tmp_path / way / f"{rate:g}" for rate in rates])
-    for rate in rates:
-        one, other = (read_score(tmp_path / way / f"{rate:g}", 0) for way in ("alone", "together"))
+            configs = [config(steps, lr, optimizer="sgd") | {"system": system} for lr in lrs]
+            advance(configs, [tmp_path / way / f"{lr:g}" for lr in lrs])
+    for lr in lrs:
+        one, other = (read_score(tmp_path / way / f"{lr:g}", 0) for way in ("alone", "together"))
         assert one.updates == other.updates
         assert one.reason == other.reason
         assert one.valid_loss == pytest.approx(other.valid_loss, rel=SAME, nan_ok=True)
@@ -87,7 +87,7 @@ def test_side_by_side_as_one_by_one(tmp_path, monkeypatch):
 def test_what_a_population_cannot_do_is_done_one_by_one(tmp_path, monkeypatch):
     monkeypatch.setattr(room, "_pays", lambda _: True)
     both_ways = {"bidirectional": True}
-    configs = [config(4, rate) | {"system": config(4)["system"] | both_ways} for rate in (0.01, 0.001)]
+    configs = [config(4, lr) | {"system": config(4)["system"] | both_ways} for lr in (0.01, 0.001)]
     folders = [tmp_path / "a", tmp_path / "b"]
     advance(configs, folders)
     assert [read_score(folder, 0).updates for folder in folders] == [4, 4]

@@ -24,15 +24,15 @@ SAME = 1e-5
 ORTHONORMAL = 1e-5
 
 METHODS = {
-    "temporal-simplex": {"optimizer": "temporal-simplex", "rate": 0.1},
-    "temporal-simplex with psi": {"optimizer": "temporal-simplex", "rate": 0.1, "psi": 0.5},
+    "temporal-simplex": {"optimizer": "temporal-simplex", "lr": 0.1},
+    "temporal-simplex with psi": {"optimizer": "temporal-simplex", "lr": 0.1, "psi": 0.5},
     "hessian-free": {"optimizer": "hessian-free", "curvature_size": 4},
     "hessian-free, structural": {"optimizer": "hessian-free", "structural": 0.1},
-    **{name: {"optimizer": "sgd", "rate": 0.01, "penalty": name} for name in penalties.PENALTIES},
-    "two penalties": {"optimizer": "sgd", "rate": 0.01, "penalty": "stabilizer(1.0) + weight_decay(0.01)"},
-    "clipped each": {"optimizer": "sgd", "rate": 0.1, "clip_norm": 0.1, "clip_scope": "each"},
-    "a rate for the map": {"system": "urnn", "optimizer": "adam", "map_rate": 1e-4},
-    "geodesic sgd": {"system": "factorized", "optimizer": "rmsprop", "bases_rate": 1e-3},
+    **{name: {"optimizer": "sgd", "lr": 0.01, "penalty": name} for name in penalties.PENALTIES},
+    "two penalties": {"optimizer": "sgd", "lr": 0.01, "penalty": "stabilizer(1.0) + weight_decay(0.01)"},
+    "clipped each": {"optimizer": "sgd", "lr": 0.1, "clip_norm": 0.1, "clip_scope": "each"},
+    "a rate for the map": {"system": "urnn", "optimizer": "adam", "map_lr": 1e-4},
+    "geodesic sgd": {"system": "factorized", "optimizer": "rmsprop", "bases_lr": 1e-3},
     "geodesic adam": {"system": "factorized", "optimizer": "adam", "bases": "adam"},
 }
 
@@ -93,7 +93,7 @@ def test_every_method_descends(name):
 
 def test_a_penalty_equals_a_loop_written_by_hand():
     model, twin = model_for(), model_for()
-    options = {"optimizer": "sgd", "rate": 0.05, "penalty": "soft_orthogonality(0.01)"}
+    options = {"optimizer": "sgd", "lr": 0.05, "penalty": "soft_orthogonality(0.01)"}
     result = fit(model, TASK, **QUICK | options)
     losses = []
     for step in range(QUICK["steps"]):
@@ -115,7 +115,7 @@ def test_a_penalty_equals_a_loop_written_by_hand():
 def test_bases_stay_orthonormal(bases):
     model = model_for(system="factorized")
     before = [p.detach().clone() for p in model.parameters()]
-    fit(model, TASK, **QUICK | {"steps": 100, "rate": 0.01, "bases": bases, "validate_every": 100})
+    fit(model, TASK, **QUICK | {"steps": 100, "lr": 0.01, "bases": bases, "validate_every": 100})
     raw = model.layer.parametrizations.weight_hh_l0
     squares = [p for p in raw.parameters(recurse=False) if p.dim() == 2]
     assert len(squares) == 2
@@ -125,17 +125,17 @@ def test_bases_stay_orthonormal(bases):
 
 def test_the_schedule_reaches_every_group():
     model = model_for(system="factorized")
-    rates = []
+    lrs = []
     step = torch.optim.SGD.step
 
     def watched(optimizer, *args, **kwargs):
-        rates.append([group["lr"] for group in optimizer.param_groups])
+        lrs.append([group["lr"] for group in optimizer.param_groups])
         return step(optimizer, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(torch.optim.SGD, "step", watched)
-        fit(model, TASK, **QUICK | {"optimizer": "sgd", "rate": 0.1, "schedule": "linear"})
-    first, last = rates[0], rates[-1]
+        fit(model, TASK, **QUICK | {"optimizer": "sgd", "lr": 0.1, "schedule": "linear"})
+    first, last = lrs[0], lrs[-1]
     assert len(set(first)) == len(first) == 2, "the spectrum has a rate of its own"
     assert [b / a for a, b in zip(first, last, strict=True)] == pytest.approx([last[0] / first[0]] * 2)
     assert last[0] < first[0]
@@ -151,7 +151,7 @@ def test_the_schedule_reaches_every_group():
         ({"optimizer": "hessian-free", "precision": "tf32"}, "rnn", "optimizer hessian-free needs precision"),
         ({"penalty": "norm_preserving"}, "lstm", r".*"),
         ({"penalty": "soft_orthogonality"}, "esn", "soft_orthogonality needs a layer whose recurrent"),
-        ({"bases_rate": 0.1}, "rnn", "bases_rate goes with a factorized map"),
+        ({"bases_lr": 0.1}, "rnn", "bases_lr goes with a factorized map"),
         ({"precision": "bf16-true"}, "factorized", "precision must not be bf16-true with a factorized map"),
         ({"optimizer": "hessian-free", "structural": 0.1}, "esn", "structural damping needs a recurrent layer"),
     ],
@@ -224,7 +224,7 @@ def test_rounding_of_bases_is_taken_back_in_time(recorded, monkeypatch):
     seen, polish = [], stiefel.polish
     monkeypatch.setattr(stiefel, "polish", lambda M: seen.append(len(M)) or polish(M))
     model = model_for(system="factorized")
-    fit(model, TASK, **(QUICK | {"steps": 70, "optimizer": "rmsprop", "bases_rate": 1e-3}))
+    fit(model, TASK, **(QUICK | {"steps": 70, "optimizer": "rmsprop", "bases_lr": 1e-3}))
     assert seen == [2, 2]  # both bases, after 32 and 64 updates
     bases = [p for p, _, stays in mapped(model) if stays]
     assert len(bases) == 2

@@ -84,15 +84,15 @@ def cautious_adam(w, g, memory, t):
         ({"optimizer": "sgd", "momentum": 0.9}, with_momentum),
         ({"optimizer": "sgd", "momentum": 0.9, "nesterov": True}, with_nesterov),
         ({"optimizer": "sgd", "weight_decay": 0.5}, with_weight_decay),
-        ({"optimizer": "rmsprop", "smoothing": 0.9}, rmsprop),
+        ({"optimizer": "rmsprop", "alpha": 0.9}, rmsprop),
         ({"optimizer": "adam"}, adam),
-        ({"optimizer": "rmsprop", "smoothing": 0.9, "epsilon": 0.5}, cautious_rmsprop),
-        ({"optimizer": "adam", "epsilon": 0.5}, cautious_adam),
+        ({"optimizer": "rmsprop", "alpha": 0.9, "eps": 0.5}, cautious_rmsprop),
+        ({"optimizer": "adam", "eps": 0.5}, cautious_adam),
     ],
     ids=["sgd", "momentum", "nesterov", "weight decay", "rmsprop", "adam", "rmsprop's epsilon", "adam's epsilon"],
 )
 def test_each_follows_its_equation(options, equation):
-    assert trajectory(Settings(rate=0.1, **options)) == pytest.approx(written_out(equation), abs=ROUNDING)
+    assert trajectory(Settings(lr=0.1, **options)) == pytest.approx(written_out(equation), abs=ROUNDING)
 
 
 def test_rmsprop_takes_momentum():
@@ -114,9 +114,9 @@ def test_nothing_to_train():
 @pytest.mark.parametrize("bases", BASES)
 def test_orthonormal_bases_have_an_optimiser_of_their_own(bases):
     layer = RNN(2, 6, map="factorized", margin=0.1)
-    optimizer = make_optimizer(layer, Settings(optimizer="rmsprop", rate=1e-2, bases=bases, bases_rate=1e-4))
-    rates = {group["stiefel"]: group["lr"] for group in optimizer.param_groups if group["stiefel"]}
-    assert rates == {True: 1e-4}
+    optimizer = make_optimizer(layer, Settings(optimizer="rmsprop", lr=1e-2, bases=bases, bases_lr=1e-4))
+    lrs = {group["stiefel"]: group["lr"] for group in optimizer.param_groups if group["stiefel"]}
+    assert lrs == {True: 1e-4}
     ordinary = sorted(group["lr"] for group in optimizer.param_groups if not group["stiefel"])
     assert ordinary == pytest.approx([1e-2, 1e-2 / 0.2])
     kinds = {"sgd": GeodesicSGD, "adam": GeodesicAdam}
@@ -125,16 +125,16 @@ def test_orthonormal_bases_have_an_optimiser_of_their_own(bases):
 
 def test_what_makes_a_matrix_may_have_a_rate_of_its_own():
     layer = RNN(2, 6, map="exponential")
-    optimizer = make_optimizer(layer, Settings(rate=1e-2, map_rate=1e-3))
-    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    optimizer = make_optimizer(layer, Settings(lr=1e-2, map_lr=1e-3))
+    lrs = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     own = {id(p) for p, _, _ in mapped(layer)}
     assert len(own) == 1
-    assert rates == {id(p): 1e-3 if id(p) in own else 1e-2 for p in layer.parameters()}
+    assert lrs == {id(p): 1e-3 if id(p) in own else 1e-2 for p in layer.parameters()}
 
 
 def test_a_rate_for_maps_holds_for_a_spectrum_and_its_bases():
     layer = RNN(2, 6, map="factorized", margin=0.1)
-    optimizer = make_optimizer(layer, Settings(rate=1e-2, map_rate=1e-3))
+    optimizer = make_optimizer(layer, Settings(lr=1e-2, map_lr=1e-3))
     assert [group["lr"] for group in optimizer.param_groups if group["stiefel"]] == [1e-3]
     ordinary = sorted(group["lr"] for group in optimizer.param_groups if not group["stiefel"])
     assert ordinary == pytest.approx([1e-3 / 0.2, 1e-2])
@@ -144,11 +144,11 @@ def test_a_rate_for_maps_holds_for_a_spectrum_and_its_bases():
 def test_a_rate_for_maps_that_are_not_trained(layer):
     for p, _, _ in mapped(layer):
         p.requires_grad_(False)
-    with pytest.raises(ValueError, match=r"^map_rate goes with a map, got a model in which no map has a parameter"):
-        make_optimizer(layer, Settings(map_rate=1e-4))
+    with pytest.raises(ValueError, match=r"^map_lr goes with a map, got a model in which no map has a parameter"):
+        make_optimizer(layer, Settings(map_lr=1e-4))
 
 
-@pytest.mark.parametrize(("name", "value"), [("bases_rate", 1e-4), ("bases", "adam")])
+@pytest.mark.parametrize(("name", "value"), [("bases_lr", 1e-4), ("bases", "adam")])
 def test_a_way_for_bases_that_are_not_there(name, value):
     with pytest.raises(
         ValueError, match=rf"^{name} goes with a factorized map, got a model with no orthonormal bases$"
@@ -195,13 +195,13 @@ def test_what_was_remembered_on_a_gpu_goes_on_elsewhere(name):
     ],
 )
 def test_bases_know_how_long_their_gradients_can_be(clipping, known):
-    optimizer = make_optimizer(RNN(2, 4, map="factorized"), Settings(bases_rate=1e-6, **clipping))
+    optimizer = make_optimizer(RNN(2, 4, map="factorized"), Settings(bases_lr=1e-6, **clipping))
     assert [group["clip_norm"] for group in optimizer.optimizers[1].param_groups] == [known]
 
 
 def test_what_bases_know_of_their_gradients_is_their_own_and_not_a_checkpoints():
     clipped, free = (
-        make_optimizer(RNN(2, 4, map="factorized"), Settings(bases_rate=1e-6, clip_norm=norm)) for norm in (3.0, None)
+        make_optimizer(RNN(2, 4, map="factorized"), Settings(bases_lr=1e-6, clip_norm=norm)) for norm in (3.0, None)
     )
     saved = clipped.state_dict()
     load(free, saved)

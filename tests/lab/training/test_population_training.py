@@ -26,7 +26,7 @@ def config(task=None, system=None, **training):
 def assert_as_alone(configs, results):
     for one, result in zip(configs, results, strict=True):
         alone = train(one, progress=False)
-        for column in ("step", "loss", "gradient_norm", "rate", "valid_loss", "valid_metric"):
+        for column in ("step", "loss", "gradient_norm", "lr", "valid_loss", "valid_metric"):
             np.testing.assert_allclose(result.history[column], alone.history[column], rtol=SAME, atol=SAME)
         for name, tensor in alone.model.state_dict().items():
             torch.testing.assert_close(result.model.state_dict()[name], tensor, rtol=10 * SAME, atol=SAME)
@@ -45,14 +45,14 @@ def assert_as_alone(configs, results):
     ids=["adam", "rmsprop", "nesterov", "clipped"],
 )
 def test_seeds_and_rates_side_by_side(training):
-    configs = [config(seed=seed, rate=rate, **training) for seed, rate in ((0, 0.01), (1, 0.003), (2, 0.02))]
+    configs = [config(seed=seed, lr=lr, **training) for seed, lr in ((0, 0.01), (1, 0.003), (2, 0.02))]
     assert_as_alone(configs, train_population(configs, progress=False))
 
 
 def test_runs_of_one_seed_read_one_batch(monkeypatch):
     drawn, draw = [], Loop.draw
     monkeypatch.setattr(Loop, "draw", lambda loop: drawn.append(loop.settings.seed) or draw(loop))
-    configs = [config(seed=seed, rate=rate) for seed, rate in ((3, 0.01), (5, 0.01), (3, 0.003), (5, 0.003))]
+    configs = [config(seed=seed, lr=lr) for seed, lr in ((3, 0.01), (5, 0.01), (3, 0.003), (5, 0.003))]
     results = train_population(configs, progress=False)
     assert drawn == [3, 5] * QUICK["steps"]
     assert_as_alone(configs, results)
@@ -69,14 +69,14 @@ def test_losses_of_bfloat16_models_are_those_of_full_digits():
 
 
 def test_bases_move_along_geodesics():
-    options = {"optimizer": "rmsprop", "bases_rate": 0.01, "rate": 0.01}
+    options = {"optimizer": "rmsprop", "bases_lr": 0.01, "lr": 0.01}
     configs = [config(system={"name": "factorized"}, seed=seed, **options) for seed in range(2)]
     assert_as_alone(configs, train_population(configs, progress=False))
 
 
 def test_margins_and_a_penalty_side_by_side():
     """The rows of a table: one shape, maps with settings of their own, weight decay on the matrix they make."""
-    options = {"optimizer": "rmsprop", "bases_rate": 0.01, "rate": 0.01, "penalty": "weight_decay(0.1)"}
+    options = {"optimizer": "rmsprop", "bases_lr": 0.01, "lr": 0.01, "penalty": "weight_decay(0.1)"}
     configs = [config(system={"name": "factorized", "margin": margin}, **options) for margin in (0.01, 0.1, 1.0)]
     results = train_population(configs, progress=False)
     assert_as_alone(configs, results)
@@ -88,7 +88,7 @@ def test_margins_and_a_penalty_side_by_side():
 
 @pytest.mark.parametrize("kind", ["input_dropout", "output_dropout", "score_dropout"])
 def test_dropout_differs_between_the_models_and_stops_for_validation(kind):
-    same = [config(system={"hidden_size": 16, kind: 0.5}, seed=1, rate=1e-9, optimizer="sgd", steps=1)] * 2
+    same = [config(system={"hidden_size": 16, kind: 0.5}, seed=1, lr=1e-9, optimizer="sgd", steps=1)] * 2
     one, other = train_population(same, progress=False)
     assert one.history["loss"][0] != other.history["loss"][0]  # the same weights and the same batch
     assert one.valid_loss == pytest.approx(other.valid_loss)
@@ -99,7 +99,7 @@ def test_every_task(name, small_data):
     if name == "digits":
         pytest.importorskip("sklearn")
     task = {"name": name, **small_options(name, small_data)}
-    configs = [config(task, seed=seed, steps=3, optimizer="sgd", rate=0.01) for seed in range(2)]
+    configs = [config(task, seed=seed, steps=3, optimizer="sgd", lr=0.01) for seed in range(2)]
     for one in configs:
         del one["training"]["validation_batches"]
     assert_as_alone(configs, train_population(configs, progress=False))
@@ -168,8 +168,8 @@ def test_what_has_ended_stays_so_when_the_others_are_interrupted(interrupted):
 
 def test_one_that_diverges_leaves_the_others_alone(tmp_path):
     configs = [
-        config(system={"name": "irnn"}, seed=seed, optimizer="sgd", rate=rate)
-        for seed, rate in ((0, 0.01), (1, 1e30), (2, 0.02))
+        config(system={"name": "irnn"}, seed=seed, optimizer="sgd", lr=lr)
+        for seed, lr in ((0, 0.01), (1, 1e30), (2, 0.02))
     ]
     folders = [tmp_path / str(seed) for seed in range(3)]
     first, second, third = train_population(configs, folders, progress=False)
@@ -183,12 +183,12 @@ def test_one_that_stops_early_leaves_the_others_to_go_on():
         config(
             {"name": "recall-first", "length": 1, "symbols": 2},
             seed=seed,
-            rate=rate,
+            lr=lr,
             steps=40,
             stop_when_solved=True,
             validate_every=5,
         )
-        for seed, rate in ((0, 0.1), (1, 1e-6))
+        for seed, lr in ((0, 0.1), (1, 1e-6))
     ]
     quick, slow = train_population(configs, progress=False)
     assert isinstance(quick, Result)

@@ -29,7 +29,7 @@ def trained(task: str, system: str, data: Path) -> list[torch.Tensor]:
     made = tasks.make(task, **small_options(task, data))
     model = build(made, {"name": system, "hidden_size": 6}, 0)
     # Not Adam, which makes a step of the rounding of a gradient that is zero, as a vector's along itself is.
-    options: dict[str, Any] = {"optimizer": "sgd", "rate": 0.01, "batch_size": 2, "validate_every": 2}
+    options: dict[str, Any] = {"optimizer": "sgd", "lr": 0.01, "batch_size": 2, "validate_every": 2}
     fit(model, made, steps=4, device="cpu", progress=False, **options)
     return [p.detach().clone() for p in model.parameters()]
 

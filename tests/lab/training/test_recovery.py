@@ -25,7 +25,7 @@ CONFIG = {
     "training": {
         "steps": 20,
         "batch_size": 4,
-        "rate": 0.01,
+        "lr": 0.01,
         "seed": 2,
         "validate_every": 4,
         "validation_batches": 1,

@@ -43,7 +43,7 @@ def by_hand():
     """One process that averages the losses of both processes' batches, dropout masks and all."""
     task, system, settings = read_config(CONFIG)
     model = build(task, system, 0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=settings.rate, momentum=settings.momentum, nesterov=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=settings.momentum, nesterov=True)
     losses = []
     for step in range(settings.steps):
         optimizer.zero_grad()

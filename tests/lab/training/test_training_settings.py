@@ -19,8 +19,8 @@ def test_toml_round_trip():
 
 
 def test_whole_numbers_stand_for_decimals():
-    assert Settings.from_dict({"rate": 1, "clip_norm": 2}).to_dict()["clip_norm"] == 2.0
-    assert type(Settings.from_dict({"rate": 1}).rate) is float
+    assert Settings.from_dict({"lr": 1, "clip_norm": 2}).to_dict()["clip_norm"] == 2.0
+    assert type(Settings.from_dict({"lr": 1}).lr) is float
 
 
 def test_every_setting_has_a_help_text():
@@ -29,7 +29,7 @@ def test_every_setting_has_a_help_text():
 
 def test_difference_names_the_first_setting_and_leaves_the_device_free():
     assert Settings().difference(Settings(device="cpu")) is None
-    assert Settings().difference(Settings(rate=0.1, seed=4)) == "rate"
+    assert Settings().difference(Settings(lr=0.1, seed=4)) == "lr"
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
     [
         ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         ({"batch_size": 1.5}, "batch_size must be a whole number of at least 1, got 1.5"),
-        ({"rate": 0}, "rate must be a number above 0, got 0.0"),
-        ({"rate": float("nan")}, "rate must be a number above 0, got nan"),
-        ({"rate": "fast"}, "rate must be a number above 0, got 'fast'"),
+        ({"lr": 0}, "lr must be a number above 0, got 0.0"),
+        ({"lr": float("nan")}, "lr must be a number above 0, got nan"),
+        ({"lr": "fast"}, "lr must be a number above 0, got 'fast'"),
         ({"clip_norm": -1.0}, "clip_norm must be a number above 0, got -1.0"),
         ({"clip_value": 0.0}, "clip_value must be a number above 0, got 0.0"),
         ({"momentum": 1.0}, "momentum must be a number in [0, 1), got 1.0"),
@@ -52,8 +52,8 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
             "optimizer must be one of adam, rmsprop, sgd, temporal-simplex, hessian-free, got 'adamw'",
         ),
         ({"bases": "qr"}, "bases must be one of sgd, adam, got 'qr'"),
-        ({"map_rate": 0}, "map_rate must be a number above 0, got 0.0"),
-        ({"bases_rate": 0}, "bases_rate must be a number above 0, got 0.0"),
+        ({"map_lr": 0}, "map_lr must be a number above 0, got 0.0"),
+        ({"bases_lr": 0}, "bases_lr must be a number above 0, got 0.0"),
         ({"penalty": "stabiliser"}, "unknown penalty 'stabiliser', did you mean stabilizer?"),
         ({"structural": -1.0}, "structural must be a number of at least 0, got -1.0"),
         ({"psi": 0.5}, "psi goes with optimizer temporal-simplex, got 0.5 without it"),
@@ -63,8 +63,8 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
             "clip_norm goes with optimizer adam, rmsprop or sgd, got 1.0 without it",
         ),
         (
-            {"optimizer": "hessian-free", "rate": 0.1},
-            "rate goes with an optimizer other than hessian-free, which finds its own, got 0.1 without it",
+            {"optimizer": "hessian-free", "lr": 0.1},
+            "lr goes with an optimizer other than hessian-free, which finds its own, got 0.1 without it",
         ),
         (
             {"optimizer": "temporal-simplex", "penalty": "stabilizer"},
@@ -81,8 +81,11 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
             {"optimizer": "sgd", "nesterov": True},
             "nesterov needs sgd with a momentum above 0, got sgd with momentum 0.0",
         ),
-        ({"epsilon": 0.0}, "epsilon must be a number above 0, got 0.0"),
-        ({"learning_rate": 0.1}, "unknown training setting 'learning_rate', did you mean rate?"),
+        ({"eps": 0.0}, "eps must be a number above 0, got 0.0"),
+        ({"learning_rate": 0.1}, "unknown training setting 'learning_rate', did you mean lr?"),
+        ({"rate": 0.1}, "unknown training setting 'rate', did you mean lr?"),
+        ({"map_rate": 0.1}, "unknown training setting 'map_rate', did you mean map_lr?"),
+        ({"smoothing": 0.1}, "unknown training setting 'smoothing', did you mean alpha?"),
     ],
     ids=lambda value: next(iter(value.items())).__repr__() if isinstance(value, dict) else "",
 )
@@ -94,10 +97,10 @@ def test_wrong_settings(options, sentence):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"smoothing": 0.5}, "smoothing goes with optimizer rmsprop, got 0.5 without it"),
+        ({"alpha": 0.5}, "alpha goes with optimizer rmsprop, got 0.5 without it"),
         (
-            {"epsilon": 1e-3, "optimizer": "sgd"},
-            "epsilon goes with optimizer adam or rmsprop, got 0.001 without it",
+            {"eps": 1e-3, "optimizer": "sgd"},
+            "eps goes with optimizer adam or rmsprop, got 0.001 without it",
         ),
         ({"decay": 0.9}, "decay goes with schedule exponential or step, got 0.9 without it"),
         (
@@ -111,4 +114,4 @@ def test_a_setting_that_would_be_ignored_is_refused(settings, sentence):
     with pytest.raises(ValueError) as error:
         Settings(**settings)
     assert str(error.value) == sentence
-    Settings(smoothing=0.5, optimizer="rmsprop", decay=0.9, schedule="step", clip_scope="recurrent", clip_norm=1.0)
+    Settings(alpha=0.5, optimizer="rmsprop", decay=0.9, schedule="step", clip_scope="recurrent", clip_norm=1.0)

@@ -24,7 +24,7 @@ CONFIG = {
     "training": {
         "steps": 9,
         "batch_size": 3,
-        "rate": 0.05,
+        "lr": 0.05,
         "optimizer": "sgd",
         "momentum": 0.9,
         "nesterov": True,

@@ -14,6 +14,7 @@ import typer
 
 from evenflow.lab.cli import data, lists, look, reproduce, sweep, train  # each hangs its commands on the app
 from evenflow.lab.cli.app import app, complain
+from evenflow.lab.training.settings import SYNONYMS
 
 INTERRUPTED = 130  # what the parser makes of Ctrl-C in a command
 
@@ -55,6 +56,8 @@ def run(application: typer.Typer, name: str, arguments: Sequence[str] | None = N
         # The parser's own errors carry a message and a code; anything else is a defect and shows itself.
         if not hasattr(error, "format_message"):
             raise
+        if (setting := getattr(error, "option_name", "").lstrip("-").replace("-", "_")) in SYNONYMS:
+            error.possibilities = [f"--{SYNONYMS[setting]}"]  # type: ignore[attr-defined]
         shown = type(error).__name__ == "NoArgsIsHelpError"  # its message is the help, printed already
         code = 2 if shown else complain(error.format_message(), 2)
     finally:

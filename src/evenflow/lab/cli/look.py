@@ -25,7 +25,7 @@ def demo(
     """
     from evenflow.lab import demo as demonstration
 
-    say(f"The copy task, {len(demonstration.SYSTEMS)} systems at {len(demonstration.RATES)} learning rates each.")
+    say(f"The copy task, {len(demonstration.SYSTEMS)} systems at {len(demonstration.LRS)} learning rates each.")
     with said_again():
         best, page = demonstration.run(folder, progress=not quiet, announce=say)
     show_attempts(best)

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from evenflow.lab.sweep import Sweep
 
 # Settings that are the sweep's own, or have no place in one.
-OWN = ("steps", "epochs", "batch_size", "optimizer", "rate", "schedule", "decay", "decay_every")
+OWN = ("steps", "epochs", "batch_size", "optimizer", "lr", "schedule", "decay", "decay_every")
 ELSEWHERE = (
     "momentum",
     "nesterov",
-    "smoothing",
+    "alpha",
     "psi",
     "damping",
     "structural",
@@ -56,7 +56,7 @@ def sweep(
         str | None, typer.Option(help="Hidden sizes; the largest multiple of 16 up to 512 that fits if not given.")
     ] = None,
     optimizers: Annotated[str, typer.Option(help="adam, rmsprop, sgd.")] = "adam",
-    rates: Annotated[str, typer.Option(help="Learning rates.")] = "1e-2,1e-3,1e-4",
+    lrs: Annotated[str, typer.Option(help="Learning rates.")] = "1e-2,1e-3,1e-4",
     first: Annotated[int, typer.Option(help="Updates of every point in the first round.")] = 500,
     keep: Annotated[float, typer.Option(help="The share that goes on after a round.")] = 0.33,
     finalists: Annotated[int, typer.Option(help="Points in the last round.")] = 3,
@@ -77,7 +77,7 @@ def sweep(
 
     Example:  evenflow sweep mnist --parameters 137000 --updates 200000 --seeds 3 --data ~/sets
 
-    Example:  evenflow sweep digits --updates 20000 --hidden 32 --first 100 --cells elman,gated --rates 1e-2,1e-3
+    Example:  evenflow sweep digits --updates 20000 --hidden 32 --first 100 --cells elman,gated --lrs 1e-2,1e-3
     """
     from evenflow.lab.sweep import Axes, Rules
     from evenflow.lab.sweep import sweep as run
@@ -88,7 +88,7 @@ def sweep(
         activations=_words(activations),
         hidden=None if hidden is None else _sizes(hidden),
         optimizers=_words(optimizers),
-        rates=numbers("--rates", rates),
+        lrs=numbers("--lrs", lrs),
         system=pairs("--system-option", system_option),
     )
     rules = Rules(updates, first, keep, seeds, finalists, finish)
@@ -111,7 +111,7 @@ def show_sweep(found: Sweep) -> None:
     """The points in their order, and where everything lies."""
     tested = any(standing.test_metric == standing.test_metric for standing in found.standings)
     several = len({standing.point.optimizer for standing in found.standings}) > 1
-    columns = ["rank", "map", "cell", "activation", "hidden", "parameters", *["optimizer"] * several, "rate", "updates"]
+    columns = ["rank", "map", "cell", "activation", "hidden", "parameters", *["optimizer"] * several, "lr", "updates"]
     table = new_table(*columns, "validation", *["test"] * tested, "state")
     table.padding = (0, 1, 0, 0)  # narrower, as there are many columns
     for column in table.columns:
@@ -128,7 +128,7 @@ def show_sweep(found: Sweep) -> None:
             str(point.hidden_size),
             f"{point.parameters:,}",
             *[point.optimizer] * several,
-            f"{point.rate:g}",
+            f"{point.lr:g}",
             f"{standing.updates:,}",
             _number(standing.valid_metric) + (f" ± {standing.spread:.2g}" if standing.spread >= 0 else ""),
             *[test] * tested,

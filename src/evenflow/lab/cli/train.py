@@ -45,7 +45,7 @@ def train(
     A task is a name, or a file of your own: csv:FILE (one row a step; columns sequence, target, and the inputs) or
     npz:FILE (arrays x, y, lengths). See docs/data.md.
 
-    Example:  evenflow train adding sgornn --hidden 64 --rate 0.01 --optimizer rmsprop -t length=200 --probe-every 50
+    Example:  evenflow train adding sgornn --hidden 64 --lr 0.01 --optimizer rmsprop -t length=200 --probe-every 50
 
     Example:  evenflow train csv:motion.csv lstm --hidden 32 --epochs 20 -t target=activity
     """
@@ -100,7 +100,7 @@ def show_seeds(
         name = f"{'test' if tested else 'best validation'} {result.task.metric_name}"
     show(table)
     if not measured:
-        raise NonFiniteLoss("all seeds diverged: try a smaller rate or a clip_norm")
+        raise NonFiniteLoss("all seeds diverged: try a smaller lr or a clip_norm")
     say(f"Mean {name} of {len(measured)}: {np.mean(measured):.4g} ± {np.std(measured, ddof=len(measured) > 1):.2g}.")
     say(f"The runs: {folder}   Their page:  evenflow report {folder}/seed-* --out {folder}/report.html")
 
@@ -128,11 +128,11 @@ def resume(folder: Folder, data: MovedData = None, quiet: Quiet = False) -> None
 
 
 @app.command()
-@takes_settings("rate")
+@takes_settings("lr")
 def compare(
     task: Annotated[str, typer.Argument(help="What to learn; see `evenflow tasks`.")],
     systems: Annotated[list[str], typer.Argument(help="What learns it, one or more; see `evenflow systems`.")],
-    rates: Annotated[str, typer.Option(help="Learning rates every system may try, with commas.")] = "1e-2,1e-3,1e-4",
+    lrs: Annotated[str, typer.Option(help="Learning rates every system may try, with commas.")] = "1e-2,1e-3,1e-4",
     until_solved: Annotated[bool, typer.Option(help="A system that solved the task tries no further rate.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Where runs and page go; runs/compare-TASK if not given.")] = None,
     hidden: Hidden = 128,
@@ -154,15 +154,15 @@ def compare(
             task_table(task, task_option, data),
             [{"name": name, "hidden_size": hidden} for name in systems],
             {key: value for key, value in settings.items() if value is not None},
-            numbers("--rates", rates),
+            numbers("--lrs", lrs),
             folder,
             until_solved=until_solved,
             progress=not quiet,
             announce=say,
         )
     show_attempts(best)
-    tried = f"Best of the learning rates {rates}"
-    notes = ["" if math.isnan(attempt.rate) else f"{tried}: {attempt.rate:g}." for attempt in best]
+    tried = f"Best of the learning rates {lrs}"
+    notes = ["" if math.isnan(attempt.lr) else f"{tried}: {attempt.lr:g}." for attempt in best]
     page = write_report([attempt.folder for attempt in best], folder / "report.html", notes=notes)
     say(f"The page: {page.resolve()}")
 

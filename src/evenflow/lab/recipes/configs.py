@@ -25,13 +25,13 @@ class Job:
 
     row: Row
     seed: int
-    rate: float | None
+    lr: float | None
     config: dict[str, dict[str, Any]]
     folder: Path
 
     @property
     def title(self) -> str:
-        return f"{self.row.label}, seed {self.seed}" + ("" if self.rate is None else f", rate {self.rate:g}")
+        return f"{self.row.label}, seed {self.seed}" + ("" if self.lr is None else f", lr {self.lr:g}")
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ def plan(
         for own in seeds_of(recipe, scale, seeds, seed):
             where = folder / folder_name(row.label) / f"seed-{own}"
             group = []
-            for rate in recipe.scale(scale).rates or recipe.rates or (None,):
-                config = config_of(recipe, row, scale, seed=own, rate=rate, task=task, data=data, device=device)
-                group.append(Job(row, own, rate, config, where if rate is None else where / f"rate-{rate:g}"))
+            for lr in recipe.scale(scale).lrs or recipe.lrs or (None,):
+                config = config_of(recipe, row, scale, seed=own, lr=lr, task=task, data=data, device=device)
+                group.append(Job(row, own, lr, config, where if lr is None else where / f"lr-{lr:g}"))
             attempts.append(tuple(group))
     return Plan(recipe, scale, folder, tuple(attempts))
 
@@ -104,7 +104,7 @@ def config_of(
     scale: str,
     *,
     seed: int = 1,
-    rate: float | None = None,
+    lr: float | None = None,
     task: str | None = None,
     data: str | None = None,
     device: str | None = None,
@@ -120,8 +120,8 @@ def config_of(
         last = next(word for layer in reversed(layers) for word in ("steps", "epochs") if word in layer.training)
         del training["epochs" if last == "steps" else "steps"]
     training["seed"] = seed
-    if rate is not None:
-        training["rate"] = rate
+    if lr is not None:
+        training["lr"] = lr
     if device is not None:
         training["device"] = device
     if task is not None:

@@ -26,7 +26,7 @@ class Evidence:
     """A job and what it left behind; without a run folder it is the freshly drawn model.
 
     Args:
-        job: the row, seed and rate.
+        job: the row, seed and learning rate.
         task: of the job.
         folder: the run folder, or None where nothing was trained.
     """

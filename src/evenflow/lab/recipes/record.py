@@ -83,7 +83,7 @@ def _run(done: Reproduction, outcome: Outcome) -> dict[str, Any]:
     return {
         "row": job.row.label,
         "seed": job.seed,
-        "rate": job.rate,
+        "lr": job.lr,
         "outcome": _ending(outcome),
         "updates": 0 if evidence is None else int(evidence.status.get("step", 0)),
         "seconds": round(outcome.seconds, 1),
@@ -142,7 +142,7 @@ def _row(done: Reproduction, label: str) -> dict[str, Any]:
         "label": label,
         "settings": _settings(config),
         "seeds": [outcome.job.seed for outcome in outcomes],
-        "rates": [outcome.job.rate for outcome in outcomes],
+        "lrs": [outcome.job.lr for outcome in outcomes],
         "seconds": [round(outcome.seconds, 1) for outcome in outcomes],
         "data": notes,
         "columns": {

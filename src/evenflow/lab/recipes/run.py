@@ -109,7 +109,7 @@ def check_plan(plans: Plan) -> None:
     seen: set[str] = set()
     for job in plans.jobs():
         # Seeds and rates of a row differ in nothing that could be a slip of its own.
-        settings = {k: v for k, v in job.config["training"].items() if k not in ("seed", "rate")}
+        settings = {k: v for k, v in job.config["training"].items() if k not in ("seed", "lr")}
         key = repr((job.config["task"], job.config["system"], settings))
         if key in seen:
             continue

@@ -79,7 +79,7 @@ class Scale:
 
     Attributes:
         rows: the labels that run; all of them by default.
-        seeds, rates: in place of the recipe's.
+        seeds, lrs: in place of the recipe's.
         sets: over the recipe's sets; task, system, training: over everything.
         ordering: False where this scale is too small for the ordering to mean anything; or the chains that it is large
             enough for.
@@ -89,7 +89,7 @@ class Scale:
 
     rows: tuple[str, ...] | None = None
     seeds: tuple[int, ...] | None = None
-    rates: tuple[float, ...] | None = None
+    lrs: tuple[float, ...] | None = None
     sets: Mapping[str, Table] = field(default_factory=dict)
     task: Table = field(default_factory=dict)
     system: Table = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Recipe:
         columns: what is measured; the first one decides the ordering.
         ordering: chains of labels, better first, that the document claims; resolution: differences of the first column
             below it tell nothing.
-        rates: learning rates tried in turn; search: until the task is solved, or all of them and the best one kept.
+        lrs: learning rates tried in turn; search: until the task is solved, or all of them and the best one kept.
         figures: what the page draws, see `figures`.
         notes: one sentence for each choice that the document leaves open and for each slip that is corrected.
         sets: named tables that rows take by `use`.
@@ -127,7 +127,7 @@ class Recipe:
     full: Scale = field(default_factory=Scale)
     also: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1,)
-    rates: tuple[float, ...] = ()
+    lrs: tuple[float, ...] = ()
     search: str = "until-solved"
     ordering: tuple[tuple[str, ...], ...] = ()
     resolution: float = 0.0

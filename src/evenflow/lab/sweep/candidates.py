@@ -52,7 +52,7 @@ class Axes:
         activations: names as in `activations`, ``"leaky(0.5)"`` among them.
         hidden: hidden sizes; None for the largest multiple of 16, up to 512, within the limit on parameters, and 128
             where there is no limit.
-        optimizers, rates: how points learn.
+        optimizers, lrs: how points learn.
         system: options of every layer and model, such as ``{"initial_state": "learned", "readout_units": 64}``.
     """
 
@@ -61,11 +61,11 @@ class Axes:
     activations: Sequence[str] = ("relu", "abs", "tanh", "modrelu")
     hidden: Sequence[int] | None = None
     optimizers: Sequence[str] = ("adam",)
-    rates: Sequence[float] = (1e-2, 1e-3, 1e-4)
+    lrs: Sequence[float] = (1e-2, 1e-3, 1e-4)
     system: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("maps", "cells", "activations", "optimizers", "rates"):
+        for name in ("maps", "cells", "activations", "optimizers", "lrs"):
             if not getattr(self, name):
                 raise ValueError(f"{name} must name at least one, got none")
         for text in self.maps:
@@ -98,19 +98,19 @@ class Point:
     activation: str
     hidden_size: int
     optimizer: str
-    rate: float
+    lr: float
     parameters: int
     system: Mapping[str, Any] = field(hash=False, repr=False)
 
     @property
     def name(self) -> str:
         """A name for its runs' folders: what it is, with hyphens."""
-        words = (self.map, self.cell, self.activation, str(self.hidden_size), self.optimizer, f"{self.rate:g}")
+        words = (self.map, self.cell, self.activation, str(self.hidden_size), self.optimizer, f"{self.lr:g}")
         return "-".join(re.sub(r"[^\w.+=]+", "-", word).strip("-") for word in words)
 
     def __str__(self) -> str:
         words = f"{self.map} {self.cell} {self.activation}, {self.hidden_size} units"
-        return f"{words}, {self.optimizer} at {self.rate:g}"
+        return f"{words}, {self.optimizer} at {self.lr:g}"
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Omitted:
 def candidates(task: Task, axes: Axes, parameters: int | None = None) -> tuple[list[Point], list[Omitted]]:
     """Every point of the axes whose model has at most `parameters` trained numbers, and the models left out.
 
-    >>> points, omitted = candidates(Digits(), Axes(cells=["elman"], rates=[1e-3]), 137000)
+    >>> points, omitted = candidates(Digits(), Axes(cells=["elman"], lrs=[1e-3]), 137000)
     >>> max(point.parameters for point in points), len(omitted)
     (136970, 0)
     """
@@ -146,8 +146,8 @@ def candidates(task: Task, axes: Axes, parameters: int | None = None) -> tuple[l
                 continue
             whole = system | {"hidden_size": found.size}
             points += [
-                Point(map, cell, activation, found.size, optimizer, rate, found.count, whole)
-                for optimizer, rate in itertools.product(axes.optimizers, axes.rates)
+                Point(map, cell, activation, found.size, optimizer, lr, found.count, whole)
+                for optimizer, lr in itertools.product(axes.optimizers, axes.lrs)
             ]
     if not points:
         raise ValueError(f"no candidate is left of {len(omitted)}; the first, {_said(omitted[0])}: {omitted[0].reason}")

@@ -23,7 +23,7 @@ class Attempt:
     """One system at one learning rate, nan where it finds its own: where the run lies and how it ended."""
 
     system: str
-    rate: float
+    lr: float
     folder: Path
     parameters: int
     valid_loss: float
@@ -42,7 +42,7 @@ def compare(
     task: Mapping[str, Any],
     systems: Sequence[Mapping[str, Any]],
     training: Mapping[str, Any],
-    rates: Sequence[float],
+    lrs: Sequence[float],
     folder: Path,
     *,
     until_solved: bool = False,
@@ -58,7 +58,7 @@ def compare(
         task, training: tables as in `train`.
         systems: one table each, with a name and a hidden_size; an optional ``label`` tells two settings of one system
             apart.
-        rates: the learning rates every system may try, in this order.
+        lrs: the learning rates every system may try, in this order.
         until_solved: a system that has solved the task tries no further rate. With falling rates this is the search of
             the SGORNN document for the largest rate that converges.
         folder: gets one run folder per attempt. Attempts already finished there are read back, interrupted ones
@@ -69,34 +69,34 @@ def compare(
     """
     if not systems:
         raise ValueError("systems must name at least one system to compare, got none")
-    if not rates:
-        raise ValueError("rates must name at least one learning rate to try, got none")
+    if not lrs:
+        raise ValueError("lrs must name at least one learning rate to try, got none")
     if training.get("optimizer") == "hessian-free":
-        rates = [math.nan]  # it finds its own, so there is one attempt
+        lrs = [math.nan]  # it finds its own, so there is one attempt
     plans = []
     for system in systems:
         table = dict(system)
         label = str(table.pop("label", table["name"]))
-        for rate in rates:
-            own = {} if math.isnan(rate) else {"rate": rate}
+        for lr in lrs:
+            own = {} if math.isnan(lr) else {"lr": lr}
             config = {"task": dict(task), "system": table, "training": dict(training) | own}
             made, made_of, settings = read_config(config)
             check_model(build(made, made_of, seed=0), made, settings)  # one slip should not cost the runs before it
-            plans.append((label, rate, config, folder / (f"{label}-{rate:g}" if own else label)))
+            plans.append((label, lr, config, folder / (f"{label}-{lr:g}" if own else label)))
             _known(plans[-1][3], config)
     if len({plan[3] for plan in plans}) < len(plans):
-        raise ValueError("systems and rates must differ from each other; give systems of one name a label each")
+        raise ValueError("systems and lrs must differ from each other; give systems of one name a label each")
     attempts: dict[str, list[Attempt]] = {}
     with claimed(folder):
-        for number, (label, rate, config, run) in enumerate(plans, 1):
+        for number, (label, lr, config, run) in enumerate(plans, 1):
             if until_solved and any(attempt.solved for attempt in attempts.get(label, [])):
                 continue
-            announce(f"{number} of {len(plans)}: {label}" + ("" if math.isnan(rate) else f", rate {rate:g}"))
-            attempts.setdefault(label, []).append(_attempt(label, rate, config, run, progress))
+            announce(f"{number} of {len(plans)}: {label}" + ("" if math.isnan(lr) else f", lr {lr:g}"))
+            attempts.setdefault(label, []).append(_attempt(label, lr, config, run, progress))
     return [min(tries, key=lambda attempt: attempt.score) for tries in attempts.values()]
 
 
-def _attempt(label: str, rate: float, config: Mapping[str, Any], folder: Path, progress: bool) -> Attempt:
+def _attempt(label: str, lr: float, config: Mapping[str, Any], folder: Path, progress: bool) -> Attempt:
     task = read_config(config)[0]
     known = _known(folder, config)
     status = {} if known is None else known.status
@@ -109,7 +109,7 @@ def _attempt(label: str, rate: float, config: Mapping[str, Any], folder: Path, p
                 resume(folder, data=task.options().get("data"), progress=progress)
         except non_finite.NonFiniteLoss:
             diverged = True
-    return _read(label, rate, folder, task, diverged)
+    return _read(label, lr, folder, task, diverged)
 
 
 def _known(folder: Path, config: Mapping[str, Any]) -> Run | None:
@@ -132,7 +132,7 @@ def _known(folder: Path, config: Mapping[str, Any]) -> Run | None:
     return run
 
 
-def _read(label: str, rate: float, folder: Path, task: Task, diverged: bool) -> Attempt:
+def _read(label: str, lr: float, folder: Path, task: Task, diverged: bool) -> Attempt:
     run = Run(folder)
     columns = run.metrics
     measured = columns["valid_loss"] == columns["valid_loss"]
@@ -143,7 +143,7 @@ def _read(label: str, rate: float, folder: Path, task: Task, diverged: bool) -> 
 
     return Attempt(
         system=label,
-        rate=rate,
+        lr=lr,
         folder=folder,
         parameters=int(run.status.get("parameters", 0)),
         valid_loss=last("valid_loss"),

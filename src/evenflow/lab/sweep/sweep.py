@@ -27,7 +27,7 @@ from .sweep_record import SweepRecord
 from .sweep_rounds import Rounds, alike
 
 # What a sweep decides for each run, and what would end one before its round or keep it from a population.
-ITS_OWN = ("steps", "epochs", "optimizer", "rate", "schedule", "decay", "decay_every")
+ITS_OWN = ("steps", "epochs", "optimizer", "lr", "schedule", "decay", "decay_every")
 NOT_HERE = ("patience", "stop_when_solved", "penalty", "tensorboard")
 
 
@@ -142,8 +142,8 @@ def _settings(axes: Axes, rules: Rules, training: dict[str, Any]) -> dict[str, A
         "seed": 0,
     }
     shared |= training
-    for optimizer, rate in itertools.product(axes.optimizers, axes.rates):
-        Settings.from_dict(shared | {"optimizer": optimizer, "rate": rate})
+    for optimizer, lr in itertools.product(axes.optimizers, axes.lrs):
+        Settings.from_dict(shared | {"optimizer": optimizer, "lr": lr})
     check_device(shared["device"])
     return shared
 

@@ -62,7 +62,7 @@ class Rounds:
                 alive = [standing.point.name for standing in order if standing.state != "diverged"]
                 self._tell(order, len(order) - len(alive))
                 if not alive:
-                    raise NonFiniteLoss(f"all {len(order)} points diverged: try smaller rates or a clip_norm")
+                    raise NonFiniteLoss(f"all {len(order)} points diverged: try smaller lrs or a clip_norm")
                 following = next_round(now.round, len(alive), self.rules.updates - spent(held), self.rules)
                 if following is None:
                     break
@@ -123,9 +123,9 @@ class Rounds:
         """The configs and the folders of runs that are to make so many updates."""
         configs: list[Config] = []
         for point, seed in runs:
-            own = {"optimizer": point.optimizer, "rate": point.rate, "seed": seed, "steps": steps, "schedule": schedule}
+            own = {"optimizer": point.optimizer, "lr": point.lr, "seed": seed, "steps": steps, "schedule": schedule}
             if point.map == "free":
-                own["map_rate"] = None  # there is nothing that it would be the rate of
+                own["map_lr"] = None  # there is nothing that it would be the rate of
             configs.append({"task": self.table, "system": point.system, "training": self.settings | own})
         return configs, [run_folder(self.record.folder, point, seed) for point, seed in runs]
 

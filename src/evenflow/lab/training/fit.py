@@ -45,7 +45,7 @@ def fit(
         folder: where config, metrics, probes and checkpoints go; None keeps the run in memory.
         resume: go on with the run in `folder`, which must have the same settings and task.
         progress: show a bar on a terminal once the run takes longer than two seconds.
-        settings: fields of `Settings`, such as ``steps=1000, batch_size=50, optimizer="adam", rate=1e-3``.
+        settings: fields of `Settings`, such as ``steps=1000, batch_size=50, optimizer="adam", lr=1e-3``.
 
     Raises:
         ValueError: a setting, the model or the folder will not do; nothing has been done yet.
@@ -59,7 +59,7 @@ def fit(
     process draws its own batches of `batch_size`, and gradients are averaged.
 
         >>> model = SequenceModel(create("sgornn", 2, 64), 1)
-        >>> result = fit(model, Adding(length=200), steps=3000, optimizer="rmsprop", rate=1e-2)
+        >>> result = fit(model, Adding(length=200), steps=3000, optimizer="rmsprop", lr=1e-2)
         >>> result.valid_metric, result.solved  # half a minute; with seed 0
         (0.0128..., True)
     """

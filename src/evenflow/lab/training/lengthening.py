@@ -43,7 +43,7 @@ def advance(configs: Sequence[Config], folders: Sequence[Path]) -> None:
     alone. On a GPU runs alike in shape train as one population; on a CPU, where that gains nothing, one by one.
 
     Args:
-        configs: as for `train`, of one shape, differing in rate, optimiser and seed.
+        configs: as for `train`, of one shape, differing in lr, optimiser and seed.
         folders: one for each.
     """
     runs = list(zip(configs, folders, strict=True))

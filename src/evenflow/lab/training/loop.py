@@ -163,20 +163,20 @@ class Loop:
         first = self.step - self.rows.since + 1
         loss, norm = self.read(self.rows.mean())
         row: dict[str, float | None] = {"step": self.step, "loss": loss, "gradient_norm": norm}
-        row["rate"] = self.settings.rate * self._share(self.step - 1)
+        row["lr"] = self.settings.lr * self._share(self.step - 1)
         finite = math.isfinite(loss) and math.isfinite(norm)
         valid = (found or self.judging.validate()) if self.validating and finite else None
         if valid is not None:
             row["valid_loss"], row["valid_metric"] = valid
         row["seconds"] = round(time.monotonic() - self._began, 3)
         self.rows.add(row)
-        self.note, rate = f"loss {loss:.4g}", self.settings.rate
+        self.note, lr = f"loss {loss:.4g}", self.settings.lr
         if not finite:
             what = "gradient" if math.isfinite(loss) else "loss"
-            refuse(what, f"between steps {first} and {self.step}", rate)
+            refuse(what, f"between steps {first} and {self.step}", lr)
         if valid is not None:
             if not all(map(math.isfinite, valid)):
-                refuse("validation loss", f"at step {self.step}", rate)
+                refuse("validation loss", f"at step {self.step}", lr)
             self.best.judge(self.step, *valid, self.model)
 
     def test(self) -> None:
@@ -195,7 +195,7 @@ class Loop:
     def _save(self) -> None:
         # Also on the other ranks, so that all of them stop together.
         if not all(bool(torch.isfinite(p).all()) for p in self._trained):
-            refuse("model's weights", f"by step {self.step}", self.settings.rate)
+            refuse("model's weights", f"by step {self.step}", self.settings.lr)
         if self.writer is None:
             return
         probes = self.probing.arrays()

@@ -80,13 +80,13 @@ class Method(ABC):
         Where updates are recorded the rates stay where they are and change their value, so that a recording sees it.
         """
         for group in self.optimizer.param_groups:
-            rate = group.setdefault(INITIAL, group["lr"]) * share
+            lr = group.setdefault(INITIAL, group["lr"]) * share
             if not self.capturable:
-                group["lr"] = rate
+                group["lr"] = lr
             elif not isinstance(group["lr"], Tensor) or group["lr"].device != self.fabric.device:  # type: ignore[union-attr]
-                group["lr"] = torch.tensor(rate, device=self.fabric.device)  # type: ignore[union-attr]
+                group["lr"] = torch.tensor(lr, device=self.fabric.device)  # type: ignore[union-attr]
             elif share != self._share:
-                group["lr"].fill_(rate)
+                group["lr"].fill_(lr)
         self._share = share
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-COLUMNS = ("step", "loss", "gradient_norm", "rate", "valid_loss", "valid_metric", "seconds")
+COLUMNS = ("step", "loss", "gradient_norm", "lr", "valid_loss", "valid_metric", "seconds")
 HEADER = ",".join(COLUMNS)
 NUMBER = r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|inf|nan)"
 ROW = re.compile(rf"\d+(,({NUMBER})?){{{len(COLUMNS) - 1}}}", re.ASCII)

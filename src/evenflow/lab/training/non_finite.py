@@ -12,9 +12,9 @@ class NonFiniteLoss(RuntimeError):
     """The loss, the gradient or a weight became infinite or not a number."""
 
 
-def refuse(what: str, when: str, rate: float) -> NoReturn:
+def refuse(what: str, when: str, lr: float) -> NoReturn:
     """Stop a run whose loss, gradient or weights are no numbers any more."""
-    raise NonFiniteLoss(f"the {what} became {MARK} {when}: try a smaller rate than {rate:g} or a clip_norm")
+    raise NonFiniteLoss(f"the {what} became {MARK} {when}: try a smaller lr than {lr:g} or a clip_norm")
 
 
 def diverged(status: Mapping[str, Any]) -> bool:

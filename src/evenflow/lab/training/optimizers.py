@@ -23,8 +23,8 @@ def adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     return _counted_on_gpu(
         torch.optim.Adam(
             groups,
-            lr=settings.rate,
-            eps=settings.epsilon or EPSILON,
+            lr=settings.lr,
+            eps=settings.eps or EPSILON,
             weight_decay=settings.weight_decay,
             fused=_one_kernel(groups),
         )
@@ -32,13 +32,13 @@ def adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
 
 
 def rmsprop(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
-    """Tieleman and Hinton 2012; the running mean of squares keeps `smoothing` of itself at each step."""
+    """Tieleman and Hinton 2012; the running mean of squares keeps `alpha` of itself at each step."""
     return _counted_on_gpu(
         torch.optim.RMSprop(
             groups,
-            lr=settings.rate,
-            alpha=settings.smoothing,
-            eps=settings.epsilon or EPSILON,
+            lr=settings.lr,
+            alpha=settings.alpha,
+            eps=settings.eps or EPSILON,
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
         )
@@ -49,7 +49,7 @@ def sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """v ← μ v + g, then w ← w - η v, or w ← w - η (g + μ v) with Nesterov's momentum (Sutskever et al. 2013)."""
     return torch.optim.SGD(
         groups,
-        lr=settings.rate,
+        lr=settings.lr,
         momentum=settings.momentum,
         nesterov=settings.nesterov,
         weight_decay=settings.weight_decay,
@@ -61,12 +61,12 @@ def geodesic_sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """Wen and Yin 2013, for orthonormal bases."""
     # Clipped among the recurrent weights alone, bases elsewhere have gradients of any length. And a rate may grow.
     known = settings.clip_scope != "recurrent" and settings.decay <= 1
-    return GeodesicSGD(groups, lr=settings.rate, clip_norm=settings.clip_norm if known else None)
+    return GeodesicSGD(groups, lr=settings.lr, clip_norm=settings.clip_norm if known else None)
 
 
 def geodesic_adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """Bécigneul and Ganea 2019, for orthonormal bases."""
-    return GeodesicAdam(groups, lr=settings.rate)
+    return GeodesicAdam(groups, lr=settings.lr)
 
 
 OPTIMIZERS: dict[str, Callable[[Groups, Settings], torch.optim.Optimizer]] = {
@@ -83,12 +83,12 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
     What makes a map's matrix may have a rate of its own. The spectrum of a factorized map always has one, and its
     orthonormal bases an optimiser that keeps them so.
     """
-    ordinary, orthonormal = divide(model, settings.rate, settings.bases_rate, settings.map_rate)
+    ordinary, orthonormal = divide(model, settings.lr, settings.bases_lr, settings.map_lr)
     if not ordinary and not orthonormal:
         raise ValueError("model has no parameter to train, at least one must require a gradient")
-    if settings.map_rate is not None and not any(p.requires_grad for p, _, _ in mapped(model)):
-        raise ValueError("map_rate goes with a map, got a model in which no map has a parameter to train")
-    for name, default in (("bases_rate", None), ("bases", "sgd")):
+    if settings.map_lr is not None and not any(p.requires_grad for p, _, _ in mapped(model)):
+        raise ValueError("map_lr goes with a map, got a model in which no map has a parameter to train")
+    for name, default in (("bases_lr", None), ("bases", "sgd")):
         if getattr(settings, name) != default and not orthonormal:
             raise ValueError(f"{name} goes with a factorized map, got a model with no orthonormal bases")
     if orthonormal and settings.precision == "bf16-true":

@@ -20,6 +20,8 @@ PRECISIONS = ("32-true", "tf32", "64-true", "bf16-mixed", "bf16-true")
 VALIDATION_BATCHES = 10
 OWN_METHODS = ("temporal-simplex", "hessian-free")
 DEVICES = ("auto", "cpu", "cuda", "mps")
+# Names that other libraries use for a setting; an unknown setting is answered with the name to use.
+SYNONYMS = {"rate": "lr", "learning_rate": "lr", "smoothing": "alpha", "epsilon": "eps"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Settings:
     A setting that is None is off. `to_dict` leaves those out, because TOML has no word for them, and `from_dict` puts
     them back.
 
-        >>> Settings.from_dict(Settings(rate=0.01).to_dict()) == Settings(rate=0.01)
+        >>> Settings.from_dict(Settings(lr=0.01).to_dict()) == Settings(lr=0.01)
         True
     """
 
@@ -37,19 +39,19 @@ class Settings:
     epochs: int | None = option(None, "passes over a data set to make, in place of steps")
     batch_size: int = option(50, "sequences in a batch, in each process")
     optimizer: str = option("adam", "adam, rmsprop, sgd, temporal-simplex or hessian-free")
-    rate: float = option(1e-3, "learning rate at the start")
+    lr: float = option(1e-3, "learning rate at the start")
     momentum: float = option(0.0, "momentum of sgd and rmsprop")
     nesterov: bool = option(False, "look ahead along the momentum (sgd)")
-    smoothing: float = option(0.99, "how much rmsprop's running mean of squares keeps at each step")
-    epsilon: float | None = option(
+    alpha: float = option(0.99, "how much rmsprop's running mean of squares keeps at each step")
+    eps: float | None = option(
         None, "what adam and rmsprop add to the root of the mean square that they divide by; 1e-8 by default"
     )
     weight_decay: float = option(0.0, "pull of the weights towards zero, added to the gradient")
-    map_rate: float | None = option(
+    map_lr: float | None = option(
         None, "learning rate of what makes a map's matrix, the common one by default; expRNN's authors take a tenth"
     )
     bases: str = option("sgd", "how the orthonormal bases of a factorized map move, along geodesics: sgd or adam")
-    bases_rate: float | None = option(None, "their learning rate; that of maps by default")
+    bases_lr: float | None = option(None, "their learning rate; that of maps by default")
     psi: float | None = option(None, "gradient norm above which temporal-simplex takes the plain gradient")
     damping: float = option(0.1, "damping of hessian-free at the start")
     structural: float = option(0.0, "its share of structural damping, on the change of the states")
@@ -89,13 +91,13 @@ class Settings:
         for name in ("patience", "probe_every", "epochs", "validation_batches", "curvature_size"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
-        for name in ("rate", "decay", "damping", "clip_norm", "clip_value", "map_rate", "bases_rate", "psi", "epsilon"):
+        for name in ("lr", "decay", "damping", "clip_norm", "clip_value", "map_lr", "bases_lr", "psi", "eps"):
             value = getattr(self, name)
             if not (value is None and type(self).__dataclass_fields__[name].default is None):
                 _number(name, value, "above 0", lambda v: v > 0)
         for name in ("weight_decay", "structural"):
             _number(name, getattr(self, name), "of at least 0", lambda v: v >= 0)
-        for name in ("momentum", "smoothing"):
+        for name in ("momentum", "alpha"):
             _number(name, getattr(self, name), "in [0, 1)", lambda v: 0 <= v < 1)
         for name in ("nesterov", "stop_when_solved", "tensorboard"):
             if not isinstance(getattr(self, name), bool):
@@ -119,20 +121,20 @@ class Settings:
         by_gradient = self.optimizer in OPTIMIZERS
         # A setting that would change nothing is a slip, and is not passed over.
         for name, used, needs in (
-            ("smoothing", self.optimizer == "rmsprop", "optimizer rmsprop"),
-            ("epsilon", self.optimizer in ("adam", "rmsprop"), "optimizer adam or rmsprop"),
+            ("alpha", self.optimizer == "rmsprop", "optimizer rmsprop"),
+            ("eps", self.optimizer in ("adam", "rmsprop"), "optimizer adam or rmsprop"),
             ("weight_decay", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("penalty", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("clip_norm", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("clip_value", by_gradient, "optimizer adam, rmsprop or sgd"),
-            ("map_rate", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("map_lr", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("bases", by_gradient, "optimizer adam, rmsprop or sgd"),
-            ("bases_rate", by_gradient, "optimizer adam, rmsprop or sgd"),
+            ("bases_lr", by_gradient, "optimizer adam, rmsprop or sgd"),
             ("psi", self.optimizer == "temporal-simplex", "optimizer temporal-simplex"),
             ("damping", self.optimizer == "hessian-free", "optimizer hessian-free"),
             ("structural", self.optimizer == "hessian-free", "optimizer hessian-free"),
             ("curvature_size", self.optimizer == "hessian-free", "optimizer hessian-free"),
-            ("rate", self.optimizer != "hessian-free", "an optimizer other than hessian-free, which finds its own"),
+            ("lr", self.optimizer != "hessian-free", "an optimizer other than hessian-free, which finds its own"),
             ("schedule", self.optimizer != "hessian-free", "an optimizer other than hessian-free"),
             ("decay", self.schedule in ("exponential", "step"), "schedule exponential or step"),
             ("decay_every", self.schedule in ("exponential", "step"), "schedule exponential or step"),
@@ -159,6 +161,8 @@ class Settings:
         """Settings from a table; what is missing keeps its default, what is unknown is refused."""
         hints = get_type_hints(cls)
         for name in values:
+            if name in SYNONYMS:
+                raise ValueError(f"unknown training setting {name!r}, did you mean {SYNONYMS[name]}?")
             if name not in hints:
                 raise ValueError(unknown("training setting", name, hints))
         # TOML readers and people write 1 where 1.0 is meant.

@@ -29,7 +29,7 @@ class SimplexMethod(Method):
     def __init__(self, model: nn.Module, task: Task, settings: Settings, fabric: Fabric | None = None) -> None:
         self.model, self.task, self.settings, self.fabric = model, task, settings, fabric
         self._simplex = TemporalSimplex(
-            cast(SequenceModel, model), settings.rate, psi=settings.psi, seed=derive(settings.seed, "simplex")
+            cast(SequenceModel, model), settings.lr, psi=settings.psi, seed=derive(settings.seed, "simplex")
         )
         self.optimizer, self._padded = self._simplex, evaluation.runs_padded(model)
         self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
