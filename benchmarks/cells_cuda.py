@@ -409,20 +409,20 @@ def error(made: dict[str, Any], name: str, hidden: int, batch: int) -> dict[str,
     from cuda_inputs import doubled, gradients, inputs, off
 
     from evenflow.scan import torch_operations
-    from evenflow.scan.cuda import recurrence
+    from evenflow.scan.cuda import cuda_recurrence
 
     forget(made)
     step = layers_by_name.step_of(layers_by_name.made(name, hidden))
-    if why := recurrence._without(step, torch.device("cuda", 0)):
+    if why := cuda_recurrence._without(step, torch.device("cuda", 0)):
         raise RuntimeError(why)
     given = inputs(step, name, 1, STEPS, batch)
     new, kept, marks = torch_operations.forward(step, *given.double(), None)
-    got, *_ = recurrence.forward(step, *given, None)
+    got, *_ = cuda_recurrence.forward(step, *given, None)
     grads = [torch.randn_like(s) for s in got]
     stored = [s.float() for s in new], kept.float(), marks
     wide = doubled(stored[0]), stored[1].double(), marks
     right = gradients(torch_operations.backward(step, doubled(grads), *given.double(), *wide, None, True))
-    found = gradients(recurrence.backward(step, grads, *given, *stored, None, True))
+    found = gradients(cuda_recurrence.backward(step, grads, *given, *stored, None, True))
     offs = {key: off(found[key], value) for key, value in right.items()}
     sums = [value for key, value in offs.items() if "parameter" in key]
     return {
@@ -438,12 +438,12 @@ def compile_it(made: dict[str, Any], name: str, hidden: int, batch: int) -> dict
 
     from evenflow.runtime import compile_cuda as build
     from evenflow.scan.compiled_step import CompiledStep
-    from evenflow.scan.cuda import recurrence
+    from evenflow.scan.cuda import cuda_recurrence
 
     device = torch.device("cuda", 0)
     torch.zeros(1, device=device)
     text = layers_by_name.step_of(layers_by_name.made(name, hidden)).text
-    recurrence.kernels(CompiledStep(text), False, 1, batch, device)  # asks the driver for its clusters once
+    cuda_recurrence.kernels(CompiledStep(text), False, 1, batch, device)  # asks the driver for its clusters once
     found: dict[str, Any] = {}
     before = os.environ.get("XDG_CACHE_HOME")
     with tempfile.TemporaryDirectory() as folder:
@@ -453,7 +453,7 @@ def compile_it(made: dict[str, Any], name: str, hidden: int, batch: int) -> dict
                 found[way] = {}
                 for kind in ("compile", "disk"):
                     step, begin = CompiledStep(text), time.perf_counter()
-                    ((_, kernel), *_) = recurrence.kernels(step, way == "backward", 1, batch, device)
+                    ((_, kernel), *_) = cuda_recurrence.kernels(step, way == "backward", 1, batch, device)
                     build._loaded.__wrapped__(kernel, 0)
                     found[way][kind] = time.perf_counter() - begin
         finally:

@@ -18,7 +18,9 @@ from cuda_inputs import inputs
 from cuda_run import milliseconds, on
 
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import capacity, plan, recurrence
+from evenflow.scan.cuda import capacity
+from evenflow.scan.cuda import cuda_recurrence as recurrence
+from evenflow.scan.cuda import launch_plan as plan
 
 STEPS, HIDDEN = 784, 512
 TILES = {

@@ -18,7 +18,8 @@ import torch
 
 from evenflow.runtime import compile_cuda as build
 from evenflow.runtime import cuda_libraries as libraries
-from evenflow.scan.cuda import plan, problem
+from evenflow.scan.cuda import launch_plan as plan
+from evenflow.scan.cuda import problem
 
 ROUNDS, WARM = 12, 3
 HANG_SECONDS = 60

@@ -20,7 +20,9 @@ from cuda_run import Run, milliseconds, on, with_tile
 from evenflow.runtime import compile_cuda as build
 from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import plan, problem, recurrence
+from evenflow.scan.cuda import cuda_recurrence as recurrence
+from evenflow.scan.cuda import launch_plan as plan
+from evenflow.scan.cuda import problem
 
 STEPS = 784
 MOST_ERROR = 1e-5
@@ -111,7 +113,7 @@ class Direction:
         kernel = runs[0][1]
         return kernel.choice, kernel.hidden, kernel.shapes, kernel.streams
 
-    def kernel(self, way: str, choice: plan.Choice | None) -> recurrence.Kernel:
+    def kernel(self, way: str, choice: plan.Choice | None) -> recurrence.RecurrenceKernel:
         with on(choice):
             found = recurrence.kernels(self.step(), way == "backward", self.models, self.batch, self.given.a.device)
         return found[0][1]

@@ -32,7 +32,7 @@ from evenflow.layers.named import GRU, LSTM, RNN, ScalarGatedRNN
 from evenflow.models.population import Population
 from evenflow.runtime.recorded import uncollected, watched
 from evenflow.scan import recurrence
-from evenflow.scan.cuda import recurrence as kernels
+from evenflow.scan.cuda import cuda_recurrence as kernels
 
 STEPS, INPUT, ROUNDS, WARM = 784, 2, 15, 9
 # Kind, H, B: the largest ratio to cuDNN's RNN, GRU or LSTM of the same size, with a map and alone.

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from evenflow.runtime import compile_cuda as build
 from evenflow.scan import weight_gradient
-from evenflow.scan.cuda import gradient, problem
-from evenflow.scan.cuda.gradient import Kernel
-from evenflow.scan.cuda.patches import PATCHES, Patch, choose
+from evenflow.scan.cuda import gemm, problem
+from evenflow.scan.cuda.gemm import Kernel
+from evenflow.scan.cuda.gemm_tiles import PATCHES, Patch, choose
 
 CALLS = 10  # of a graph
 MOST_ERROR = 1e-6  # against double precision; what is further off is wrong
@@ -77,7 +77,7 @@ def in_a_graph(run: Callable[[], Any]) -> float:
 
 def by_torch(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
     """The product without the kernel."""
-    runs, gradient.runs = gradient.runs, lambda *_: False
+    runs, gemm.runs = gemm.runs, lambda *_: False
     try:
         return (
             weight_gradient.summed(d.flatten(1, 2), x.flatten(1, 2))
@@ -85,7 +85,7 @@ def by_torch(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
             else problem.weight_gradient(d, x, x0)
         )
     finally:
-        gradient.runs = runs
+        gemm.runs = runs
 
 
 def exact(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
@@ -153,7 +153,7 @@ def measure(recorder: Run) -> None:
             label = f"{shape_of(patch)} parts {count} {note}"
             kernel = Kernel(patch, left % 4 == 0, right % 4 == 0)
             more = {"patch": vars(patch), "parts": count, "note": note, **build.resources(kernel, 0)}
-            run = partial(gradient.product, *flat, patch=patch, parts=count)
+            run = partial(gemm.product, *flat, patch=patch, parts=count)
             recorder.rows.append(timed(label, run, size | more, expected, recorder))
         recorder.write()
         del d, x, x0, flat, expected

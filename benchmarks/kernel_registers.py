@@ -3,7 +3,8 @@
     python benchmarks/kernel_registers.py [--cells "elman tanh" lem] [--sizes 128 256] [--rows 50] [--library PATH]
     python benchmarks/kernel_registers.py --gradient [--library PATH]
 
-A kernel that spills keeps part of its weights in device memory and is slow: `plan.py` must choose tiles that do not.
+A kernel that spills keeps part of its weights in device memory and is slow:
+`launch_plan.py` must choose tiles that do not.
 Every cell and way of a layer, to kernel-registers.json; spilled bytes are those of all stores and loads.
 """
 
@@ -26,7 +27,8 @@ import torch
 
 from evenflow.runtime import compile_cuda as build
 from evenflow.runtime import cuda_libraries as libraries
-from evenflow.scan.cuda import gradient, patches, recurrence
+from evenflow.scan.cuda import cuda_recurrence as recurrence
+from evenflow.scan.cuda import gemm, gemm_tiles
 
 SIZES = (64, 128, 256, 512, 1024)
 
@@ -54,14 +56,16 @@ def gradients(nvrtc: ctypes.CDLL, architecture: str) -> None:
     """The weight gradient's kernel, for each patch, with copies of four numbers and of one."""
     print("| patch | warps | together | copies | registers | spilled bytes | shared KB |", flush=True)
     print("|---|---|---|---|---|---|---|", flush=True)
-    for p in patches.PATCHES:
+    for p in gemm_tiles.PATCHES:
         for by_4 in (True, False):
-            found = report(gradient.Kernel(p, by_4, by_4), nvrtc, architecture)
+            found = report(gemm.Kernel(p, by_4, by_4), nvrtc, architecture)
             numbers = (p.together, 4 if by_4 else 1, found["registers"], found["spilled_bytes"], p.memory // 1024)
             print(f"| {p.tall} x {p.wide} | {p.down} x {p.across} |", " | ".join(map(str, numbers)), "|", flush=True)
 
 
-def kernels(cells: list[str], sizes: list[int], rows: int) -> Iterator[tuple[str, str, int, recurrence.Kernel | None]]:
+def kernels(
+    cells: list[str], sizes: list[int], rows: int
+) -> Iterator[tuple[str, str, int, recurrence.RecurrenceKernel | None]]:
     """By cell, way and H: those of the plan for an H200; None where no tile runs as many units."""
     for hidden in sizes:
         for cell in cells:
@@ -72,7 +76,12 @@ def kernels(cells: list[str], sizes: list[int], rows: int) -> Iterator[tuple[str
 
 
 def row(
-    cell: str, way: str, hidden: int, kernel: recurrence.Kernel | None, nvrtc: ctypes.CDLL, architecture: str
+    cell: str,
+    way: str,
+    hidden: int,
+    kernel: recurrence.RecurrenceKernel | None,
+    nvrtc: ctypes.CDLL,
+    architecture: str,
 ) -> dict[str, Any]:
     """One line of the results."""
     about: dict[str, Any] = {"cell": cell, "way": way, "hidden": hidden}

@@ -22,8 +22,10 @@ from evenflow.activations import ACTIVATIONS
 from evenflow.runtime import compile_cuda as build
 from evenflow.scan import backend, torch_operations
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import gradient, patches, plan, problem, recurrence
-from evenflow.scan.cuda.plan import Tile
+from evenflow.scan.cuda import cuda_recurrence as recurrence
+from evenflow.scan.cuda import gemm, gemm_tiles, problem
+from evenflow.scan.cuda import launch_plan as plan
+from evenflow.scan.cuda.launch_plan import Tile
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scan"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -117,7 +119,7 @@ class Run(NamedTuple):
             return "this GPU has no such clusters"
         return None if self.tile is not None else recurrence._without(step, DEVICE)
 
-    def kernels(self) -> list[recurrence.Kernel]:
+    def kernels(self) -> list[recurrence.RecurrenceKernel]:
         step = self.step()
         if self.missing(step):
             return []
@@ -411,29 +413,29 @@ def test_weight_gradient(size: int, models: int) -> None:
     for left in (d[..., :size].contiguous(), d[..., : 2 * size]):  # also rows of a wider tensor, as the GRU's
         expected = exact_gradient(left, x, x0)
         flat = left.flatten(1, 2), x.flatten(1, 2), x0
-        for patch in (None, *patches.PATCHES):
-            got = gradient.product(*flat, patch=patch)
+        for patch in (None, *gemm_tiles.PATCHES):
+            got = gemm.product(*flat, patch=patch)
             check_gradient(got, expected)
             for _ in range(2):
-                assert torch.equal(gradient.product(*flat, patch=patch), got)
+                assert torch.equal(gemm.product(*flat, patch=patch), got)
         check_gradient(problem.weight_gradient(left, x, x0), expected)
 
 
-@pytest.mark.parametrize("patch", patches.PATCHES, ids=lambda p: f"{p.tall} x {p.wide}{', halves' * p.halves}")
+@pytest.mark.parametrize("patch", gemm_tiles.PATCHES, ids=lambda p: f"{p.tall} x {p.wide}{', halves' * p.halves}")
 @pytest.mark.parametrize("kind", ["either sign", "one sign"])
-def test_weight_gradient_over_200_000_rows(kind: str, patch: patches.Patch) -> None:
+def test_weight_gradient_over_200_000_rows(kind: str, patch: gemm_tiles.Patch) -> None:
     d, x, x0 = normal(1, 784, 256, 64), normal(1, 784, 256, 64, seed=1), normal(1, 256, 64, seed=2)
     if kind == "one sign":
         d, x, x0 = d.abs(), x.abs(), x0.abs()
     for parts in (1, 40):
-        got = gradient.product(d.flatten(1, 2), x.flatten(1, 2), x0, patch=patch, parts=parts)
+        got = gemm.product(d.flatten(1, 2), x.flatten(1, 2), x0, patch=patch, parts=parts)
         check_gradient(got, exact_gradient(d, x, x0))
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 16])
 def test_products_with_a_thin_side(width: int) -> None:
     left, right = normal(4, 5000, 128), normal(4, 5000, width, seed=1)
-    check_gradient(gradient.product(left, right), left.double().mT @ right.double())
+    check_gradient(gemm.product(left, right), left.double().mT @ right.double())
 
 
 def test_another_batch_compiles_nothing() -> None:
@@ -550,7 +552,9 @@ def test_layers_take_the_kernels(name: str, launched: list[Any]) -> None:
     layer = create(name, 3, 16, num_layers=2, bidirectional=True).cuda()
     for got, expected in zip(*ragged_passes(layer), strict=True):
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
-    assert len([kernel for kernel in launched if isinstance(kernel, recurrence.Kernel)]) == 8  # there and back
+    assert (
+        len([kernel for kernel in launched if isinstance(kernel, recurrence.RecurrenceKernel)]) == 8
+    )  # there and back
 
 
 @pytest.mark.parametrize("cell", OWN)
@@ -559,7 +563,7 @@ def test_layers_of_ones_own_cells_take_the_kernels(cell: str, launched: list[Any
     layer = evenflow.Recurrent(OWN[cell](), 3, 20, num_layers=2, bidirectional=True).cuda()
     for got, expected in zip(*ragged_passes(layer), strict=True):
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
-    assert len([kernel for kernel in launched if isinstance(kernel, recurrence.Kernel)]) == 8
+    assert len([kernel for kernel in launched if isinstance(kernel, recurrence.RecurrenceKernel)]) == 8
 
 
 @pytest.mark.parametrize(("hidden", "layers"), [(8, 1), (16, 3), (37, 2), (64, 3), (128, 3)])
@@ -569,7 +573,7 @@ def test_gated_feedback_is_one_recurrence(unit: str, hidden: int, layers: int, l
     layer = create("gated-feedback", 3, hidden, num_layers=layers, unit=unit).cuda()
     for got, expected in zip(*ragged_passes(layer), strict=True):
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
-    found = [kernel for kernel in launched if isinstance(kernel, recurrence.Kernel)]
+    found = [kernel for kernel in launched if isinstance(kernel, recurrence.RecurrenceKernel)]
     if not found:
         pytest.skip(f"no kernel of gated feedback runs {layers} layers of {hidden} units, and torch operations do")
     assert len(found) == 2  # all layers at once, there and back

@@ -16,8 +16,9 @@ from torch import Tensor
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import LSTM1997, Cell, Elman, GatedFeedback, GRUStep, LSTMStep, PeepholeLSTM, ScalarGated, SCRNStep
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import problem, recurrence
-from evenflow.scan.cuda.plan import Choice, Tile
+from evenflow.scan.cuda import cuda_recurrence as recurrence
+from evenflow.scan.cuda import problem
+from evenflow.scan.cuda.launch_plan import Choice, Tile
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from own_cells import CELLS as OWN
@@ -113,7 +114,7 @@ def on(tile: Tile | None, turns: Sequence[tuple[int, Tile]] = ()) -> Iterator[No
         yield
 
 
-def kernels(case: Case) -> Iterator[recurrence.Kernel]:
+def kernels(case: Case) -> Iterator[recurrence.RecurrenceKernel]:
     """Those of both directions."""
     step = case.step()
     with on(case.tile):

@@ -27,7 +27,7 @@ class Emulator:
     def __init__(self, kernels: Iterable[build.Launched], folder: Path) -> None:
         self.names = {kernel: f"kernel_{n}" for n, kernel in enumerate(dict.fromkeys(kernels))}
         self.order = 0
-        text = SHIM.read_text() + "".join(build.read(file) for file in (*build.SHARED, "gradient.cuh"))
+        text = SHIM.read_text() + "".join(build.read(file) for file in (*build.SHARED, "gemm.cuh"))
         text += "".join(kernel.entry(name) for kernel, name in self.names.items())
         source, library = folder / "kernels.cpp", folder / "kernels.so"
         source.write_text(text)

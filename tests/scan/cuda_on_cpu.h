@@ -1,4 +1,4 @@
-/* What machine.cuh is on a GPU, on a CPU: the same kernels, run by the host's compiler.
+/* What primitives.cuh is on a GPU, on a CPU: the same kernels, run by the host's compiler.
 
    Every CUDA thread is a fiber with a stack of its own. A fiber runs until it meets a barrier (or a shuffle, which is a
    barrier of its warp) and others go on; the order in which they take turns is a setting, and a kernel that needs no

@@ -18,8 +18,9 @@ from evenflow.activations import ACTIVATIONS
 from evenflow.runtime import compile_cuda as build
 from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import problem, recurrence
-from evenflow.scan.cuda.plan import Tile
+from evenflow.scan.cuda import cuda_recurrence as recurrence
+from evenflow.scan.cuda import problem
+from evenflow.scan.cuda.launch_plan import Tile
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 

@@ -17,8 +17,9 @@ from cuda_cases import Case, on
 
 from evenflow.runtime import compile_cuda as build
 from evenflow.runtime import cuda_libraries as libraries
-from evenflow.scan.cuda import capacity, recurrence
-from evenflow.scan.cuda.plan import Tile
+from evenflow.scan.cuda import capacity
+from evenflow.scan.cuda import cuda_recurrence as recurrence
+from evenflow.scan.cuda.launch_plan import Tile
 
 COMPILER = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")

@@ -20,8 +20,10 @@ from torch import Tensor
 from evenflow.runtime import compile_cuda as build
 from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import plan, problem, recurrence
-from evenflow.scan.cuda.plan import Tile
+from evenflow.scan.cuda import cuda_recurrence as recurrence
+from evenflow.scan.cuda import launch_plan as plan
+from evenflow.scan.cuda import problem
+from evenflow.scan.cuda.launch_plan import Tile
 from evenflow.step.trace import Untranslatable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scan"))

@@ -35,11 +35,11 @@ from evenflow.runtime.cuda_libraries import (
 SOURCES = Path(__file__).parents[1] / "scan" / "cuda"
 SHARED = (
     "tile.cuh",
-    "halves.cuh",
+    "fp16_split.cuh",
     "exchange.cuh",
     "fragments.cuh",
-    "tensor.cuh",
-    "scatter.cuh",
+    "tensor_core_product.cuh",
+    "scatter_product.cuh",
     "functions.cuh",
 )  # what every kernel is made with, in this order
 # Attributes of a function, as the driver numbers them.

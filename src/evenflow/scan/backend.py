@@ -12,7 +12,7 @@ from torch import Tensor
 from evenflow.runtime.triton_kernels import compiled
 from evenflow.scan import cpu, torch_operations
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import recurrence as gpu
+from evenflow.scan.cuda import cuda_recurrence as gpu
 
 LINEARIZED = "linearized"  # an engine: the fastest, whose gradient has one of its own by what arrives, all else held
 _said: set[str] = set()

@@ -14,7 +14,7 @@ from evenflow.runtime.triton_kernels import compiled
 from evenflow.scan import linear, projection, recurrence, reference
 from evenflow.scan.backend import say
 from evenflow.scan.compiled_step import compiled_step
-from evenflow.scan.cuda.recurrence import STEPS_TO_BEGIN
+from evenflow.scan.cuda.cuda_recurrence import STEPS_TO_BEGIN
 from evenflow.scan.derived_parameters import with_derived
 from evenflow.scan.passes import known_results
 from evenflow.step import Untranslatable

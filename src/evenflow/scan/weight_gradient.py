@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from evenflow.scan.cuda import gradient
+from evenflow.scan.cuda import gemm
 
 # Products of one batched call that a GPU works on at once, and the rows below which one of them is not worth its start.
 PARTS, LEAST_ROWS = 256, 1024
@@ -20,8 +20,8 @@ def summed(left: Tensor, right: Tensor) -> Tensor:
         left: ``(M, N, L)``; right: ``(M, N, R)``; result ``(M, L, R)``.
     """
     models, rows = left.shape[:2]
-    if gradient.runs(left, right, rows):
-        return gradient.product(left, right)
+    if gemm.runs(left, right, rows):
+        return gemm.product(left, right)
     if models == 1:
         return (left[0].mT @ right[0]).unsqueeze(0)
     parts = max(1, min(PARTS // models, rows // LEAST_ROWS))

@@ -1,4 +1,4 @@
-"""What the Python sides of the kernels share: which problems fit, ragged rows, and the weight gradient."""
+"""What the Python sides of the kernels share: which problems fit, ragged rows, and the weight gemm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from evenflow.runtime import compile_cuda as build
-from evenflow.scan.cuda import capacity, gradient, plan
+from evenflow.scan.cuda import capacity, gemm
+from evenflow.scan.cuda import launch_plan as plan
 from evenflow.scan.weight_gradient import summed
 
 Turns = Sequence[tuple[int, Any]]  # rows of the batch, and what runs them
@@ -84,8 +85,8 @@ def weight_gradient(d: Tensor, x: Tensor, x0: Tensor) -> Tensor:
     Shapes:
         d: ``(M, T, B, L)``; x: ``(M, T, B, R)``; x0: ``(M, B, R)``; result ``(M, L, R)``.
     """
-    if gradient.runs(d, x, d.shape[1] * d.shape[2]):
-        return gradient.product(d.flatten(1, 2), x.flatten(1, 2), x0)
+    if gemm.runs(d, x, d.shape[1] * d.shape[2]):
+        return gemm.product(d.flatten(1, 2), x.flatten(1, 2), x0)
     first, left, right = d[:, 0].mT, d[:, 1:].flatten(1, 2), x[:, :-1].flatten(1, 2)
     if len(d) == 1:
         return torch.addmm(first[0] @ x0[0], left[0].mT, right[0]).unsqueeze(0)

@@ -14,9 +14,9 @@
    of one row. A group has ROWS * UNITS of them, and after the sums over its lanes each lane is left with ITEMS (or
    COPIES lanes with the same one).
 
-   With TENSOR the product runs on tensor cores, see tensor.cuh: a group is whole warps, which read 16 inputs at a time
+   With TENSOR the product runs on tensor cores, see tensor_core_product.cuh: a group is whole warps, which read 16 inputs at a time
    each, and HELD counts fragments of four weights. With SCATTER too, blocks send each other sums and not states, see
-   scatter.cuh. With a RING the weights that are not held are too many for shared memory: they stay in device memory, as
+   scatter_product.cuh. With a RING the weights that are not held are too many for shared memory: they stay in device memory, as
    good as always in its L2 cache, and come through RING slots of a fragment for each thread, every step anew. */
 
 #define AHEAD 3 /* steps between the start of a fetch and its use */
@@ -46,7 +46,7 @@ struct Tile {
     static constexpr int TALL = SCATTER ? BLOCKS * OWNED / (THREADS / 2) : UNITS * OUT / 16; /* matrices of a warp */
     static constexpr int PIECES = SCATTER ? IN * OWNED / 8 * TALL : TENSOR ? IN * COLUMNS * 2 * TALL : IN * COLUMNS;
     static constexpr int HELD = HELD_ < PIECES ? HELD_ : PIECES;
-    /* On tensor cores numbers are halves, and 16 neighbours share a power of two; see halves.cuh. */
+    /* On tensor cores numbers are halves, and 16 neighbours share a power of two; see fp16_split.cuh. */
     static constexpr int SHARING = 16 / ITEMS * COPIES; /* lanes with those neighbours */
     static constexpr int POWERS = TENSOR ? ROWS * IN * REACH / 16 : 0; /* [neighbours][row], after the rows */
     static constexpr int STATE = ROWS * ROW + POWERS; /* one of the two */

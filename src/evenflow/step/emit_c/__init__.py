@@ -5,14 +5,14 @@ over the units of each row, one loop for each width of blocks. The text is the s
 widths. It is written for ``REAL`` and ``NAME``, see ``scan/c/head.h``.
 """
 
-from evenflow.step.emit_c.backward import Backward
-from evenflow.step.emit_c.forward import Forward
-from evenflow.step.emit_c.sizes import number_names, tensor_names
+from evenflow.step.emit_c.c_backward import CBackward
+from evenflow.step.emit_c.c_forward import CForward
+from evenflow.step.emit_c.c_sizes import number_names, tensor_names
 from evenflow.step.places import Places
 
-__all__ = ["Backward", "Forward", "number_names", "tensor_names", "text"]
+__all__ = ["CBackward", "CForward", "number_names", "tensor_names", "text"]
 
 
 def text(places: Places, backward: bool) -> str:
     """One direction of a step."""
-    return (Backward if backward else Forward)(places).text()
+    return (CBackward if backward else CForward)(places).text()

@@ -9,9 +9,9 @@ A stage whose inputs the step before has published (the states, or going back th
 before) runs at the start of a step; the others publish and multiply in its middle.
 """
 
-from evenflow.step.emit_cuda.backward import Backward
-from evenflow.step.emit_cuda.forward import Forward
-from evenflow.step.emit_cuda.stages import Stage
-from evenflow.step.emit_cuda.text import Direction
+from evenflow.step.emit_cuda.cuda_backward import CudaBackward
+from evenflow.step.emit_cuda.cuda_direction import CudaDirection
+from evenflow.step.emit_cuda.cuda_forward import CudaForward
+from evenflow.step.emit_cuda.cuda_stages import CudaStage
 
-__all__ = ["Backward", "Direction", "Forward", "Stage"]
+__all__ = ["CudaBackward", "CudaDirection", "CudaForward", "CudaStage"]

@@ -5,7 +5,7 @@
    among themselves, 16 at a time, so that a state is read from shared memory once per group. Their sums meet in shared
    memory and are added up there, always in the same order.
 
-   Weights and states are halves, two for each number (halves.cuh), and three products give what single precision would.
+   Weights and states are halves, two for each number (fp16_split.cuh), and three products give what single precision would.
    The hardware adds up 16 inputs alone; all longer sums are made outside of it, where they are rounded. */
 
 template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from evenflow.step.emit_c.loops import Loops, Spot, sum_name
-from evenflow.step.emit_c.sizes import Sizes, number_names, tensor_names
+from evenflow.step.emit_c.c_loops import CLoops, Spot, sum_name
+from evenflow.step.emit_c.c_sizes import CSizes, number_names, tensor_names
 from evenflow.step.graph import Node
 from evenflow.step.places import Place, Places, layout
 from evenflow.step.program import flat
 from evenflow.step.schedule import PassProduct, Schedule
 
 
-class Direction:
-    """One direction of a step; see `Forward` and `Backward`.
+class CDirection:
+    """One direction of a step; see `CForward` and `CBackward`.
 
     Attributes:
         scratch: memory of a thread in the order in which it is taken: what it is for, and how many numbers.
@@ -28,7 +28,7 @@ class Direction:
 
     def __init__(self, places: Places) -> None:
         self.places, self.program, self.gradient = places, places.program, places.gradient
-        self.sizes = Sizes(layout(self.program))
+        self.sizes = CSizes(layout(self.program))
         self.scratch: list[tuple[str, str]] = []
         self.packed: list[str] = []
         self.buffers: dict[Node, Spot] = {}
@@ -181,7 +181,7 @@ class Direction:
                 continue
             inside = [*self.row_text(), *([] if known else self.tap_text())]
             for each in phase.passes:
-                loops = Loops(self.sizes, self.stores(), dict(known), self.leaf)
+                loops = CLoops(self.sizes, self.stores(), dict(known), self.leaf)
                 inside += loops.text(each, schedule)
                 known |= {v: self.buffers[v] for v in (*each.roots, *each.saved) if v in self.buffers}
             body += ["for (int64_t b = low; b < running; b++) {", *(f"    {line}" for line in inside), "}"]

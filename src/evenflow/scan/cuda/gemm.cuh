@@ -15,7 +15,7 @@
    FLUSH rows, and then in memory, by the same thread. In emulation the error is 1e-7 to 3e-7 at 40,000 rows and at
    200,000, for numbers of one sign and of either.
 
-   With HALVES a number is two of them and a power of two, as in halves.cuh, which takes half the products. The power is
+   With HALVES a number is two of them and a power of two, as in fp16_split.cuh, which takes half the products. The power is
    that of all numbers of one output, so the largest of them has to be known. They may be far apart: x' is the half nearest
    to x, so that also a number 2^-18 times as large as the largest has 22 bits. 16 rows are one matrix, and CHAIN means
    nothing. */

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from evenflow.step.emit_cuda.stages import SUMS, size
-from evenflow.step.emit_cuda.text import Direction, number
+from evenflow.step.emit_cuda.cuda_direction import CudaDirection, number
+from evenflow.step.emit_cuda.cuda_stages import SUMS, size
 from evenflow.step.graph import Node, View
 from evenflow.step.program import flat
 from evenflow.step.schedule import PassProduct
 
 
-class Backward(Direction):
+class CudaBackward(CudaDirection):
     """The gradients, from the last step to the first."""
 
     backward = True

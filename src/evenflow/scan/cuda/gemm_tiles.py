@@ -1,7 +1,7 @@
 """Which patches of a weight gradient a block computes: what each choice costs, in cycles of a multiprocessor.
 
 A result is cut into patches, one for each block, and the rows into parts, so that all blocks together fill the GPU. The
-cheapest choice is taken; `gradient.cuh` says what a patch is.
+cheapest choice is taken; `gemm.cuh` says what a patch is.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenflow.step.emit_c.direction import Direction
-from evenflow.step.emit_c.loops import Spot
+from evenflow.step.emit_c.c_direction import CDirection
+from evenflow.step.emit_c.c_loops import Spot
 from evenflow.step.graph import Node
 from evenflow.step.program import flat
 from evenflow.step.schedule import PassProduct, Schedule
 
 
-class Forward(Direction):
+class CForward(CDirection):
     """Writes all states, and the numbers and marks that the backward pass reads."""
 
     def arrays(self) -> list[tuple[str, Sequence[Node], str]]:

@@ -8,7 +8,7 @@ from evenflow.step.graph import Node
 from evenflow.step.places import Places, layout
 
 
-class Sizes:
+class CSizes:
     """Widths as text: ``n0``, ``n1``, ... in the order of a program's layout; 1 where a block is one number per row."""
 
     def __init__(self, widths: Sequence[int]) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from evenflow.step.emit_c.direction import Direction
-from evenflow.step.emit_c.loops import Spot
+from evenflow.step.emit_c.c_direction import CDirection
+from evenflow.step.emit_c.c_loops import Spot
 from evenflow.step.graph import Node
 from evenflow.step.program import flat
 from evenflow.step.schedule import PassProduct, Schedule
 
 
-class Backward(Direction):
+class CBackward(CDirection):
     """The gradients by a, outputs of products, first states and parameters, from the last step to the first.
 
     The gradient by a state is what arrives from outside, what the step after has left (`carry`), and what the products

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from evenflow.step.emit_c.sizes import Sizes
+from evenflow.step.emit_c.c_sizes import CSizes
 from evenflow.step.graph import Node
 from evenflow.step.schedule import Pass, Schedule
 
@@ -47,7 +47,7 @@ Leaf = Callable[[Node, Callable[[Spot], str]], str | None]
 
 
 @dataclass
-class Loops:
+class CLoops:
     """The text of one pass.
 
     Args:
@@ -56,7 +56,7 @@ class Loops:
         leaf: how leaves are read.
     """
 
-    sizes: Sizes
+    sizes: CSizes
     stores: Mapping[Node, list[Spot]]
     known: Mapping[Node, Spot]
     leaf: Leaf

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from evenflow.step.emit_cuda.stages import Stage, size
-from evenflow.step.emit_cuda.text import Direction, number
+from evenflow.step.emit_cuda.cuda_direction import CudaDirection, number
+from evenflow.step.emit_cuda.cuda_stages import CudaStage, size
 from evenflow.step.graph import Node
 from evenflow.step.program import flat
 from evenflow.step.schedule import PassProduct
 
 
-class Forward(Direction):
+class CudaForward(CudaDirection):
     """Writes all states, and the numbers and marks that the backward pass reads."""
 
     def targets(self) -> list[Node]:
@@ -107,7 +107,7 @@ class Forward(Direction):
         """A node that is kept; states and sums of this step are there, the states before are not any more."""
         return self.known[v]
 
-    def _open(self, n: int, stage: Stage) -> list[str]:
+    def _open(self, n: int, stage: CudaStage) -> list[str]:
         if not stage.carried:
             return [f"exchange{n}.open(seat{n}, [&](int, int, int) {{ return 0.0f; }});"]
         lines = [f"exchange{n}.open(seat{n}, [&](int row, int in, int unit) {{"]

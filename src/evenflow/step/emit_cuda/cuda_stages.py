@@ -15,7 +15,7 @@ SUMS = 1000  # numbers of sums over units begin here, after those of products
 
 
 @dataclass(frozen=True)
-class Stage:
+class CudaStage:
     """One product: blocks that go in, blocks that come out, and what its weights are.
 
     Args:
@@ -31,7 +31,7 @@ class Stage:
     carried: bool
 
 
-class Stages:
+class CudaStages:
     """The stages of one direction, and its leaves."""
 
     backward = False
@@ -79,7 +79,7 @@ class Stages:
         return Schedule(self.made, self.targets(), self.is_leaf)
 
     @cached_property
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[CudaStage]:
         """In the order in which a step runs them."""
         by_number = {m.number: m for m in self.made}
         order = [by_number[n] for phase in self.schedule.phases for n in phase.products]
@@ -89,9 +89,9 @@ class Stages:
     def is_carried(self, made: PassProduct) -> bool:
         raise NotImplementedError
 
-    def _stage(self, made: PassProduct, carried: bool) -> Stage:
+    def _stage(self, made: PassProduct, carried: bool) -> CudaStage:
         views = self.views(made.number) if made.number < SUMS else ()
-        return Stage(made.number if made.number < SUMS else None, made.inputs, made.outputs, views, carried)
+        return CudaStage(made.number if made.number < SUMS else None, made.inputs, made.outputs, views, carried)
 
     def views(self, p: int) -> tuple[tuple[View, tuple[Node, ...]], ...]:
         product = self.program.products[p]

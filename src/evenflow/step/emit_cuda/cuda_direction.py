@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from evenflow.step.emit_cuda.stages import SUMS, Stages, size
+from evenflow.step.emit_cuda.cuda_stages import SUMS, CudaStages, size
 from evenflow.step.graph import Node
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
@@ -27,7 +27,7 @@ TEXTS = {
 }
 
 
-class Direction(Stages):
+class CudaDirection(CudaStages):
     """One direction of a step as the source of a kernel."""
 
     def streams_text(self, step: str, addresses: list[str], pointers: dict[str, str], there: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""``Σ_n left_n' right_n`` on tensor cores, for weight gradients: sums over all steps and rows; see `gradient.cuh`."""
+"""``Σ_n left_n' right_n`` on tensor cores, for weight gradients: sums over all steps and rows; see `gemm.cuh`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from evenflow.runtime import compile_c as native
 from evenflow.runtime import compile_cuda as build
 from evenflow.runtime import cuda_libraries as libraries
-from evenflow.scan.cuda.patches import BLOCK_BYTES, PROCESSORS, Patch, choose
+from evenflow.scan.cuda.gemm_tiles import BLOCK_BYTES, PROCESSORS, Patch, choose
 
 OLDEST = (8, 0)  # the first compute capability whose tensor cores take TF32, and that copies by itself
 # Multiply-adds below which cuBLAS is asked: on an H200 either then takes about as long as two launches.
@@ -54,12 +54,12 @@ class Kernel:
         numbers = (p.tall, p.wide, p.down, p.across, p.rows, p.stages, p.chain)
         kinds = (str(kind).lower() for kind in (p.halves, self.left_by_4, self.right_by_4))
         patch = f"Patch<{', '.join((*map(str, numbers), *kinds))}>"
-        agree = f'static_assert({patch}::THREADS == {p.threads} && {patch}::BYTES == {p.memory}, "gradient.py");'
+        agree = f'static_assert({patch}::THREADS == {p.threads} && {patch}::BYTES == {p.memory}, "gemm.py");'
         return f"{agree}\nENTRY_TOGETHER({name}, {p.threads}, {p.together}, Gradient, gradient<{patch}>)\n"
 
-    def text(self, machine: str = "machine.cuh") -> str:
+    def text(self, machine: str = "primitives.cuh") -> str:
         """The whole source, the same for every GPU."""
-        return "".join(build.read(file) for file in (machine, "halves.cuh", "gradient.cuh")) + self.entry("run")
+        return "".join(build.read(file) for file in (machine, "fp16_split.cuh", "gemm.cuh")) + self.entry("run")
 
 
 def runs(left: Tensor, right: Tensor, rows: int) -> bool:

@@ -1,9 +1,8 @@
-"""The CUDA kernels before they meet a GPU: what the plan covers, how sources are joined, and the cache on disk."""
+"""The plan of launches: which tiles run which sizes, and that every planned kernel fits a GPU and compiles."""
 
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,9 @@ from cuda_cases import CELLS, Case
 from evenflow.runtime import compile_cuda as build
 from evenflow.runtime import cuda_libraries as libraries
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import plan, problem, recurrence
+from evenflow.scan.cuda import cuda_recurrence as recurrence
+from evenflow.scan.cuda import launch_plan as plan
+from evenflow.scan.cuda import problem
 
 # A block of a Hopper GPU: threads, bytes of shared memory, registers of a multiprocessor and of a thread.
 THREADS, SHARED_BYTES, REGISTERS, REGISTERS_OF_A_THREAD = 1024, 227 * 1024, 65536, 255
@@ -26,12 +27,12 @@ def step_of(cell: str, hidden: int) -> CompiledStep:
     return Case(cell, hidden, plan.ELMAN[0][1][0]).step()
 
 
-def kernels(cell: str, hidden: int, batch: int) -> list[recurrence.Kernel]:
+def kernels(cell: str, hidden: int, batch: int) -> list[recurrence.RecurrenceKernel]:
     step = step_of(cell, hidden)
     return [kernel for backward in (False, True) for _, kernel in recurrence.kernels(step, backward, 1, batch, CPU)]
 
 
-def launchable(kernel: recurrence.Kernel, hidden: int) -> None:
+def launchable(kernel: recurrence.RecurrenceKernel, hidden: int) -> None:
     tile = kernel.choice.tile
     assert kernel.threads <= THREADS
     assert kernel.threads % 32 == 0
@@ -181,31 +182,6 @@ def test_every_cell_has_a_source(cell: str) -> None:
         assert "namespace scope_run" in kernel.text()
 
 
-def test_what_is_compiled_is_kept(tmp_path: Path) -> None:
-    made = []
-
-    def make() -> bytes:
-        made.append(1)
-        return b"code"
-
-    path = tmp_path / "new" / "kernel.cubin"
-    assert [build.cached(path, make) for _ in range(3)] == [b"code"] * 3
-    assert len(made) == 1
-    assert [p.name for p in path.parent.iterdir()] == ["kernel.cubin"]
-    path.write_bytes(b"")  # as a full disk leaves it
-    assert build.cached(path, make) == b"code"
-    assert path.read_bytes() == b"code"
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    assert build.cached(tmp_path / "file" / "kernel.cubin", lambda: b"code") == b"code"
-
-
-def test_the_fingerprint_follows_the_text_the_gpu_and_the_versions() -> None:
-    assert len({build.fingerprint(*of) for of in (("a", "sm_90"), ("b", "sm_90"), ("a", "sm_100"))}) == 3
-
-
 @pytest.fixture
 def nvrtc() -> None:
     try:
@@ -227,14 +203,6 @@ def test_nvrtc_compiles(cell: str, hidden: int) -> None:
 def test_nvrtc_compiles_cells_of_ones_own(cell: str) -> None:
     for kernel in kernels(cell, 100, 50):
         assert libraries.compiled(kernel.text(), "sm_90")[:4] == b"\x7fELF"
-
-
-@pytest.mark.usefixtures("nvrtc")
-def test_what_nvrtc_says_is_shown() -> None:
-    with pytest.raises(libraries.CudaError) as raised:
-        libraries.compiled("nonsense", "sm_90")
-    assert "for sm_90: " in str(raised.value)
-    assert "nonsense" in str(raised.value)
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])

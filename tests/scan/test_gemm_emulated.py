@@ -15,9 +15,9 @@ from torch import Tensor
 
 from evenflow.runtime import compile_cuda as build
 from evenflow.runtime import cuda_libraries as libraries
-from evenflow.scan.cuda import gradient, problem
-from evenflow.scan.cuda.gradient import Kernel
-from evenflow.scan.cuda.patches import PATCHES, PROCESSORS, Patch, choose
+from evenflow.scan.cuda import gemm, problem
+from evenflow.scan.cuda.gemm import Kernel
+from evenflow.scan.cuda.gemm_tiles import PATCHES, PROCESSORS, Patch, choose
 from evenflow.scan.weight_gradient import summed
 
 # ‖difference‖ / ‖sum‖: three products of TF32 leave about 1e-7, two would leave 1e-4, sums cut off at their full length
@@ -84,7 +84,7 @@ def sides(models: int, rows: int, left: int, right: int) -> tuple[Tensor, Tensor
 def test_sums(patch: Patch, size: tuple[int, int, int], models: int) -> None:
     left, right = sides(models, size[2], *size[:2])
     for parts in (1, 3):
-        assert off(gradient.product(left, right, patch=patch, parts=parts), plain(left, right)) < CLOSE
+        assert off(gemm.product(left, right, patch=patch, parts=parts), plain(left, right)) < CLOSE
 
 
 @pytest.mark.usefixtures("emulated")
@@ -95,7 +95,7 @@ def test_one_step_behind(patch: Patch, batch: int) -> None:
     first = normal(2, batch, 12, seed=2)
     right[:, 60 - batch :] = torch.nan  # the last step meets nothing
     for parts in (1, 2, 4):
-        assert off(gradient.product(left, right, first, patch=patch, parts=parts), plain(left, right, first)) < CLOSE
+        assert off(gemm.product(left, right, first, patch=patch, parts=parts), plain(left, right, first)) < CLOSE
 
 
 @pytest.mark.usefixtures("emulated")
@@ -103,7 +103,7 @@ def test_one_step_behind(patch: Patch, batch: int) -> None:
 def test_the_patches_of_the_plan(patch: Patch) -> None:
     left, right = sides(1, 70, 132, 72)
     first = normal(1, 6, 72, seed=2)
-    assert off(gradient.product(left, right, first, patch=patch, parts=2), plain(left, right, first)) < CLOSE
+    assert off(gemm.product(left, right, first, patch=patch, parts=2), plain(left, right, first)) < CLOSE
 
 
 @pytest.mark.usefixtures("emulated")
@@ -111,7 +111,7 @@ def test_slices_and_repeated_rows_are_read_in_place() -> None:
     wide = normal(2, 40, 24)
     right, first = normal(2, 40, 9, seed=1)[..., 1:], normal(2, 1, 8, seed=2).expand(2, 5, 8)
     for left in (wide[..., :16], wide[..., 3:], wide.mT.contiguous().mT):
-        assert off(gradient.product(left, right, first, patch=ONE_WARP), plain(left, right, first)) < CLOSE
+        assert off(gemm.product(left, right, first, patch=ONE_WARP), plain(left, right, first)) < CLOSE
 
 
 @pytest.mark.usefixtures("emulated")
@@ -122,7 +122,7 @@ def test_long_sums_keep_single_precision(patch: Patch, rows: int, kind: str) -> 
     left, right = sides(1, rows, 16, 8)
     if kind == "one sign":
         left, right = left.abs(), right.abs()
-    assert off(gradient.product(left, right, patch=patch, parts=1), plain(left, right)) < CLOSE
+    assert off(gemm.product(left, right, patch=patch, parts=1), plain(left, right)) < CLOSE
 
 
 @pytest.mark.usefixtures("emulated")
@@ -134,7 +134,7 @@ def test_numbers_far_apart(patch: Patch, largest: float) -> None:
     left, right = left * left.abs() ** 4, right * right.abs() ** 4
     left, right = left / left.abs().max() * largest, right / right.abs().max()
     left[0, 7], right[0, 7] = 0, 0  # and some are nothing
-    assert off(gradient.product(left, right, patch=patch, parts=1), plain(left, right)) < CLOSE
+    assert off(gemm.product(left, right, patch=patch, parts=1), plain(left, right)) < CLOSE
 
 
 @pytest.mark.usefixtures("emulated")
@@ -145,7 +145,7 @@ def test_an_output_of_small_numbers_alone(patch: Patch, small: float) -> None:
     left, right = sides(1, 100, 16, 8)
     left[..., 3] *= small
     right[..., 5] *= small
-    got, exact = gradient.product(left, right, patch=patch, parts=1), plain(left, right)
+    got, exact = gemm.product(left, right, patch=patch, parts=1), plain(left, right)
     for place in ((0, 3), (0, slice(None), 5)):
         assert off(got[place].clone(), exact[place]) < CLOSE
 
@@ -156,7 +156,7 @@ def test_the_order_of_threads_does_not_matter(order: int, emulated: Emulator) ->
     for patch in SMALL.values():
         seen = []
         for emulated.order in (0, order):
-            seen.append(gradient.product(left, right, normal(2, 7, 20, seed=2), patch=patch, parts=2))
+            seen.append(gemm.product(left, right, normal(2, 7, 20, seed=2), patch=patch, parts=2))
         assert torch.equal(*seen)
 
 
@@ -166,7 +166,7 @@ def test_a_number_that_is_none_stays_in_its_row_and_column(patch: Patch) -> None
     left, right = sides(1, 30, 20, 10)
     left[0, 3, 4] = torch.nan
     right[0, 8, 2] = torch.inf
-    got = gradient.product(left, right, patch=patch)[0]
+    got = gemm.product(left, right, patch=patch)[0]
     spoilt = torch.zeros(20, 10, dtype=torch.bool)
     spoilt[4], spoilt[:, 2] = True, True
     assert torch.equal(~got.isfinite(), spoilt)
@@ -174,11 +174,11 @@ def test_a_number_that_is_none_stays_in_its_row_and_column(patch: Patch) -> None
 
 @pytest.mark.usefixtures("emulated")
 def test_no_rows() -> None:
-    assert torch.equal(gradient.product(*sides(2, 0, 3, 5)), torch.zeros(2, 3, 5))
+    assert torch.equal(gemm.product(*sides(2, 0, 3, 5)), torch.zeros(2, 3, 5))
 
 
 def test_the_weight_gradient_takes_it(emulated: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradient, "runs", lambda *_: True)
+    monkeypatch.setattr(gemm, "runs", lambda *_: True)
     d, x, x0 = normal(3, 5, 6, 24), normal(3, 5, 6, 10, seed=1), normal(3, 6, 10, seed=2)
     rows = d.flatten(1, 2), x.flatten(1, 2)
     assert off(problem.weight_gradient(d, x, x0), plain(*rows, x0)) < CLOSE
@@ -190,7 +190,7 @@ def test_the_weight_gradient_takes_it(emulated: Emulator, monkeypatch: pytest.Mo
 def test_elsewhere_the_weight_gradient_is_a_product_of_torch(models: int) -> None:
     d, x, x0 = normal(models, 5, 6, 24), normal(models, 5, 6, 10, seed=1), normal(models, 6, 10, seed=2)
     rows = d.flatten(1, 2), x.flatten(1, 2)
-    assert not gradient.runs(*rows, 10**9)
+    assert not gemm.runs(*rows, 10**9)
     assert off(problem.weight_gradient(d, x, x0), plain(*rows, x0)) < CLOSE
 
 

@@ -29,8 +29,9 @@ class Tile:
         mail: the blocks of a cluster count what arrives instead of meeting at a barrier; see `exchange.cuh`.
         together: of its blocks that one multiprocessor runs at once.
         tensor: the product runs on tensor cores, rows in multiples of 8, lanes in whole warps; `held` then counts
-            fragments of four weights. See `tensor.cuh`.
-        scatter: on tensor cores and with mail, blocks send each other sums instead of states; see `scatter.cuh`.
+            fragments of four weights. See `tensor_core_product.cuh`.
+        scatter: on tensor cores and with mail, blocks send each other sums instead of states; see
+            `scatter_product.cuh`.
         ring: on tensor cores, weights that are not held come from device memory at every step, through this many slots
             of shared memory; 0 keeps them there.
     """

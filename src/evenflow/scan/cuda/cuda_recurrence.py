@@ -15,12 +15,13 @@ from torch import Tensor
 from evenflow.runtime import compile_cuda as build
 from evenflow.scan import chunked
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import plan, problem
+from evenflow.scan.cuda import launch_plan as plan
+from evenflow.scan.cuda import problem
 from evenflow.scan.cuda.problem import aligned, lengths
 from evenflow.scan.weight_gradient import summed
 from evenflow.scan.weights import matrix_gradients, parameter_gradients
 from evenflow.step.compute import part
-from evenflow.step.emit_cuda import Backward, Direction, Forward, Stage
+from evenflow.step.emit_cuda import CudaBackward, CudaDirection, CudaForward, CudaStage
 from evenflow.step.trace import Untranslatable
 
 # What a linear recurrence in pieces costs beyond its steps: for each piece, and once.
@@ -28,12 +29,12 @@ STEPS_PER_PIECE, STEPS_TO_BEGIN = 40, 1600
 
 
 @dataclass(frozen=True)
-class Kernel:
+class RecurrenceKernel:
     """One direction of a step for one number of units and one tile.
 
     Args:
         function: ``"forward"`` or ``"backward"``.
-        body: the job and the function, see `Direction.text`.
+        body: the job and the function, see `CudaDirection.text`.
         hidden: the widest block.
         shapes: of its products, numbers per unit that come out and go in; streams: numbers that are fetched ahead.
     """
@@ -74,12 +75,12 @@ class Kernel:
             kinds = (str(kind).lower() for kind in (t.mail, t.tensor, t.scatter))
             tiles.append(f"typedef Tile<{', '.join((*map(str, numbers), *kinds, str(t.ring)))}> T{n};")
         total = " + ".join(f"T{n}::BYTES" for n in range(len(tiles)))
-        agree = f'static_assert(T0::THREADS == {self.threads} && {total} == {self.memory}, "plan.py");'
+        agree = f'static_assert(T0::THREADS == {self.threads} && {total} == {self.memory}, "launch_plan.py");'
         lines = [f"namespace {scope} {{", *tiles, agree, self.body, "}"]
         called = f"ENTRY({name}, {self.threads}, {self.cluster}, {scope}::Job, {scope}::run)"
         return "\n".join([*lines, called, ""])
 
-    def text(self, machine: str = "machine.cuh") -> str:
+    def text(self, machine: str = "primitives.cuh") -> str:
         """The whole source, the same for every GPU."""
         return "".join(build.read(file) for file in (machine, *build.SHARED)) + self.entry("run")
 
@@ -108,13 +109,13 @@ def _without(step: CompiledStep, device: torch.device) -> str | None:
     return f"on this GPU no kernel of this cell runs {directions[0].width} units"
 
 
-def direction(step: CompiledStep, backward: bool) -> Direction:
+def direction(step: CompiledStep, backward: bool) -> CudaDirection:
     if backward not in step.directions:
-        step.directions[backward] = (Backward if backward else Forward)(step.places)
+        step.directions[backward] = (CudaBackward if backward else CudaForward)(step.places)
     return step.directions[backward]
 
 
-def _shapes(made: Direction) -> plan.Shapes:
+def _shapes(made: CudaDirection) -> plan.Shapes:
     found = tuple(plan.Shape(len(s.outputs), len(s.inputs), s.number is not None) for s in made.stages)
     return found or (plan.Shape(1, 1, False),)  # threads are shared out by a tile even where there is no product
 
@@ -127,12 +128,12 @@ def kernels(step: CompiledStep, backward: bool, models: int, batch: int, device:
         found = problem.choices(_shapes(made), made.stream_count, made.width, batch, models, device)
         settings = ("backward" if backward else "forward", made.text, made.width)
         step.kernels[key] = tuple(
-            (rows, Kernel(*settings, choice, _shapes(made), made.stream_count)) for rows, choice in found
+            (rows, RecurrenceKernel(*settings, choice, _shapes(made), made.stream_count)) for rows, choice in found
         )
     return step.kernels[key]
 
 
-def weights(made: Direction, stage: Stage, matrices: Sequence[Tensor]) -> Tensor:
+def weights(made: CudaDirection, stage: CudaStage, matrices: Sequence[Tensor]) -> Tensor:
     """The weights of a stage as its forward product reads them, ``(M, OUT * n, IN * n)`` with every block n wide.
 
     Blocks of fewer units are filled up with zeros. A number per row is one that every unit has: its rows and columns
@@ -215,7 +216,7 @@ def backward(
     d_states = [torch.empty_like(s) for s in states]
     tap = fresh(new[0].shape) if want_tap else None
     made = direction(step, True)
-    assert isinstance(made, Backward)
+    assert isinstance(made, CudaBackward)
     sums = new[0].new_empty(len(step.added), models, batch, made.width, dtype=torch.float64)
     tensors = [a, *states, *parameters, *new, kept, marks, *grads, d_a, d_rest, *d_states, tap, sums]
     _launch(step, True, new[0], batch_sizes, matrices, tensors)
@@ -246,7 +247,7 @@ def _launch(
 
 @functools.cache
 def _job(tensors: int) -> type[ctypes.Structure]:
-    """The struct of a kernel with so many tensors; its fields are those of `Direction.text`."""
+    """The struct of a kernel with so many tensors; its fields are those of `CudaDirection.text`."""
     numbers = [(name, ctypes.c_int64) for name in ("models", "steps", "batch", "begin", "end")]
     pointers = [("lengths", ctypes.c_void_p), ("far", ctypes.c_void_p), ("tensor", ctypes.c_void_p * tensors)]
     return type("Job", (ctypes.Structure,), {"_fields_": [*numbers, *pointers]})
