@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import linecache
 import re
 import warnings
@@ -76,22 +75,3 @@ def test_operations_of_the_table_are_known() -> None:
     names = [name for name in re.findall(r"`([a-z_0-9]+)`", table) if name != "dim"]
     assert len(names) > 50
     assert [name for name in names if inside.get(name, name) not in OPERATIONS] == []
-
-
-def test_speeds_are_those_measured() -> None:
-    """No number stands below the mark that the benchmark has not written."""
-    found = ROOT / "benchmarks/results/cells-cpu.json"
-    shown = PAGE[PAGE.index("<!-- speeds -->") :]
-    if not found.exists():
-        assert not re.search(r"\d", shown), "speeds without a measurement"
-        return
-    rows = {
-        (row["cell"], row["hidden"], row["batch"]): row["ratio"]
-        for row in json.loads(found.read_text("utf-8"))["rows"]
-        if row["against"] == "torch.nn.GRU"
-    }
-    for line in (line for line in shown.splitlines() if line.startswith("| ")):
-        cell, *ratios = (text.strip() for text in line.strip("|").split("|"))
-        cases = [(cell, hidden, batch) for hidden in (32, 128, 512) for batch in (1, 50)]
-        if all(case in rows for case in cases):
-            assert ratios == [f"{rows[case]:.2f}" for case in cases], cell
