@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evenflow.lab.data.har import SIGNALS
+from evenflow.lab.data.har_files import SIGNALS
 from evenflow.lab.tasks import TASKS
 from evenflow.lab.tasks.data_set import FileData
 

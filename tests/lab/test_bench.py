@@ -28,11 +28,11 @@ def command(*arguments: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def result() -> bench.Result:
+def result() -> bench.BenchResult:
     return bench.bench(**TINY)  # type: ignore[arg-type]
 
 
-def test_times_every_layer_beside_its_peers(result: bench.Result) -> None:
+def test_times_every_layer_beside_its_peers(result: bench.BenchResult) -> None:
     names = [f"RNN {a}" for a in ACTIVATIONS] + ["urnn", "sgornn", "GRU", "ugru", "LSTM", "LSTM, peephole"]
     for name in names:
         assert set(result.ratios(f"evenflow {name}")) == {"torch", "loop"}
@@ -104,7 +104,7 @@ def test_what_flashrnn_is_given(kind: str, gates: int, biases: int, monkeypatch:
 
 def test_ratios_are_to_the_fused_flashrnn_where_it_runs() -> None:
     times = {"evenflow LSTM": 1.0, "flashrnn lstm, step by step": 20.0}
-    result = bench.Result({}, {}, dict.fromkeys(("evenflow LSTM", "flashrnn lstm"), "lstm"), times)
+    result = bench.BenchResult({}, {}, dict.fromkeys(("evenflow LSTM", "flashrnn lstm"), "lstm"), times)
     assert result.ratios("evenflow LSTM") == {"flashrnn": 1 / 20}
     result.median_ms["flashrnn lstm"] = 4.0
     assert result.ratios("evenflow LSTM") == {"flashrnn": 1 / 4}
@@ -114,7 +114,7 @@ def test_a_peer_that_does_not_run_is_noted() -> None:
     def broken() -> None:
         raise RuntimeError("no kernel for this size\nand more")
 
-    result = bench.Result({}, {}, {}, {})
+    result = bench.BenchResult({}, {}, {}, {})
     assert not bench._warm(bench.Case("flashrnn lstm", "lstm", broken), torch.device("cpu"), result)
     assert result.notes == ["flashrnn lstm did not run: no kernel for this size"]
     with pytest.raises(RuntimeError, match="no kernel"):
@@ -158,7 +158,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_full_disk_names_the_file_and_keeps_what_was_there(
-    result: bench.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    result: bench.BenchResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

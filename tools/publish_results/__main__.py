@@ -13,8 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # so that the folder can be 
 
 import publish_results as published
 from evenflow.lab.cli import run
-from evenflow.lab.cli.app import complain
-from evenflow.lab.terminal import say
+from evenflow.lab.terminal import complain, say
 
 app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["-h", "--help"]})
 

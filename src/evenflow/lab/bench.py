@@ -29,7 +29,7 @@ WARM_UP = {"cpu": 1, "cuda": 8}  # on a GPU a layer is recorded at its seventh c
 
 
 @dataclass
-class Result:
+class BenchResult:
     """Median milliseconds by case, what they were measured on and with, and what could not be measured and why."""
 
     hardware: dict[str, Any]
@@ -54,9 +54,8 @@ class Result:
         from evenflow.lab.terminal import new_table
 
         peers = [peer for peer in ("torch", "loop", "flashrnn") if any(peer in self.ratios(n) for n in self.median_ms)]
-        table = new_table("forward + backward", "ms", *(f"/ {peer}" for peer in peers))
-        for column in table.columns[1:]:
-            column.justify = "right"
+        columns = ["ms", *(f"/ {peer}" for peer in peers)]
+        table = new_table("forward + backward", *columns, right=columns)
         last = None
         for name, ms in self.median_ms.items():
             if last not in (None, self.kinds[name]):
@@ -88,7 +87,7 @@ def bench(
     length: int = 784,
     repeats: int = 10,
     progress: bool = False,
-) -> Result:
+) -> BenchResult:
     """Time every case `repeats` times, all in turn.
 
     Args:
@@ -103,7 +102,9 @@ def bench(
     if hidden % 2:
         raise ValueError(f"hidden must be even, since some activations and maps pair units, got {hidden}")
     where = find_device(device)
-    result = Result(hardware(where), {"hidden": hidden, "batch": batch, "length": length, "repeats": repeats}, {}, {})
+    result = BenchResult(
+        hardware(where), {"hidden": hidden, "batch": batch, "length": length, "repeats": repeats}, {}, {}
+    )
     x = torch.randn(length, batch, INPUT, generator=torch.Generator().manual_seed(0)).to(where)
     with _without_tf32(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # torch's own layers draw from it and no other
@@ -144,7 +145,7 @@ def find_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-def _warm(case: Case, device: torch.device, result: Result) -> bool:
+def _warm(case: Case, device: torch.device, result: BenchResult) -> bool:
     """Run a case until it is as fast as it gets; one that is not ours and does not run becomes a note."""
     try:
         for _ in range(WARM_UP[device.type]):

@@ -37,7 +37,7 @@ remembers nothing can only predict the blanks; its loss is the dashed line.
 
 The rules, the same for all:
 
-- {steps} updates of {batch_size} sequences, RMSprop with a rate that falls linearly to zero, gradient norm clipped at \
+- {steps} updates of {batch_size} sequences, RMSprop, learning rate falling linearly to zero, gradient norm clipped at \
 {clip_norm:g}, {hidden} hidden units, one layer, seed {seed}.
 - Each network was trained three times, at the learning rates {lrs}; the page shows the one with the lowest \
 validation loss.

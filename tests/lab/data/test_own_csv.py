@@ -8,8 +8,7 @@ from damage import answer_or_sentence, damaged, refusal, same_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow.lab.data import own_sequences
-from evenflow.lab.data.own import padded, read_csv
+from evenflow.lab.data import own_sequences, padded, read_csv
 
 CLASSES = "sequence,time,a,b,target\none,1,0.5,1,up\none,2,0.25,2,up\ntwo,1,-1,3,down\n"
 STEPS = "sequence,a,target\n1,1,0\n1,2,1\n2,3,0\n"

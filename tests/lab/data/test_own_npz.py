@@ -9,7 +9,7 @@ from damage import answer_or_sentence, damaged, refusal, same_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow.lab.data.own import read_npz
+from evenflow.lab.data import read_npz
 
 X = np.arange(24, dtype=np.float64).reshape(2, 4, 3)
 

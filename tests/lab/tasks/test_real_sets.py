@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from evenflow.lab.data.treebank import read_words
+from evenflow.lab.data.treebank_files import read_words
 from evenflow.lab.tasks import Position, make
 
 CPU = torch.device("cpu")

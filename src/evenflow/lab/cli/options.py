@@ -1,4 +1,4 @@
-"""Options that several commands share, and the texts behind them as values."""
+"""Options that several commands share, and the functions that parse them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from evenflow.lab.values import read_value
 Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 DataFolder = Annotated[
     Path | None,
-    typer.Option("--data", help="The data folder; $EVENFLOW_DATA, else one in the user's cache, if not given."),
+    typer.Option("--data", help="The data folder. Default: $EVENFLOW_DATA, else a folder in the user's cache."),
 ]
 TaskOptions = Annotated[
     list[str] | None,
-    typer.Option("--task-option", "-t", metavar="KEY=VALUE", help="An option of the task, as length=200. Repeatable."),
+    typer.Option(
+        "--task-option", "-t", metavar="KEY=VALUE", help="An option of the task, such as length=200. Repeatable."
+    ),
 ]
 SystemOptions = Annotated[
     list[str] | None,
@@ -28,7 +30,7 @@ SystemOptions = Annotated[
         "--system-option",
         "-s",
         metavar="KEY=VALUE",
-        help="An option of the layer or the model, as map=exponential or readout_units=64. Repeatable.",
+        help="An option of the layer or the model, such as map=exponential or readout_units=64. Repeatable.",
     ),
 ]
 Data = Annotated[
@@ -37,13 +39,13 @@ Data = Annotated[
 ]
 MovedData = Annotated[
     Path | None,
-    typer.Option("--data", help="Where the data is now, if it has moved: the data folder, or a file of your own."),
+    typer.Option("--data", help="The data folder, or your own file, if it has moved since the run started."),
 ]
 Hidden = Annotated[int, typer.Option("--hidden", help="Hidden units.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show a progress bar.")]
 
-# What has a place of its own on the command line, and would silently go over what stands there.
-ELSEWHERE = {
+# Keys that have an argument or an option of their own, which a task or system option would silently override.
+OWN_OPTION = {
     "--task-option": {"name": "the task's name stands first, as in `evenflow train copy lstm`"},
     "--system-option": {
         "name": "the system's name stands after the task's, as in `evenflow train copy lstm`",
@@ -55,25 +57,23 @@ ELSEWHERE = {
         "input_size": "the task has it",
     },
 }
-
-
-ALSO = {"batch_size": ("--batch",)}  # as other commands call it
+ALIASES = {"batch_size": ("--batch",)}  # the name of this option in `evenflow sweep` and `evenflow bench`
 
 
 def takes_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one option per field of `Settings`, in place of its ``**settings``."""
+    """Replace the ``**settings`` of a command by one option for each field of `Settings` that is not in `without`."""
 
     def wrap(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
-        options = []
+        signature = inspect.signature(command, eval_str=True)
+        types = inspect.get_annotations(Settings, eval_str=True)
+        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         for field in dataclasses.fields(Settings):
             if field.name in without:
                 continue
-            flag = "--" + field.name.replace("_", "-")
-            kind = inspect.get_annotations(Settings, eval_str=True)[field.name]
-            flags = (flag, *ALSO.get(field.name, ()))
+            flags = ("--" + field.name.replace("_", "-"), *ALIASES.get(field.name, ()))
             option = typer.Option(*flags, help=field.metadata["help"], rich_help_panel="Training")
-            options.append(
+            kind = types[field.name]
+            parameters.append(
                 inspect.Parameter(
                     field.name,
                     inspect.Parameter.KEYWORD_ONLY,
@@ -81,17 +81,16 @@ def takes_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..
                     annotation=Annotated[kind, option],
                 )
             )
-        kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        command.__signature__ = own.replace(parameters=kept + options)  # type: ignore[attr-defined]
-        command.__annotations__ = {p.name: p.annotation for p in kept + options}
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
         return command
 
     return wrap
 
 
 def task_table(name: str, options: Sequence[str] | None, data: Path | None) -> dict[str, Any]:
-    """The task's table of a config, with the data folder among its options."""
-    table = pairs("--task-option", options, names=_names(name, options))
+    """Return the table ``[task]`` of a config: the name, the parsed options and the data folder."""
+    table = parse_options("--task-option", options, names=_text_options(name, options))
     kind = name.partition(":")[0]
     if kind in ("csv", "npz"):
         if "file" in table:
@@ -105,8 +104,8 @@ def task_table(name: str, options: Sequence[str] | None, data: Path | None) -> d
     return {"name": name, **table} | ({} if data is None else {"data": str(data.absolute())})
 
 
-def _names(task: str, options: Sequence[str] | None) -> set[str]:
-    """The options of a task that are names: of columns, folders, choices."""
+def _text_options(task: str, options: Sequence[str] | None) -> set[str]:
+    """The options of a task whose values are text: names of columns, folders, choices."""
     from evenflow.lab.tasks import TASKS
     from evenflow.lab.tasks.task import option_fields
 
@@ -115,20 +114,20 @@ def _names(task: str, options: Sequence[str] | None) -> set[str]:
     return {field.name for kind in kinds for field in option_fields(kind) if field.type in ("str", "str | None")}
 
 
-def short(task: str) -> str:
-    """A name for a folder: of csv:some/where/motion.csv it is motion."""
+def task_name(task: str) -> str:
+    """A name for a folder: the task's name, or the file's for a task such as csv:some/where/motion.csv ("motion")."""
     return Path(task.partition(":")[2]).stem or task.rstrip(":")
 
 
-def pairs(option: str, texts: Sequence[str] | None, names: Collection[str] = ()) -> dict[str, Any]:
-    """``key=value`` texts as a table; what is among `names` stays text, as a column may be called 2024."""
+def parse_options(option: str, texts: Sequence[str] | None, names: Collection[str] = ()) -> dict[str, Any]:
+    """Parse ``key=value`` texts; values of keys in `names` stay text, since a column may be called 2024."""
     table: dict[str, Any] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise ValueError(f"{option} must be KEY=VALUE, got {text!r}")
-        if key in ELSEWHERE.get(option, {}):
-            raise ValueError(f"{option} must not hold {key}: {ELSEWHERE[option][key]}, got {text!r}")
+        if key in OWN_OPTION.get(option, {}):
+            raise ValueError(f"{option} must not hold {key}: {OWN_OPTION[option][key]}, got {text!r}")
         if key in table:
             raise ValueError(f"{option} must name {key} once, got it again in {text!r}")
         table[key] = read_value(value)
@@ -137,8 +136,10 @@ def pairs(option: str, texts: Sequence[str] | None, names: Collection[str] = ())
     return table
 
 
-def numbers(option: str, text: str) -> list[float]:
+def parse_numbers(option: str, text: str, whole: bool = False) -> list[Any]:
+    """Parse numbers with commas between them; whole numbers if `whole`."""
     try:
-        return [float(part) for part in text.split(",")]
+        return [(int if whole else float)(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"{option} must be numbers with commas between them, got {text!r}") from None
+        kind = "whole numbers" if whole else "numbers"
+        raise ValueError(f"{option} must be {kind} with commas between them, got {text!r}") from None

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 from .catalog import CATALOG
 from .folder import cache_folder, data_folder
-from .har import Windows, read_har
-from .mnist import read_mnist
-from .multilabel import Multilabel, read_multilabel
-from .music import read_music
+from .har_files import Windows, read_har
+from .mnist_files import read_mnist
+from .multilabel_files import Multilabel, read_multilabel
+from .music_files import read_music
+from .own_csv import read_csv
+from .own_npz import read_npz
+from .own_sequences import OwnSequences, padded
 from .source import File, Source
-from .treebank import Sentences, character_set, read_characters, read_words, vocabulary
-from .ucr import Series, read_ucr
+from .treebank_files import Sentences, character_set, read_characters, read_words, vocabulary
+from .ucr_files import UcrSeries, read_ucr
 
 __all__ = [
     "CATALOG",
     "File",
     "Multilabel",
+    "OwnSequences",
     "Sentences",
-    "Series",
     "Source",
+    "UcrSeries",
     "Windows",
     "cache_folder",
     "character_set",
     "data_folder",
+    "padded",
     "read_characters",
+    "read_csv",
     "read_har",
     "read_mnist",
     "read_multilabel",
     "read_music",
+    "read_npz",
     "read_ucr",
     "read_words",
     "vocabulary",

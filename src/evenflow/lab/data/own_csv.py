@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from .guarded import cannot_read, read_text
-from .own_sequences import LIMIT, WHOLE, Own, check_choices, classes
-from .tables import LARGEST, SHOWN, number
+from .number_table import LARGEST, SHOWN, number
+from .own_sequences import LIMIT, WHOLE, OwnSequences, check_choices, classes
 
 ROWS = 1 << 9  # turned into numbers at a time; with more of them Python's garbage collector takes most of the time
 SEQUENCE, TARGET, TIME = "sequence", "target", "time"
@@ -24,7 +24,7 @@ def read_csv(
     target: str = TARGET,
     kind: str | None = None,
     readout: str | None = None,
-) -> Own:
+) -> OwnSequences:
     """Sequences from a CSV file whose first line names the columns; each further line is one step.
 
     - ``sequence``: which sequence a step belongs to, any text. Steps keep the order of the file, and those of one
@@ -60,7 +60,7 @@ def read_csv(
         if lengths[short] < 2:
             row = lines[int(order[int(lengths[:short].sum())])]
             raise cannot_read(path, f"the sequence of line {row} has one step, and predicting the next needs two")
-        return Own(inputs, None, "next", "every", names, (), len(names))
+        return OwnSequences(inputs, None, "next", "every", names, (), len(names))
     kind = kind or ("classification" if len(tokens) == 1 and _are_classes(tokens[0]) else "regression")
     if kind == "classification":
         if len(tokens) > 1:
@@ -75,11 +75,11 @@ def read_csv(
     changes = (values != values[starts]).reshape(len(values), -1).any(1)
     readout = readout or ("every" if ids is None or changes.any() else "last")
     if readout == "every":
-        return Own(inputs, np.split(values, cuts), kind, readout, names, labels, outputs)
+        return OwnSequences(inputs, np.split(values, cuts), kind, readout, names, labels, outputs)
     if changes.any():
         row = lines[int(order[int(changes.argmax())])]
         raise cannot_read(path, f"line {row} changes the target of its sequence, which for readout last has one")
-    return Own(inputs, values[np.cumsum(lengths) - 1], kind, readout, names, labels, outputs)
+    return OwnSequences(inputs, values[np.cumsum(lengths) - 1], kind, readout, names, labels, outputs)
 
 
 Parts = tuple[list[str] | None, list[list[str]], np.ndarray]  # sequences, targets (not yet numbers), inputs (S, I)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from .guarded import cannot_read, read_arrays
-from .own_sequences import LIMIT, Labels, Own, check_choices, classes
+from .own_sequences import LIMIT, Labels, OwnSequences, check_choices, classes
 
 ARRAYS = ("x", "y", "lengths")
 
 
-def read_npz(path: str | os.PathLike[str], kind: str | None = None, readout: str | None = None) -> Own:
+def read_npz(path: str | os.PathLike[str], kind: str | None = None, readout: str | None = None) -> OwnSequences:
     """Sequences from an npz file.
 
     - ``x``: inputs, ``(N, T, I)``, or ``(N, T)`` for one input.
@@ -56,11 +56,11 @@ def read_npz(path: str | os.PathLike[str], kind: str | None = None, readout: str
         outputs = len(labels)
         train, test = train.coded(positions), test.coded(positions) if test else None
     names = tuple(f"x{column}" for column in range(train.inputs[0].shape[1]))
-    tested = Own(test.inputs, test.targets, test.kind, test.readout, names, labels, outputs) if test else None
-    return Own(train.inputs, train.targets, train.kind, train.readout, names, labels, outputs, tested)
+    tested = OwnSequences(test.inputs, test.targets, test.kind, test.readout, names, labels, outputs) if test else None
+    return OwnSequences(train.inputs, train.targets, train.kind, train.readout, names, labels, outputs, tested)
 
 
-class _Part(NamedTuple):
+class _NpzPart(NamedTuple):
     """One part of the file; classes are still in the file's own words."""
 
     inputs: list[np.ndarray]
@@ -73,7 +73,7 @@ class _Part(NamedTuple):
         assert self.targets is not None
         return np.unique(np.concatenate([np.atleast_1d(target) for target in self.targets])).tolist()
 
-    def coded(self, positions: dict[object, int]) -> _Part:
+    def coded(self, positions: dict[object, int]) -> _NpzPart:
         def code(values: np.ndarray) -> np.ndarray:
             distinct, inverse = np.unique(values, return_inverse=True)
             return np.array([positions[value] for value in distinct.tolist()], np.int64)[inverse.reshape(values.shape)]
@@ -85,7 +85,7 @@ class _Part(NamedTuple):
 
 def _part(
     path: str | os.PathLike[str], arrays: dict[str, np.ndarray], end: str, kind: str | None, readout: str | None
-) -> _Part:
+) -> _NpzPart:
     x = arrays[f"x{end}"]
     if x.ndim not in (2, 3) or not x.size or x.dtype.kind not in "fiub":
         raise cannot_read(path, f"'x{end}' must be numbers (N, T) or (N, T, I), got {x.dtype} {x.shape}")
@@ -97,7 +97,7 @@ def _part(
         if lengths.min() < 2:
             row = int(lengths.argmin())
             raise cannot_read(path, f"row {row} of 'x{end}' has one step, and predicting the next needs two")
-        return _Part(inputs, None, "next", "every", 0)
+        return _NpzPart(inputs, None, "next", "every", 0)
     kind = kind or ("regression" if y.dtype.kind == "f" else "classification")
     if kind == "classification":
         y = _whole(path, f"y{end}", y)
@@ -113,10 +113,10 @@ def _part(
     if kind == "regression":
         y = _float32(y if y.ndim == widest else y[..., None])
     if readout == "every":
-        return _Part(inputs, _cut(path, f"y{end}", y, lengths), kind, readout, y.shape[2] if y.ndim == 3 else 1)
+        return _NpzPart(inputs, _cut(path, f"y{end}", y, lengths), kind, readout, y.shape[2] if y.ndim == 3 else 1)
     for row in () if kind == "classification" else np.flatnonzero(~np.isfinite(y).all(1))[:1]:
         raise cannot_read(path, f"row {row} of 'y{end}' holds something else than finite float32 numbers")
-    return _Part(inputs, y, kind, readout, y.shape[1] if y.ndim == 2 else 1)
+    return _NpzPart(inputs, y, kind, readout, y.shape[1] if y.ndim == 2 else 1)
 
 
 def _lengths(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], end: str, x: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ Labels = tuple[int, ...] | tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class OwnSequences:
     """N sequences of I inputs.
 
     Shapes:
@@ -47,7 +47,7 @@ class Own:
     names: tuple[str, ...]
     labels: Labels = ()
     outputs: int = 0
-    test: Own | None = field(default=None, repr=False)
+    test: OwnSequences | None = field(default=None, repr=False)
 
     @property
     def lengths(self) -> np.ndarray:

@@ -181,7 +181,7 @@ class Evidence:
 
     def sentence(self) -> str:
         """What the model goes on with after "this", always the likeliest word, up to the end of the sentence."""
-        from evenflow.lab.data.treebank import vocabulary
+        from evenflow.lab.data.treebank_files import vocabulary
         from evenflow.models.generation import generate
 
         words = list(vocabulary(self.task.folder))  # type: ignore[attr-defined]

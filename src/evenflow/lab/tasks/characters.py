@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from evenflow.checks import whole_number
-from evenflow.lab.data.treebank import character_set, read_characters
+from evenflow.lab.data.treebank_files import character_set, read_characters
 
 from .data_set import HOST, FileData
 from .next_symbol import PADDING, NextSymbol

@@ -13,7 +13,7 @@ from torch import Tensor
 from evenflow.checks import unknown, whole_number
 
 from .adding import Adding
-from .own import OwnData
+from .own_data import OwnData
 from .task import Batch, Task, option, option_fields
 
 OWN = ("task", "start", "until")

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from evenflow.lab.data.har import ACTIVITIES, SIGNALS, Windows, read_har
+from evenflow.lab.data.har_files import ACTIVITIES, SIGNALS, Windows, read_har
 
 from .data_set import FileData, need
 from .labelled import Labelled

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from evenflow.checks import one_of
-from evenflow.lab.data.multilabel import SETS, Multilabel, read_multilabel
+from evenflow.lab.data.multilabel_files import SETS, Multilabel, read_multilabel
 
 from .data_set import FileData, need, split
 from .task import Batch, option

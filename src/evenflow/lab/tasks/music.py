@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from evenflow.checks import one_of
-from evenflow.lab.data.music import NOTES, SETS, read_music
+from evenflow.lab.data.music_files import NOTES, SETS, read_music
 
 from .data_set import FileData, need
 from .ragged import Ragged, RaggedData, inside

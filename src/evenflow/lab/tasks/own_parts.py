@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenflow.lab.data.own import Own
+from evenflow.lab.data import OwnSequences
 
 from .data_set import split
 
@@ -16,12 +16,12 @@ HELD_OUT = 10  # one sequence in ten
 class Parts(NamedTuple):
     """What was read, and the inputs and targets of every part, scaled."""
 
-    own: Own
+    own: OwnSequences
     inputs: dict[str, list[np.ndarray]]
     targets: dict[str, list[np.ndarray]]
 
 
-def divide(own: Own, path: str, length: int) -> Parts:
+def divide(own: OwnSequences, path: str, length: int) -> Parts:
     """The sequences of a file in parts, scaled.
 
     Args:
@@ -45,7 +45,7 @@ def divide(own: Own, path: str, length: int) -> Parts:
             f"{path!r} holds one sequence of {len(own.inputs[0])} steps, too short for pieces of length "
             f"{length}: make length smaller"
         )
-    scale = _Scale([inputs[row] for row in rows[0]])
+    scale = _Standardise([inputs[row] for row in rows[0]])
     parts: dict[str, tuple[list[np.ndarray], Any]] = {
         part: ([inputs[row] for row in chosen], None if targets is None else [targets[row] for row in chosen])
         for part, chosen in zip(("training", "validation"), rows, strict=True)
@@ -58,7 +58,7 @@ def divide(own: Own, path: str, length: int) -> Parts:
         return Parts(own, {part: [sequence[:-1] for sequence in x] for part, x in scaled.items()}, ahead)
     learned = {part: y for part, (_, y) in parts.items()}
     if own.kind == "regression":
-        by = _Scale([np.atleast_2d(y) for y in learned["training"]])
+        by = _Standardise([np.atleast_2d(y) for y in learned["training"]])
         learned = {part: [by(y) for y in ys] for part, ys in learned.items()}
     return Parts(own, scaled, learned)
 
@@ -70,7 +70,7 @@ def _pieces(length: int, series: np.ndarray, targets: Any) -> tuple[list[np.ndar
     return inputs, None if targets is None else [targets[cut : cut + length] for cut in cuts]
 
 
-class _Scale:
+class _Standardise:
     """To mean zero and deviation one over the given rows; what never changes is only shifted."""
 
     def __init__(self, sequences: list[np.ndarray]) -> None:

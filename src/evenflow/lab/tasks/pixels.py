@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from evenflow.checks import number, one_of, whole_number
-from evenflow.lab.data.mnist import read_mnist
+from evenflow.lab.data.mnist_files import read_mnist
 
 from .data_set import FileData, split
 from .distortion import distorted

@@ -18,7 +18,7 @@ from .kth_largest import KthLargest
 from .multilabel import MultilabelRows
 from .multiplication import Multiplication
 from .music import Music
-from .own import CsvData, NpzData, OwnData
+from .own_data import CsvData, NpzData, OwnData
 from .pixels import Pixels
 from .recall_first import RecallFirst
 from .task import Task

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from evenflow.checks import whole_number
-from evenflow.lab.data.ucr import Series, read_ucr
+from evenflow.lab.data.ucr_files import UcrSeries, read_ucr
 
 from .data_set import FileData, need, split
 from .labelled import Labelled
@@ -87,6 +87,6 @@ class Ucr(FileData, Labelled):
 
 
 @lru_cache(maxsize=4)
-def _read(folder: Path, name: str) -> Series:
+def _read(folder: Path, name: str) -> UcrSeries:
     need(f"ucr/{name}", folder)
     return read_ucr(folder, name)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from evenflow.checks import whole_number
-from evenflow.lab.data.treebank import read_words, vocabulary
+from evenflow.lab.data.treebank_files import read_words, vocabulary
 
 from .data_set import FileData
 from .next_symbol import NextSymbol

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenflow.lab.tasks import Task
-from evenflow.lab.tasks.own import OwnData
+from evenflow.lab.tasks.own_data import OwnData
 
 from .run_folder import Run
 from .settings import Settings

@@ -6,7 +6,7 @@ from damage import answer_or_sentence, refusal, same_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow.lab.data.tables import number_table
+from evenflow.lab.data.number_table import number_table
 
 
 @pytest.mark.parametrize(

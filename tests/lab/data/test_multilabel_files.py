@@ -6,7 +6,7 @@ from damage import answer_or_sentence, damaged, refusal, same_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow.lab.data.multilabel import read_multilabel, read_sparse
+from evenflow.lab.data.multilabel_files import read_multilabel, read_sparse
 
 TRAIN = "3 4 5\n0,4 0:0.5 3:-2\n 1:1e-1\n2\n"
 TEST = "1 4 5\n1 2:7\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from evenflow.lab import cli
-from evenflow.lab.cli.options import pairs, task_table
+from evenflow.lab.cli.options import parse_options, task_table
 from evenflow.lab.training import Run
 from evenflow.lab.values import read_value
 
@@ -48,7 +48,7 @@ def test_names_stay_text():
     assert task_table("har", ["data=5"], None) == {"name": "har", "data": "5"}
     inner = task_table("curriculum", ["task=csv", "file=7", "target=5", "start=3"], None)
     assert inner == {"name": "curriculum", "task": "csv", "file": "7", "target": "5", "start": 3}
-    assert pairs("--system-option", ["leak=.5"]) == {"leak": 0.5}
+    assert parse_options("--system-option", ["leak=.5"]) == {"leak": 0.5}
 
 
 BAD = [

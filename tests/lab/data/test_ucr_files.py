@@ -6,7 +6,7 @@ from damage import answer_or_sentence, damaged, refusal, same_folder
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from evenflow.lab.data.ucr import names, read_ucr
+from evenflow.lab.data.ucr_files import names, read_ucr
 
 # name: rows to train on, rows to test on, steps, classes, lowest and highest label
 SIZES = {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from damage import refusal
 
-from evenflow.lab.data.music import read_music
+from evenflow.lab.data.music_files import read_music
 
 # pieces to train on, to validate and to test on, and steps where the set's description gives them
 SIZES = {

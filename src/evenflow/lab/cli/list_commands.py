@@ -1,29 +1,34 @@
-"""What there is: systems, tasks and penalties."""
+"""The commands `systems`, `tasks` and `penalties`, which list what can be trained and added to the loss."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from typing import TYPE_CHECKING
 
-from evenflow.lab.cli.app import app
 from evenflow.lab.terminal import new_table, say, show
+
+from .application import app
+
+if TYPE_CHECKING:
+    from evenflow.lab.tasks import Task
 
 
 @app.command()
 def systems() -> None:
-    """List the named systems, their equations and their size.
+    """List the named systems: the document each comes from, its equation and its number of parameters.
 
     Example:  evenflow systems
     """
     from evenflow.systems import NETWORKS, SYSTEMS, create
 
-    table = new_table("system", "document", "equation", "parameters")
+    table = new_table("system", "document", "equation", "parameters", right=("parameters",))
     for name, system in SYSTEMS.items():
         count = sum(p.numel() for p in create(name, 2, 128).parameters())
         table.add_row(name, system.document, system.equation, f"{count:,}")
     show(table)
     say("Parameters: of the layer alone, 2 inputs, 128 hidden units; only the readout of esn is trained.")
     say('Use one:  evenflow.create("sgornn", 2, 128)   or   evenflow train adding sgornn')
-    table = new_table("network", "document", "equation", "parameters")
+    table = new_table("network", "document", "equation", "parameters", right=("parameters",))
     for name, row in NETWORKS.items():
         count = sum(p.numel() for p in row.network(2, 1).parameters())
         table.add_row(name, row.document, row.equation, f"{count:,}")
@@ -34,7 +39,7 @@ def systems() -> None:
 
 @app.command()
 def tasks() -> None:
-    """List the tasks, their options and what a network without memory scores.
+    """List the tasks, their options, and the loss that a network without memory reaches.
 
     Example:  evenflow tasks
     """
@@ -48,32 +53,29 @@ def tasks() -> None:
             shown = "" if field.default is None else str(field.default)
             table.add_row(name, field.name, shown, field.metadata["help"])
             name = ""
-        table.add_row("", "", "", facts(task))
+        table.add_row("", "", "", _facts(task))
         table.add_section()
     show(table)
     say("Use one:  evenflow train adding sgornn --task-option length=400")
 
 
-def facts(task: Any) -> str:
-    """What a network without memory scores at a task, as far as its data is there to tell, and what it is judged by."""
-    found = []
-    for words, read in (
-        ("without memory: loss {:.4f}", lambda: task.baseline),
-        ("judged by {}", lambda: task.metric_name),
-        ("{}", lambda: task.note or None),
+def _facts(task: Task) -> str:
+    """The loss of a network without memory, the metric and the note of a task, as far as its data files are present."""
+    facts = []
+    for sentence, attribute in (
+        ("without memory: loss {:.4f}", "baseline"),
+        ("judged by {}", "metric_name"),
+        ("{}", "note"),
     ):
-        try:
-            value = read()
-        except ValueError:  # its files are not here
-            continue
-        if value is not None:
-            found.append(words.format(value))
-    return "; ".join(found) or "what it is follows from the file"
+        with contextlib.suppress(ValueError):  # the task's data files are missing
+            if (value := getattr(task, attribute)) != "":
+                facts.append(sentence.format(value))
+    return "; ".join(facts) or "what it is follows from the file"
 
 
 @app.command("penalties")
 def list_penalties() -> None:
-    """List what can be added to the loss, and how strong it is by default.
+    """List the penalties that can be added to the loss, with their equations and default strengths.
 
     Example:  evenflow penalties
     """

@@ -11,7 +11,7 @@ import numpy as np
 from evenflow.checks import unknown
 
 from .guarded import cannot_read, read_arrays, read_text
-from .tables import number_rows, number_table
+from .number_table import number_rows, number_table
 
 ENDINGS = ("", ".txt", ".tsv", ".ts")
 LARGEST_LABEL = 1_000_000
@@ -19,7 +19,7 @@ LARGEST_LABEL = 1_000_000
 Part = tuple[np.ndarray, list[int] | list[str]]  # x and labels
 
 
-class Series(NamedTuple):
+class UcrSeries(NamedTuple):
     """One set of univariate series of equal length.
 
     Shapes:
@@ -47,7 +47,7 @@ def names(folder: str | os.PathLike[str]) -> list[str]:
     return sorted(found)
 
 
-def read_ucr(folder: str | os.PathLike[str], name: str) -> Series:
+def read_ucr(folder: str | os.PathLike[str], name: str) -> UcrSeries:
     """One set of the UCR archive from a data folder.
 
     Looked for, in this order: ``ucr/NAME.npz`` with arrays x_train, y_train, x_test, y_test; then, in ``ucr/NAME`` and
@@ -84,7 +84,7 @@ def read_ucr(folder: str | os.PathLike[str], name: str) -> Series:
     return _series(train, test)
 
 
-def _series(train: Part, test: Part | None) -> Series:
+def _series(train: Part, test: Part | None) -> UcrSeries:
     """Labels → positions. Labels that are whole numbers in both parts are sorted as such, others as text."""
     both = [*train[1], *(test[1] if test is not None else [])]
     try:
@@ -100,8 +100,8 @@ def _series(train: Part, test: Part | None) -> Series:
         return np.array([place[label] for label in part[1]], np.int64)
 
     if test is None:
-        return Series(train[0], positions(train), None, None, tuple(labels))
-    return Series(train[0], positions(train), test[0], positions(test), tuple(labels))
+        return UcrSeries(train[0], positions(train), None, None, tuple(labels))
+    return UcrSeries(train[0], positions(train), test[0], positions(test), tuple(labels))
 
 
 def _from_npz(path: Path) -> tuple[Part, Part | None]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from damage import refusal
 
-from evenflow.lab.data.har import ACTIVITIES, SIGNALS, read_har
+from evenflow.lab.data.har_files import ACTIVITIES, SIGNALS, read_har
 
 # The subset was rounded to five digits and then to four: half a unit of the fourth digit and half of the fifth.
 ROUNDED_TWICE = 0.55

@@ -229,8 +229,8 @@ def test_every_penalty_from_the_command_line(penalty, tmp_path):
     assert Run(tmp_path / "run").status["state"] == "finished"
 
 
-def test_installed_command_runs():
-    result = subprocess.run([sys.executable, "-m", "evenflow.lab.cli", "systems"], capture_output=True, text=True)
+def test_the_package_runs_as_a_module():
+    result = subprocess.run([sys.executable, "-m", "evenflow", "systems"], capture_output=True, text=True)
     assert result.returncode == 0
     assert "sgornn" in result.stdout
 
@@ -318,7 +318,7 @@ def test_no_memory_is_one_line(error, capsys, monkeypatch):
     def fails(**_):
         raise error
 
-    monkeypatch.setattr(cli, "app", fails)
+    monkeypatch.setattr(cli.application, "app", fails)
     assert run("systems") == 1
     said = capsys.readouterr().err
     assert "there is not enough memory: try fewer units, steps or sequences in a batch" in said

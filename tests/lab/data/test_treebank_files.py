@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow.lab.data import cache_folder, treebank
-from evenflow.lab.data.treebank import character_set, read_characters, read_words, vocabulary
+from evenflow.lab.data import cache_folder, treebank_files
+from evenflow.lab.data.treebank_files import character_set, read_characters, read_words, vocabulary
 
 WORDS = {"train": 929_589, "valid": 73_760, "test": 82_430}
 LINES = {"train": 42_068, "valid": 3_370, "test": 3_761}
@@ -118,8 +118,8 @@ def test_a_text_is_tokenised_once(tmp_path, monkeypatch):
     place(tmp_path)
     words, letters = read_words(tmp_path, "valid"), read_characters(tmp_path, "train")
     assert len(list(cache_folder().iterdir())) == 2
-    monkeypatch.setattr(treebank, "_words", None)
-    monkeypatch.setattr(treebank, "_lines", None)
+    monkeypatch.setattr(treebank_files, "_words", None)
+    monkeypatch.setattr(treebank_files, "_lines", None)
     np.testing.assert_array_equal(read_words(tmp_path, "valid"), words)
     np.testing.assert_array_equal(read_characters(tmp_path, "train").symbols, letters.symbols)
     np.testing.assert_array_equal(read_characters(tmp_path, "train").offsets, letters.offsets)

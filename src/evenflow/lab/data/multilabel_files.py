@@ -11,7 +11,7 @@ import numpy as np
 from evenflow.checks import unknown
 
 from .guarded import cannot_read, read_arrays, read_text
-from .tables import LARGEST, SHOWN, number
+from .number_table import LARGEST, SHOWN, number
 
 SETS = ("bibtex", "mediamill")
 MOST = 1 << 28  # numbers in one dense table; Mediamill has 3.7 million

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from evenflow.checks import whole_number
+from evenflow.lab.data import OwnSequences, read_csv, read_npz
 from evenflow.lab.data.guarded import read_bytes
-from evenflow.lab.data.own import Own, read_csv, read_npz
 from evenflow.lab.data.own_sequences import LIMIT, check_choices
 
 from .next_symbol import PADDING
@@ -82,7 +82,7 @@ class OwnData(RaggedData):
         return _digest(self.path, _stamp(self.path))
 
     @abstractmethod
-    def _read(self) -> Own:
+    def _read(self) -> OwnSequences:
         """The file's content."""
 
     @property
@@ -197,7 +197,7 @@ class CsvData(OwnData):
             if not isinstance(value := getattr(self, name), str):
                 raise ValueError(f"{name} must be the name of a column, as text, got {value!r}")
 
-    def _read(self) -> Own:
+    def _read(self) -> OwnSequences:
         return read_csv(self.path, self.sequence, self.target, self.kind, self.read)
 
 
@@ -211,7 +211,7 @@ class NpzData(OwnData):
 
     name: ClassVar[str] = "npz"
 
-    def _read(self) -> Own:
+    def _read(self) -> OwnSequences:
         return read_npz(self.path, self.kind, self.read)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from evenflow.checks import one_of
 
 from .guarded import cannot_read, read_arrays, read_text
-from .tables import number_table
+from .number_table import number_table
 
 VERSIONS = ("original", "rebuilt", "subset")
 ACTIVITIES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "laying")

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow.lab.data import mnist
-from evenflow.lab.data.mnist import read_idx, read_mnist
+from evenflow.lab.data import mnist_files
+from evenflow.lab.data.mnist_files import read_idx, read_mnist
 
 COUNTS = {"train": 60_000, "test": 10_000}
 MEAN_PIXEL = 0.1306605  # of the training images, of 1; commonly given as 0.1307
@@ -102,7 +102,7 @@ def test_packed_refusals(tmp_path, monkeypatch):
     assert "not a gzip file" in refusal(place(tmp_path, idx(PIXELS), labels, ".gz"))
     damaged = packed[:-8] + bytes([packed[-8] ^ 1]) + packed[-7:]
     assert "damaged gzip" in refusal(place(tmp_path, damaged, labels, ".gz"))
-    bomb = gzip.compress(bytes(mnist.LIMIT + 1), 9)
+    bomb = gzip.compress(bytes(mnist_files.LIMIT + 1), 9)
     assert len(bomb) < 100_000
     assert "expands to more than 67,108,864 bytes" in refusal(place(tmp_path, bomb, labels, ".gz"))
 

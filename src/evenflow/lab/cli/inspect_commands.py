@@ -1,0 +1,74 @@
+"""The commands `report`, `doctor` and `bench`: a page of curves, a diagnosis of gradients, the speed of the layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evenflow.lab.terminal import say, show
+
+from .application import app
+from .options import Hidden, Quiet
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="One or more run folders.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file. Default for one run: FOLDER/report.html.")] = None,
+    title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
+) -> None:
+    """Write one self-contained HTML page about runs: curves, the gradient over time, settings, verdicts.
+
+    Example:  evenflow report runs/adding-rnn runs/adding-sgornn --out compare.html
+    """
+    from evenflow.lab.report import write_report
+
+    say(f"The page: {write_report(folders, out, title).resolve()}")
+
+
+@app.command()
+def doctor(
+    target: Annotated[str, typer.Argument(help="A run folder, a file of weights, or the name of a system.")],
+    hidden: Annotated[int | None, typer.Option(help="Hidden units of a new system. Default: 128.")] = None,
+    input: Annotated[int | None, typer.Option(help="Inputs of a new system. Default: 2.")] = None,
+    length: Annotated[int | None, typer.Option(help="Time steps of random inputs. Default: 200.")] = None,
+    weights: Annotated[str | None, typer.Option("--weights", help="Weights of a run: best or last.")] = None,
+    trusted: Annotated[bool, typer.Option("--trusted", help="Load a pickled module, which can run any code.")] = False,
+) -> None:
+    """Diagnose gradients in plain sentences: do they vanish or explode, where, what does theory say, what to change.
+
+    Example:  evenflow doctor runs/adding-rnn
+    """
+    from evenflow.lab.diagnosis.checkup import checkup
+
+    say(str(checkup(target, hidden=hidden, input=input, length=length, weights=weights, trusted=trusted)))
+
+
+@app.command()
+def bench(
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto (a GPU if there is one).")] = "auto",
+    hidden: Hidden = 128,
+    batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 50,
+    length: Annotated[int, typer.Option(help="Time steps.")] = 784,
+    repeats: Annotated[int, typer.Option(help="Repetitions; the table shows medians.")] = 10,
+    out: Annotated[Path | None, typer.Option(help="Also write the results to this JSON file.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Time a training step of the layers, of torch's own, of a loop in plain torch, and of flashrnn if installed.
+
+    Example:  evenflow bench --hidden 64 --batch 16 --length 200 --repeats 5
+    """
+    from evenflow.lab.bench import bench as measure
+
+    if out is not None and out.is_dir():
+        raise ValueError(f"--out must be a file, got the folder {out}")
+    result = measure(device, hidden, batch, length, repeats, progress=not quiet)
+    say(f"H={hidden} B={batch} T={length} float32, {result.hardware['name']}, {result.hardware['threads']} threads")
+    show(result.table())
+    for note in result.notes:
+        say(note)
+    if out is not None:
+        result.write(out)
+        say(f"Written to {out}")

@@ -1,0 +1,150 @@
+"""The command `sweep`: search maps, cells and activations for the best combination on one task."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evenflow.lab.terminal import new_table, say, show
+
+from .application import app, same_command_continues
+from .options import (
+    Data,
+    Quiet,
+    SystemOptions,
+    TaskOptions,
+    parse_numbers,
+    parse_options,
+    takes_settings,
+    task_name,
+    task_table,
+)
+
+if TYPE_CHECKING:
+    from evenflow.lab.sweep import Sweep
+
+# Settings without an option here: the sweep chooses them itself, or they have no use in a sweep.
+WITHOUT = (
+    *("steps", "epochs", "batch_size", "optimizer", "lr", "schedule", "decay", "decay_every"),
+    *("momentum", "nesterov", "alpha", "psi", "damping", "structural", "curvature_size", "penalty", "patience"),
+    *("stop_when_solved", "tensorboard", "validate_every", "checkpoint_every"),
+)
+ROWS = 20  # of the leaderboard that are printed
+
+
+@app.command()
+@takes_settings(*WITHOUT)
+def sweep(
+    task: Annotated[str, typer.Argument(help="The task; see `evenflow tasks`.")],
+    updates: Annotated[int, typer.Option(help="The budget: updates of all runs together.")],
+    parameters: Annotated[int | None, typer.Option(help="Largest number of parameters of a model.")] = None,
+    maps: Annotated[
+        str, typer.Option(help="Maps, with commas; options of a map in brackets: svd(margin=0.1).")
+    ] = "exponential,householder,rotations,svd",
+    cells: Annotated[str, typer.Option(help="elman, gated, scrn, gru, lstm, complex.")] = "elman,gated,gru,lstm",
+    activations: Annotated[str, typer.Option(help="For the cells that take an activation.")] = "relu,abs,tanh,modrelu",
+    hidden: Annotated[
+        str | None,
+        typer.Option(help="Hidden sizes. Default: the largest multiple of 16 up to 512 within --parameters."),
+    ] = None,
+    optimizers: Annotated[str, typer.Option(help="Optimizers: adam, rmsprop, sgd.")] = "adam",
+    lrs: Annotated[str, typer.Option(help="Learning rates.")] = "1e-2,1e-3,1e-4",
+    first: Annotated[int, typer.Option(help="Updates of every candidate in the first round.")] = 500,
+    keep: Annotated[float, typer.Option(help="Share of the candidates that enter the next round.")] = 0.33,
+    finalists: Annotated[int, typer.Option(help="Candidates in the last round.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Seeds of each candidate in the last round, starting at --seed.")] = 1,
+    finish: Annotated[str, typer.Option(help="Schedule of the last round: linear (to zero) or constant.")] = "linear",
+    batch: Annotated[int, typer.Option("--batch", "--batch-size", help="Sequences in a batch.")] = 50,
+    seconds: Annotated[float | None, typer.Option(help="Stop after this time; the same command continues.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder of the sweep. Default: runs/sweep/TASK.")] = None,
+    data: Data = None,
+    task_option: TaskOptions = None,
+    system_option: SystemOptions = None,
+    quiet: Quiet = False,
+    **settings: Any,
+) -> None:
+    """Find the best map, cell and activation for a task: all candidates train briefly, the better ones longer.
+
+    If it was interrupted, the same command continues. On a GPU, candidates of the same shape train side by side. See
+    docs/sweep.md.
+
+    Example:  evenflow sweep mnist --parameters 137000 --updates 200000 --seeds 3 --data ~/sets
+
+    Example:  evenflow sweep digits --updates 20000 --hidden 32 --first 100 --cells elman,gated --lrs 1e-2,1e-3
+    """
+    from evenflow.lab.sweep import Axes, Rules
+    from evenflow.lab.sweep import sweep as run_sweep
+
+    axes = Axes(
+        maps=_words(maps),
+        cells=_words(cells),
+        activations=_words(activations),
+        hidden=None if hidden is None else parse_numbers("--hidden", hidden, whole=True),
+        optimizers=_words(optimizers),
+        lrs=parse_numbers("--lrs", lrs),
+        system=parse_options("--system-option", system_option),
+    )
+    rules = Rules(updates, first, keep, seeds, finalists, finish)
+    with same_command_continues():
+        result = run_sweep(
+            task_table(task, task_option, data),
+            axes,
+            rules,
+            folder or Path("runs") / "sweep" / task_name(task),
+            parameters=parameters,
+            training={"batch_size": batch} | {key: value for key, value in settings.items() if value is not None},
+            seconds=seconds,
+            progress=not quiet,
+            announce=say,
+        )
+    show_sweep(result)
+
+
+def show_sweep(result: Sweep) -> None:
+    """Print the leaderboard, the cost of the sweep, and where its files are."""
+    tested = any(standing.test_metric == standing.test_metric for standing in result.standings)
+    several = len({standing.point.optimizer for standing in result.standings}) > 1
+    columns = ["rank", "map", "cell", "activation", "hidden", "parameters", *["optimizer"] * several, "lr", "updates"]
+    numbers = ("rank", "hidden", "parameters", "lr", "updates", "validation", "test")
+    table = new_table(*columns, "validation", *["test"] * tested, "state", right=numbers)
+    table.padding = (0, 1, 0, 0)  # the table has many columns
+    for rank, standing in enumerate(result.standings[:ROWS], 1):
+        point = standing.point
+        test = (
+            _number(standing.test_metric) if standing.state == "finished" else ""
+        )  # others were not trained to the end
+        table.add_row(
+            str(rank),
+            point.map,
+            point.cell,
+            point.activation,
+            str(point.hidden_size),
+            f"{point.parameters:,}",
+            *[point.optimizer] * several,
+            f"{point.lr:g}",
+            f"{standing.updates:,}",
+            _number(standing.valid_metric) + (f" ± {standing.spread:.2g}" if standing.spread >= 0 else ""),
+            *[test] * tested,
+            standing.state,
+        )
+    show(table)
+    say(f"Validation{' and test' if tested else ''}: {result.metric_name}, of the best weights.")
+    if len(result.standings) > ROWS:
+        say(f"{len(result.standings) - ROWS} more in sweep.json.")
+    spent = f"{result.updates:,} updates in {result.seconds:.0f} seconds"
+    say(f"{spent}." if result.finished else f"Stopped after {spent}: the same command goes on.")
+    best = result.best.folders
+    page = f"   The page of the best:  evenflow report {best[0]}" if best else ""
+    say(f"The sweep: {result.folder / 'sweep.json'}{page}")
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if value == value else ""
+
+
+def _words(text: str) -> list[str]:
+    """Split a text at the commas that are not in brackets."""
+    return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]

@@ -1,0 +1,141 @@
+"""The commands `train` and `resume`: one run, or several seeds trained side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from evenflow.lab.terminal import new_table, say, show
+
+from .application import app
+from .options import (
+    Data,
+    Folder,
+    Hidden,
+    MovedData,
+    Quiet,
+    SystemOptions,
+    TaskOptions,
+    parse_options,
+    takes_settings,
+    task_name,
+    task_table,
+)
+
+if TYPE_CHECKING:
+    from evenflow.lab.training import Result
+
+
+@app.command()
+@takes_settings()
+def train(
+    task: Annotated[str, typer.Argument(help="The task; see `evenflow tasks`.")],
+    system: Annotated[str, typer.Argument(help="The system to train; see `evenflow systems`.")],
+    folder: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/TASK-SYSTEM.")] = None,
+    hidden: Hidden = 128,
+    data: Data = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Train this many seeds side by side, starting at --seed.")] = 1,
+    task_option: TaskOptions = None,
+    system_option: SystemOptions = None,
+    quiet: Quiet = False,
+    **settings: Any,
+) -> None:
+    """Train one system on one task. The run folder can be resumed and reported on.
+
+    TASK is a name, or a file of your own: csv:FILE (one row per step; columns sequence, target, and the inputs) or
+    npz:FILE (arrays x, y, lengths). See docs/data.md.
+
+    Example:  evenflow train adding sgornn --hidden 64 --lr 0.01 --optimizer rmsprop -t length=200 --probe-every 50
+
+    Example:  evenflow train csv:motion.csv lstm --hidden 32 --epochs 20 -t target=activity
+    """
+    from evenflow.lab.training import train as train_run
+
+    folder = folder or Path("runs") / f"{task_name(task)}-{system}"
+    config = {
+        "task": task_table(task, task_option, data),
+        "system": {"name": system, "hidden_size": hidden, **parse_options("--system-option", system_option)},
+        "training": {key: value for key, value in settings.items() if value is not None},
+    }
+    if seeds > 1:
+        _train_seeds(config, seeds, folder, quiet)
+    else:
+        _show_result(train_run(config, folder, progress=not quiet), folder)
+
+
+@app.command()
+def resume(folder: Folder, data: MovedData = None, quiet: Quiet = False) -> None:
+    """Continue a run that was killed or interrupted. The result is bit-identical to an uninterrupted run.
+
+    FOLDER may also be the folder of `evenflow train --seeds N`; all its seeds continue. Use --data if the data has
+    moved; a file of your own must have the same content as before.
+
+    Example:  evenflow resume runs/adding-sgornn
+    """
+    from evenflow.lab.training import Run
+    from evenflow.lab.training import resume as resume_run
+    from evenflow.lab.training.lifecycle import placed
+    from evenflow.lab.training.seed_folders import all_begun
+    from evenflow.lab.training.train import found
+
+    if not (folder / "config.toml").is_file() and (seed_folders := all_begun(folder)):
+        configs = [dict(placed(Run(path).config, found(data))) for path in seed_folders]
+        _show_seeds(configs, seed_folders, folder, quiet, resume=True)
+    else:
+        _show_result(resume_run(folder, data=data, progress=not quiet), folder)
+
+
+def _train_seeds(config: dict[str, Any], count: int, folder: Path, quiet: bool) -> None:
+    """Train a config with several seeds as one population."""
+    from evenflow.lab.training.seed_folders import noted, place
+    from evenflow.systems import NETWORKS
+
+    if (system := config["system"]["name"]) in NETWORKS:
+        raise ValueError(f"--seeds must be 1 for {system}: networks without time train one seed at a time, got {count}")
+    first = config["training"]["seed"]
+    seeds = range(first, first + count)
+    configs = [config | {"training": config["training"] | {"seed": seed}} for seed in seeds]
+    with noted(folder, config, seeds):
+        _show_seeds(configs, [place(folder, seed) for seed in seeds], folder, quiet)
+
+
+def _show_seeds(
+    configs: Sequence[dict[str, Any]], folders: Sequence[Path], folder: Path, quiet: bool, resume: bool = False
+) -> None:
+    """Train or resume configs that differ in their seed, and print the result of each and the mean."""
+    import numpy as np
+
+    from evenflow.lab.training import NonFiniteLoss, train_population
+
+    results = train_population(configs, folders, resume=resume, progress=not quiet)
+    table = new_table("seed", "validation", "test", "verdict")
+    metrics = []
+    for config, result in zip(configs, results, strict=True):
+        seed = str(config["training"].get("seed", 0))
+        if isinstance(result, NonFiniteLoss):
+            table.add_row(seed, "", "", "diverged")
+            continue
+        tested = result.test_metric == result.test_metric
+        metrics.append(result.test_metric if tested else result.best_metric)
+        test = f"{result.test_metric:.4g}" if tested else ""
+        table.add_row(seed, f"{result.best_metric:.4g}", test, "solved" if result.solved else "not solved")
+        metric_name = f"{'test' if tested else 'best validation'} {result.task.metric_name}"
+    show(table)
+    if not metrics:
+        raise NonFiniteLoss("all seeds diverged: try a smaller lr or a clip_norm")
+    spread = np.std(metrics, ddof=len(metrics) > 1)
+    say(f"Mean {metric_name} of {len(metrics)}: {np.mean(metrics):.4g} ± {spread:.2g}.")
+    say(f"The runs: {folder}   Their page:  evenflow report {folder}/seed-* --out {folder}/report.html")
+
+
+def _show_result(result: Result, folder: Path) -> None:
+    verdict = "solved" if result.solved else "not solved"
+    say(f"{result.steps} updates, validation loss {result.valid_loss:.4g} (best {result.best_loss:.4g}), {verdict}.")
+    if result.test_metric == result.test_metric:
+        say(f"On the test part: {result.task.metric_name} {result.test_metric:.4g}, loss {result.test_loss:.4g}.")
+    if result.task.note:
+        say(f"The data: {result.task.note}.")
+    say(f"The run: {folder}   Its page:  evenflow report {folder}")
