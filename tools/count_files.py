@@ -57,13 +57,13 @@ def layer_pass() -> Callable[[], Any]:
 
 
 def training() -> Callable[[], Any]:
-    """``evenflow train adding`` for 20 updates, in this process."""
+    """``evenflow train adding sgornn`` for 20 updates, in this process."""
     from evenflow.lab.cli import main
 
     def work() -> None:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                main(["train", "adding", "--steps", "20", "-t", "length=20", "--out", f"{folder}/run"])
+                main(["train", "adding", "sgornn", "--steps", "20", "-t", "length=20", "--folder", f"{folder}/run"])
             except SystemExit as left:
                 if left.code:
                     raise
