@@ -37,6 +37,20 @@ def test_what_is_written_can_be_read(writer):
     assert run.probes["gradient_norm"].shape == (2, 4)
 
 
+def test_columns(writer):
+    for step, loss in ((1, 0.5), (2, 0.25), (3, np.nan)):
+        writer.append(row(step, loss=loss, **({"valid_metric": 0.1 * step} if step > 1 else {})))
+    run = Run(writer.folder)
+    assert [part.tolist() for part in run.curve("loss")] == [[1, 2], [0.5, 0.25]]
+    assert run.curve("loss", nan=True)[0].tolist() == [1, 2, 3]
+    assert run.curve("valid_metric", nan=True)[0].tolist() == [2, 3]
+    assert (run.last("loss"), run.last("valid_metric")) == (0.25, pytest.approx(0.3))
+    assert (run.best("loss"), run.best("valid_metric", higher=True)) == (0.25, pytest.approx(0.3))
+    assert np.isnan(run.last("valid_loss"))
+    assert np.isnan(run.best("valid_loss"))
+    assert run.probe("gradient_norm") is None
+
+
 def test_a_run_that_has_just_begun(writer):
     run = Run(str(writer.folder))
     assert run.status["state"] == "running"

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from evenflow.lab.tasks import Task
 from evenflow.lab.training import non_finite
 from evenflow.lab.training.claimed import claimed
@@ -134,21 +136,14 @@ def _known(folder: Path, config: Mapping[str, Any]) -> Run | None:
 
 def _read(label: str, lr: float, folder: Path, task: Task, diverged: bool) -> Attempt:
     run = Run(folder)
-    columns = run.metrics
-    measured = columns["valid_loss"] == columns["valid_loss"]
-
-    def last(name: str) -> float:
-        values = columns[name][measured]
-        return float(values[-1]) if len(values) else float("nan")
-
     return Attempt(
         system=label,
         lr=lr,
         folder=folder,
         parameters=int(run.status.get("parameters", 0)),
-        valid_loss=last("valid_loss"),
-        valid_metric=last("valid_metric"),
-        solved=not diverged and task.solved(last("valid_metric")),
-        seconds=float(columns["seconds"][-1]) if len(columns["seconds"]) else 0.0,
+        valid_loss=run.last("valid_loss"),
+        valid_metric=run.last("valid_metric"),
+        solved=not diverged and task.solved(run.last("valid_metric")),
+        seconds=0.0 if np.isnan(seconds := run.last("seconds")) else seconds,
         diverged=diverged,
     )

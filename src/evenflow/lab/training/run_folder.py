@@ -15,6 +15,7 @@ import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 from torch import Tensor
 
 from . import atomic, checkpoint, metrics
+from .non_finite import diverged
 
 CONFIG, STATUS, METRICS, PROBES, CHECKPOINT = "config.toml", "status.toml", "metrics.csv", "probes.npz", "checkpoint"
 
@@ -29,11 +31,19 @@ CONFIG, STATUS, METRICS, PROBES, CHECKPOINT = "config.toml", "status.toml", "met
 class Run:
     """A run folder, to read from. A run that is under way or was killed reads as far as it got.
 
+    Each file is read when it is first used and kept; a new `Run` sees what was written since. A file that is damaged
+    raises a ValueError that names it.
+
     Args:
         folder: the run's folder.
 
+    Attributes:
+        folder: as a path.
+        config: the tables of config.toml: ``task``, ``system``, ``training`` and, for a file of the user's own,
+            ``data``.
+
         >>> run = Run("runs/adding")
-        >>> run.status["state"], run.metrics["valid_metric"][-1]
+        >>> run.status["state"], run.last("valid_metric")
         ('finished', 0.0128...)
     """
 
@@ -48,22 +58,59 @@ class Run:
         """The folder's own name."""
         return self.folder.resolve().name
 
-    @property
+    @cached_property
     def status(self) -> dict[str, Any]:
         """`state` (running, finished, failed, interrupted), `step`, `message`, and the outcome of a finished run."""
         return self._toml(STATUS) if (self.folder / STATUS).is_file() else {"state": "running", "step": 0}
 
     @property
+    def diverged(self) -> bool:
+        """Whether the run ended because a number was infinite or not a number. A full disk also fails a run."""
+        return diverged(self.status)
+
+    @cached_property
     def metrics(self) -> metrics.Metrics:
-        """The columns of metrics.csv as arrays, nan where nothing was measured."""
+        """The columns of metrics.csv as arrays ``(N,)``, nan where nothing was measured."""
         return metrics.to_arrays(self.metric_lines())
 
-    @property
+    @cached_property
+    def measured(self) -> dict[str, np.ndarray]:
+        """For each column of `metrics` the rows ``(N,)`` that hold a value; that value may be a measured nan."""
+        cells = [line.split(",") for line in self.metric_lines()]
+        return {name: np.array([bool(row[i]) for row in cells], bool) for i, name in enumerate(metrics.COLUMNS)}
+
+    def curve(self, name: str, nan: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """The steps and the values ``(M,)`` of the rows in which a column was measured, with `nan` also measured nan.
+
+        >>> step, loss = run.curve("valid_loss")
+        """
+        values = self.metrics[name]
+        rows = self.measured[name] if nan else ~np.isnan(values)
+        return self.metrics["step"][rows], values[rows]
+
+    def last(self, name: str) -> float:
+        """The last number measured in a column; nan if there is none."""
+        values = self.curve(name)[1]
+        return float(values[-1]) if len(values) else float("nan")
+
+    def best(self, name: str, higher: bool = False) -> float:
+        """The smallest finite number in a column, or with `higher` the largest; nan if there is none."""
+        values = self.curve(name)[1]
+        values = values[np.isfinite(values)]
+        return float(values.max() if higher else values.min()) if len(values) else float("nan")
+
+    @cached_property
     def probes(self) -> dict[str, np.ndarray] | None:
         """`step` (K,), `gradient_norm` (K, T) and the other arrays of `Probing`, or None if the run was not probed."""
         if not (self.folder / PROBES).is_file():
             return None
         return self._parse(PROBES, lambda: dict(np.load(self.folder / PROBES)))
+
+    def probe(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """The steps ``(K,)`` and one array ``(K, ...)`` of `probes`, or None if it was not recorded."""
+        if self.probes is None or name not in self.probes or not len(self.probes["step"]):
+            return None
+        return self.probes["step"], self.probes[name]
 
     def weights(self, which: str = "last") -> dict[str, Tensor]:
         """The weights of the last checkpoint, or with "best" those of the best validation."""
