@@ -18,7 +18,7 @@ from evenflow.bounds import (
     spectral_gap,
 )
 from evenflow.probes import jacobian
-from evenflow.probes.recurrence import record
+from evenflow.probes.unrolled import unroll
 
 LAG, SAMPLES = 30, 10_000
 
@@ -61,7 +61,7 @@ def bands() -> None:
 
 def largest_entry(layer: nn.Module, x: Tensor, lag: int) -> float:
     """max |∂h_t/∂h_k| of the first sequence."""
-    (path,) = record(layer, x[:, :1])
+    (path,) = unroll(layer, x[:, :1])
 
     def later(h: Tensor) -> Tensor:
         state = (h.unsqueeze(0),)

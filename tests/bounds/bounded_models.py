@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from evenflow import RNN, ComplexRNN, ScalarGatedRNN
 from evenflow.activations import ACTIVATIONS
-from evenflow.probes.recurrence import record
+from evenflow.probes.unrolled import unroll
 
 MAPS = ("free", "exponential", "cayley", "householder", "rotations", "svd", "factorized")
 CHOICES = (*ACTIVATIONS, "leaky(0.5)", "leaky(0.95)")
@@ -71,7 +71,7 @@ def layers(*kinds) -> st.SearchStrategy[nn.Module]:
 
 def matrix(layer: nn.Module, x: Tensor, t: int, k: int) -> Tensor:
     """∂h_t/∂h_k of the first sequence, from autograd."""
-    path = record(layer, x)[-1]
+    path = unroll(layer, x)[-1]
 
     def later(h: Tensor) -> Tensor:
         state = (h.unsqueeze(0),)

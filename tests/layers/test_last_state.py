@@ -10,7 +10,7 @@ from evenflow.activations import Activation
 from evenflow.lab import tasks
 from evenflow.layers.last_state import last_state
 from evenflow.layers.recurrent import Recurrent
-from evenflow.probes import local_steps
+from evenflow.probes.model_layer import record_runs
 from evenflow.scan.linear_final_state import end, pays
 
 MAPS = [
@@ -138,7 +138,7 @@ def test_whoever_counts_on_the_steps_has_them():
     with layer.taps() as taps:
         model(x)[0].sum().backward()
     assert taps[0].grad.shape == (100, 50, 8)
-    with local_steps.listen(model) as runs:
+    with record_runs(model) as runs:
         model(x)
     assert len(runs) == 1
     assert last_state(layer, x.double()) is None

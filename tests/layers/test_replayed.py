@@ -20,7 +20,6 @@ from evenflow.layers import replayed
 from evenflow.layers.feedback_stack import GatedFeedbackRNN
 from evenflow.layers.named import LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
-from evenflow.probes.local_steps import listen
 from evenflow.reservoir import EchoState
 
 SAME = 1e-6
@@ -110,7 +109,7 @@ def test_taps_of_a_replay(kind: type[Recurrent], options: dict[str, Any]) -> Non
             with layer.taps() as taps:
                 output = run(x(*shape))[0]
                 output.square().sum().backward()
-            assert len(taps) == len(layer._suffixes)
+            assert len(taps) == len(layer.suffixes)
             found.append([tap.grad for tap in taps])
     (recorded, alone, plain, plain_alone) = found
     for one, other in zip((*recorded, *alone), (*plain, *plain_alone), strict=True):
@@ -262,10 +261,11 @@ def test_when_a_pass_runs_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
         assert passed(layer, a) is None
     with torch.autograd.graph.save_on_cpu():
         assert passed(layer, a) is None
-    with listen(layer) as runs:
-        assert passed(layer, a) is None
+    with layer.record_runs() as runs:
+        assert replayed.replay_layer(layer, a, None) is None
         layer(a)
     assert len(runs) == 1
+    assert [replayed.replay_layer(layer, a, None) is None for _ in range(replayed.CALLS_BEFORE + 1)][-1] is False
     hook = layer.register_forward_pre_hook(lambda module, given: None)
     assert passed(layer, a) is None
     hook.remove()

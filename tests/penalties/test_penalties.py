@@ -79,7 +79,7 @@ def gradient(model, value):
 def blocks(model):
     """The recurrent matrices, gate by gate, by hand."""
     layer, found = model.layer, []
-    for suffix in layer._suffixes:
+    for suffix in layer.suffixes:
         for name in ("weight_hh", "weight_hh_n"):
             if hasattr(layer, name + suffix):
                 found += getattr(layer, name + suffix).detach().split(HIDDEN)
@@ -128,8 +128,8 @@ def test_singular_value_prior(kind):
 def states_of(model, x):
     """The states of each layer, by the cell itself, one step after the other."""
     layer, found = model.layer, []
-    for suffix in layer._suffixes:
-        weights = layer.cell.prepare({name: getattr(layer, name + suffix) for name in layer._names})
+    for index in range(layer.num_layers):
+        weights = layer.step_weights(index)
         state = (torch.zeros(x.shape[1], HIDDEN, dtype=torch.float64),) * layer.cell.state_size
         every = []
         for a in layer.cell.project(x, weights):
@@ -200,8 +200,8 @@ def omega_by_hand(model, at, x, y):
     hs = states_of(at, x)
     loss = squared(at.output(hs[-1][-1]), y)
     layer, total = model.layer, torch.zeros((), dtype=torch.float64)
-    for index, suffix in enumerate(layer._suffixes):
-        weights = layer.cell.prepare({name: getattr(layer, name + suffix) for name in layer._names})
+    for index in range(layer.num_layers):
+        weights = layer.step_weights(index)
         below = x if index == 0 else hs[index - 1].detach()
         gs = tapped(at, x, y)[index]
         for t in range(1, STEPS):
@@ -221,8 +221,8 @@ def omega_by_hand(model, at, x, y):
 def tapped(model, x, y):
     """∂L/∂h_t of each layer, by a loop in which every state is kept."""
     layer, kept, below = model.layer, [], list(x)
-    for suffix in layer._suffixes:
-        weights = layer.cell.prepare({name: getattr(layer, name + suffix) for name in layer._names})
+    for index in range(layer.num_layers):
+        weights = layer.step_weights(index)
         h, every = torch.zeros(BATCH, HIDDEN, dtype=torch.float64), []
         for x_t in below:
             (h,) = layer.cell.advance(layer.cell.project(x_t, weights), (h,), weights)

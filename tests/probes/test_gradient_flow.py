@@ -9,7 +9,7 @@ from torch import nn
 
 from evenflow import RNN, SequenceModel, create
 from evenflow.probes import gradient_flow
-from evenflow.probes.recurrence import open_twin
+from evenflow.probes.model_layer import as_evenflow_layer
 
 STEPS, BATCH = 12, 4
 
@@ -24,7 +24,7 @@ def test_equals_autograd_on_a_hand_written_loop(name):
     model = SequenceModel(create(name, 2, 8, dtype=torch.float64), 1)
     x, y = torch.randn(STEPS, BATCH, 2, dtype=torch.float64), torch.randn(BATCH, 1, dtype=torch.float64)
     cell, layer = model.layer.cell, model.layer
-    weights = cell.prepare({n: getattr(layer, f"{n}_l0") for n in layer._names})
+    weights = layer.step_weights(0)
     state = tuple(torch.zeros(BATCH, 8, dtype=torch.float64) for _ in range(cell.state_size))
     states = []
     for a in cell.project(x, weights):
@@ -63,7 +63,7 @@ def test_ragged_batch():
 def copied(kind, **options):
     """A module of torch and a layer of evenflow with the same weights."""
     module = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[kind](2, 6, dtype=torch.float64, **options)
-    return module, open_twin(module)
+    return module, as_evenflow_layer(module)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2}, {"num_layers": 2, "bidirectional": True}], ids=str)

@@ -11,7 +11,7 @@ from torch import nn
 
 from evenflow import LSTM, RNN, SequenceModel, create
 from evenflow.probes import jacobian, jacobian_norms
-from evenflow.probes.recurrence import record
+from evenflow.probes.unrolled import unroll
 
 EXACT = 1e-10  # float64 over a dozen steps
 ROUNDED = 1e-5  # an orthogonal matrix in float32 is one to 1e-7, and 100 steps multiply that
@@ -35,7 +35,7 @@ LAYERS = {
 
 def by_hand(layer, x, t, k, b, whole):
     """The matrix of one sequence, from autograd on the steps between."""
-    (path,) = record(layer, x)
+    (path,) = unroll(layer, x)
     start = path.states[k + 1]
     sizes = [s.shape[-1] for s in (start if whole else start[:1])]
 
@@ -123,7 +123,7 @@ def test_refuses_a_module_without_a_layer():
     with pytest.raises(ValueError, match=r"model must hold one recurrent layer, .* got Linear with none"):
         jacobian_norms(nn.Linear(2, 3), torch.ones(STEPS, 1, 2))
     with pytest.raises(ValueError, match=r"layer must be a recurrent one, of evenflow or torch's .*, got Linear"):
-        record(nn.Linear(2, 3), torch.ones(STEPS, 1, 2))
+        unroll(nn.Linear(2, 3), torch.ones(STEPS, 1, 2))
 
 
 @pytest.mark.parametrize("method", ["exact", "estimate"])

@@ -8,8 +8,8 @@ from torch import nn
 
 from evenflow import GRU, LSTM, RNN, ComplexRNN, EchoState, GatedFeedbackRNN, ScalarGatedRNN, SequenceModel
 from evenflow.probes import temporal_parts
-from evenflow.probes.local_steps import listen
-from evenflow.probes.temporal_components import alignment, hearing, norm, temporal_components
+from evenflow.probes.model_layer import record_runs
+from evenflow.probes.temporal_components import alignment, capture_call, norm, temporal_components
 
 # float64, the same sums in another order.
 SAME = {"atol": 1e-11, "rtol": 1e-9}
@@ -56,7 +56,8 @@ def batch_for(model, lengths=None):
 def replicated(model, inputs, targets, loss, lengths):
     """For each step the gradient by its own copies, a recurrent matrix as itself: a dictionary by name."""
     layer = model.layer
-    names = [name + suffix for suffix in layer._suffixes for name in layer._names]
+    own_names = list(layer.direction_weights(0))
+    names = [name + suffix for suffix in layer.suffixes for name in own_names]
     whole = {name: getattr(layer, name).detach() for name in names}
     linears = {"hidden": model.hidden, "output": model.output}
     for name, linear in linears.items():
@@ -66,13 +67,13 @@ def replicated(model, inputs, targets, loss, lengths):
         whole["embedding.weight"] = model.embedding.weight.detach()
     copies = [{name: w.clone().requires_grad_() for name, w in whole.items()} for _ in range(STEPS)]
     ends = torch.full((BATCH,), STEPS) if lengths is None else lengths
-    states = [torch.zeros(BATCH, HIDDEN, dtype=torch.float64) for _ in layer._suffixes]
+    states = [torch.zeros(BATCH, HIDDEN, dtype=torch.float64) for _ in layer.suffixes]
     outputs = []
     for t, own in enumerate(copies):
         x = inputs[t] if model.embedding is None else nn.functional.embedding(inputs[t], own["embedding.weight"])
         running = (t < ends).unsqueeze(1)
-        for index, suffix in enumerate(layer._suffixes):
-            ready = layer.cell.prepare({name: own[name + suffix] for name in layer._names})
+        for index, suffix in enumerate(layer.suffixes):
+            ready = layer.cell.prepare({name: own[name + suffix] for name in own_names})
             before = states[index]
             if t == 0 and layer.initial_state == "learned":
                 before = own[f"h0{suffix}"].expand(BATCH, -1)
@@ -151,9 +152,9 @@ def test_padded_sequences_have_the_shares_of_packed_ones(kind):
     model, lengths = model_of(kind), torch.tensor([5, 2, 4, 3])
     inputs, targets, loss, _ = batch_for(model, lengths)
     packed = temporal_components(model, inputs, targets, loss, lengths)
-    with hearing(model) as heard:
+    with capture_call(model) as call:
         value = loss(model(inputs, lengths=lengths, padded=True)[0], targets)
-    padded = heard.components(value)
+    padded = call.components(value)
     assert len(packed.norms) == 5
     torch.testing.assert_close(padded.norms[:5], packed.norms, **SAME)
     assert not padded.norms[5:].any()
@@ -262,21 +263,20 @@ def test_leaves_no_trace():
     model = model_of("stacked")
     temporal_components(model, *batch_for(model))
     assert all(p.grad is None for p in model.parameters())
-    assert "_run" not in vars(model.layer)
-    assert model.layer._taps is None
+    assert not model.layer.observed
     assert not model._forward_hooks
 
 
 def test_listening_may_be_nested():
     layer = RNN(INPUT, HIDDEN, 2)
-    with listen(layer) as outer:
-        with listen(layer, taps=True) as inner:
+    with record_runs(layer) as outer:
+        with record_runs(layer, taps=True) as inner:
             layer(torch.randn(STEPS, BATCH, INPUT))
         layer(torch.randn(STEPS, BATCH, INPUT))
     assert (len(outer), len(inner)) == (4, 2)
     assert inner[0].tap is not None
     assert outer[-1].tap is None
-    assert "_run" not in vars(layer)
+    assert not layer.observed
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from evenflow.cells import Cell, ComplexElman, Elman, ScalarGated
 from evenflow.checks import one_of, whole_number
-from evenflow.probes.recurrence import find_layer, prepared
+from evenflow.probes.model_layer import find_layer
+from evenflow.probes.unrolled import step_weights
 
 NORMS = ("frobenius", "spectral")
 EVEN = 1e-4  # how near to one a rate counts as one: float32 maps are orthogonal to 1e-6
@@ -69,7 +70,7 @@ def gradient_band(model: nn.Module, lag: int, *, norm: str = "frobenius", member
 
     Reference: Lin and Wang, Theorem 1.
     """
-    cell, weights = prepared(find_layer(model), member)
+    cell, weights = step_weights(find_layer(model), member)
     if type(cell) not in (Elman, ScalarGated, ComplexElman):
         raise ValueError(f"a gradient band needs a plain or scalar-gated layer, got a {cell.name} cell")
     values = torch.linalg.svdvals(weights["weight_hh"])

@@ -12,7 +12,8 @@ from torch import nn
 from evenflow.bounds.band import slopes
 from evenflow.cells import Elman
 from evenflow.checks import whole_number
-from evenflow.probes.recurrence import find_layer, prepared
+from evenflow.probes.model_layer import find_layer
+from evenflow.probes.unrolled import step_weights
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def singular_value_from(largest: float, slope: float, lag: int) -> UpperBound:
 
 
 def _plain(model: nn.Module, member: int | None) -> tuple[Elman, dict[str, torch.Tensor]]:
-    cell, weights = prepared(find_layer(model), member)
+    cell, weights = step_weights(find_layer(model), member)
     if type(cell) is not Elman:
         raise ValueError(f"this bound needs a plain layer, got a {cell.name} cell")
     return cell, weights

@@ -11,7 +11,8 @@ from torch import Tensor
 from evenflow.activations import ACTIVATIONS, Activation
 from evenflow.cells import Cell, Elman
 from evenflow.models.sequence_model import SequenceModel
-from evenflow.probes.recurrence import find_layer, prepared
+from evenflow.probes.model_layer import find_layer
+from evenflow.probes.unrolled import step_weights
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def read(model: SequenceModel, inputs: Tensor, theorem: str) -> Sizes:
         raise ValueError(f"{theorem} needs a linear readout, got one with {model.hidden.out_features} hidden units")
     if getattr(layer, "initial_state", "zero") != "zero":
         raise ValueError(f"{theorem} needs a layer that starts at zero, got a learned initial state")
-    cell, weights = prepared(layer)
+    cell, weights = step_weights(layer)
     if not isinstance(cell, Elman) or not tame(cell.activation):
         what = repr(cell.activation.key) if isinstance(cell, Elman) else f"a {cell.name} cell"
         known = ", ".join(name for name, f in ACTIVATIONS.items() if tame(f))

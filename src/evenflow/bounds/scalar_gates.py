@@ -13,7 +13,7 @@ from evenflow.cells import ScalarGated
 from evenflow.checks import whole_number
 from evenflow.maps import Rotations
 from evenflow.models.sequence_model import SequenceModel
-from evenflow.probes.recurrence import find_layer
+from evenflow.probes.model_layer import find_layer
 
 ROUNDING = 1e-4  # what α + β and ‖U‖ may be above their limits: float32
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from evenflow.cells import GatedFeedback
+from evenflow.cells import GatedFeedback, Weights
 from evenflow.checks import number
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.sequences import Sequences
@@ -76,7 +76,7 @@ class GatedFeedbackRNN(Recurrent):
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         sequences = Sequences.read(input, self.input_size, self.batch_first)
         given = self._read_states(sequences, hx)
-        weights = self.cell.prepare({n + s: self._weight(n + s) for s in self._suffixes for n in self._names})
+        weights = self.step_weights()
         x, sizes, every = sequences.padded, sequences.batch_sizes, self.checkpoint_every
         like = weights["weight_hh_gate"]
         start = self._start(x.shape[1], like) if given is None else [torch.cat(tuple(member), -1) for member in given]
@@ -90,17 +90,26 @@ class GatedFeedbackRNN(Recurrent):
             a = a if beside is None else torch.cat((a, beside), -1)
             states, *others = scan(self.cell, a, tuple(start), weights, sizes, None, self.engine)
             after = [sequences.last(member) for member in (states, *others)]
+        learned = given is None and self.initial_state == "learned"
+        self._record_run(0, x, start, learned, states, sequences)
         output = states[..., -self.hidden_size :]
         ends = [torch.stack(member.split(self.hidden_size, -1)) for member in after]
         final = tuple(sequences.write_state(member) for member in ends)
         return sequences.write(output), final[0] if self.cell.state_size == 1 else final
+
+    def step_weights(self, index: int = 0) -> Weights:
+        """The tensors that the cell's step reads, of all layers."""
+        members = range(self.num_layers)
+        return self.cell.prepare(
+            {n + self.suffixes[j]: w for j in members for n, w in self.direction_weights(j).items()}
+        )
 
     def _start(self, batch: int, like: Tensor) -> list[Tensor]:
         """The first state of all layers, zero or learned."""
         letters = self.cell.states
         if self.initial_state == "zero":
             return [like.new_zeros(batch, self.num_layers * self.hidden_size) for _ in letters]
-        learned = [torch.cat([getattr(self, f"{letter}0{s}") for s in self._suffixes]) for letter in letters]
+        learned = [torch.cat([getattr(self, f"{letter}0{s}") for s in self.suffixes]) for letter in letters]
         return [member.expand(batch, -1) for member in learned]
 
     def _beside(self, steps: tuple[int, ...], like: Tensor) -> Tensor | None:

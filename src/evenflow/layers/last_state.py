@@ -38,7 +38,7 @@ def last_state(layer: nn.Module, x: Tensor, hx: Tensor | None = None) -> Tensor 
         return None
     sequences = Sequences.read(x, layer.input_size, batch_first=False)  # which refuses what the layer would refuse
     given = layer._read_states(sequences, hx)
-    weights = layer.cell.prepare({name: layer._weight(name + "_l0") for name in layer._names})
+    weights = layer.step_weights(0)
     h0 = None if given is None else given[0][0]
     if h0 is None and layer.initial_state == "learned":
         h0 = weights["h0"].expand(x.shape[1], -1)
@@ -57,7 +57,7 @@ def _watched(layer: Recurrent) -> bool:
     """Whether somebody counts on the steps, or on the layer being called, or asked for another way to run them."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     own = any(name in vars(layer) or getattr(type(layer), name) is not getattr(Recurrent, name) for name in WAYS)
-    if any(hooks) or own or layer._taps is not None or _has_any_global_hook():
+    if any(hooks) or own or layer.observed or _has_any_global_hook():
         return True
     return layer.engine != "auto" or layer.storage is not None or layer.checkpoint_every is not None or followed()
 

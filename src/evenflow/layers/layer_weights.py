@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from evenflow import maps
-from evenflow.cells import Cell, Matrix
+from evenflow.cells import Cell, Matrix, Weights
 from evenflow.maps.blocks import Blocks
 from evenflow.runtime.pickling import Pickled
 
@@ -27,9 +27,26 @@ class LayerWeights(Pickled):
     bias: bool
     bidirectional: bool
     initial_state: str
-    _suffixes: list[str]  # of each layer and direction, as in weight_ih_l0_reverse
     _names: tuple[str, ...] = ()
     _shapes: Mapping[str, torch.Size] = {}  # layers saved whole before there was this have none
+
+    @property
+    def suffixes(self) -> list[str]:
+        """The endings of the weights' names, ``_l0``, ``_l0_reverse``, ..., one for each layer and direction."""
+        directions = ("", "_reverse") if self.bidirectional else ("",)
+        return [f"_l{layer}{direction}" for layer in range(self.num_layers) for direction in directions]
+
+    def direction_weights(self, index: int) -> dict[str, Tensor]:
+        """The weights of one layer and direction by their names in the cell; a map computes its matrix.
+
+        Args:
+            index: which layer and direction, in the order of the final states.
+        """
+        return {name: self._weight(name + self.suffixes[index]) for name in self._names}
+
+    def step_weights(self, index: int) -> Weights:
+        """The tensors that the cell's step reads: `direction_weights` as `Cell.prepare` returns them."""
+        return self.cell.prepare(self.direction_weights(index))
 
     def _start_weights(
         self,
@@ -39,11 +56,9 @@ class LayerWeights(Pickled):
         generator: torch.Generator | None,
     ) -> None:
         """All weights, with their starting values."""
-        directions = ("", "_reverse") if self.bidirectional else ("",)
-        self._suffixes = [f"_l{layer}{direction}" for layer in range(self.num_layers) for direction in directions]
         self._shapes = {}
         with torch.device("cpu"):  # starting values are drawn there, whatever the default device
-            for index, suffix in enumerate(self._suffixes):
+            for index, suffix in enumerate(self.suffixes):
                 self._start_one(index, suffix, map, map_options, input_range, generator)
 
     def _start_one(

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from evenflow import maps
 from evenflow.cells import Cell, CellMaker, FunctionCell
 from evenflow.checks import number, one_of, unknown, unknown_option, whole_number
+from evenflow.layers.layer_run import LayerRun
 from evenflow.layers.layer_weights import LayerWeights, MapChoice
 from evenflow.layers.replayed import replay_layer
 from evenflow.layers.sequences import Sequences
@@ -53,6 +54,7 @@ class Recurrent(LayerWeights):
     """
 
     one_after_another = True  # the layers of a stack; else a step runs through all of them
+    _records: tuple[list[LayerRun], ...] = ()  # the lists that every run is added to
     _handed: Sequence[Tensor] = ()  # taps that a recording brings, to be listened to instead of new ones
 
     def __init__(
@@ -118,7 +120,7 @@ class Recurrent(LayerWeights):
         self._taps: list[Tensor] | None = None
         self._start_weights(map, map_options, input_range, generator)
         if self.one_after_another:
-            cell.check(hidden_size, {name: self._shapes[name + self._suffixes[0]] for name in self._names})
+            cell.check(hidden_size, {name: self._shapes[name + self.suffixes[0]] for name in self._names})
         place = torch.get_default_device() if device is None else device
         self.to(device=place, dtype=dtype or torch.get_default_dtype())
 
@@ -178,13 +180,13 @@ class Recurrent(LayerWeights):
 
     def _run(self, x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None) -> tuple[Tensor, ...]:
         """The output ``(T, B, H)`` of one layer and direction, then each sequence's last state, ``(B, H)`` each."""
-        suffix = self._suffixes[index]
-        weights = self.cell.prepare({name: self._weight(name + suffix) for name in self._names})
-        backwards = suffix.endswith("reverse")
+        weights = self.step_weights(index)
+        backwards = self.bidirectional and index % 2 == 1
         x = sequences.reverse(x) if backwards else x
+        learned = state is None and self.initial_state == "learned"
         if state is None:
             shape = (x.shape[1], self.hidden_size)
-            if self.initial_state == "learned":
+            if learned:
                 state = [weights[f"{name}0"].expand(shape) for name in self.cell.states]
             else:
                 state = [x.new_zeros(shape)] * self.cell.state_size
@@ -194,7 +196,9 @@ class Recurrent(LayerWeights):
             tap = sequences.reverse(zeros) if backwards else zeros
         every, sizes = self.checkpoint_every, sequences.batch_sizes
         if every is not None and every < len(x) and not lifted():
-            return checkpointed(self.cell, x, tuple(state), weights, every, sizes, tap, self.engine)
+            results = checkpointed(self.cell, x, tuple(state), weights, every, sizes, tap, self.engine)
+            self._record_run(index, x, state, learned, results[0], sequences)
+            return results
         storage = None if self.storage is None else STORAGES[self.storage]
         dtype = weights[self.cell.recurrent[0]].real.dtype
         casts = storage is not None and not x.is_meta and dtype != torch.float64  # which autocast leaves as it is
@@ -209,7 +213,19 @@ class Recurrent(LayerWeights):
 
         states = scan(cell, into(), tuple(state), weights, sizes, tap, engine, storage, again=into)
         ends = (sequences.last(s) for s in states)
-        return states[0], *(ends if storage is None else (end.to(dtype) for end in ends))
+        if storage is None:
+            self._record_run(index, x, state, learned, states[0], sequences)
+            return states[0], *ends
+        if self._records:  # in the weights' precision, so that a step can be run again
+            self._record_run(index, x.to(dtype), state, learned, states[0].to(dtype), sequences)
+        return states[0], *(end.to(dtype) for end in ends)
+
+    def _record_run(
+        self, index: int, x: Tensor, start: Sequence[Tensor], learned: bool, states: Tensor, sequences: Sequences
+    ) -> None:
+        tap = self._taps[-1] if self._taps else None
+        for runs in self._records:
+            runs.append(LayerRun(self, index, x, tuple(start), learned, states, sequences, tap))
 
     def _new_tap(self, steps: Sequence[int], like: Tensor) -> Tensor:
         """Zeros ``(T, B, H)`` among the taps, for their gradient alone."""
@@ -233,7 +249,7 @@ class Recurrent(LayerWeights):
         if len(states) != self.cell.state_size:
             raise ValueError(f"the initial state must be {wanted}, got {len(states)} tensors")
         return [
-            sequences.read_state(state, len(self._suffixes), self.hidden_size, name)
+            sequences.read_state(state, len(self.suffixes), self.hidden_size, name)
             for state, name in zip(states, names, strict=True)
         ]
 
@@ -254,6 +270,35 @@ class Recurrent(LayerWeights):
             yield self._taps
         finally:
             self._taps = outer
+
+    @contextmanager
+    def record_runs(self, runs: list[LayerRun] | None = None) -> Iterator[list[LayerRun]]:
+        """Inside the block, add a `LayerRun` to a list for each layer and direction that runs, in that order.
+
+        Args:
+            runs: the list, if several layers are to share one; a new one by default.
+
+        >>> with layer.record_runs() as runs:
+        ...     output, _ = layer(x)
+        >>> runs[0].states.shape
+        torch.Size([100, 50, 128])
+        """
+        runs = [] if runs is None else runs
+        outer, self._records = self._records, (*self._records, runs)
+        try:
+            yield runs
+        finally:
+            self._records = outer
+
+    @property
+    def recorded(self) -> bool:
+        """True inside `record_runs`: every step must be computed by this layer itself."""
+        return bool(self._records)
+
+    @property
+    def observed(self) -> bool:
+        """True inside `record_runs` or `taps`."""
+        return self.recorded or self._taps is not None
 
     def flatten_parameters(self) -> None:
         """Nothing to do; here because scripts written for `torch.nn.RNN` call it."""

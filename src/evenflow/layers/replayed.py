@@ -79,7 +79,7 @@ _layers: weakref.WeakKeyDictionary[nn.Module, _Known] = weakref.WeakKeyDictionar
 
 def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None) -> Any:
     """What a recurrent layer gives, by a recording; None where there is none and it is to be run plainly."""
-    if torch.compiler.is_compiling() or layer.checkpoint_every is not None:
+    if torch.compiler.is_compiling() or layer.checkpoint_every is not None or layer.recorded:
         return None
     tapped = layer._taps is not None
     drops = layer.training and layer.dropout and layer.num_layers > 1  # each pass another mask
@@ -88,7 +88,7 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     if not recordable(layer.cell, max(input.shape[:-1])):
         return None
     states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
-    size = input.numel() // layer.input_size * layer.hidden_size * len(layer._suffixes)
+    size = input.numel() // layer.input_size * layer.hidden_size * len(layer.suffixes)
     chains = list(getattr(layer, "parametrizations", {}).values())
     made = [chain[0] for chain in chains]
     maps = [(part, chain) for part, chain in zip(made, chains, strict=True) if isinstance(part, Map)]
@@ -97,7 +97,7 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
         return None
     own = (value for name, value in vars(layer.cell).items() if name != "_programs")
     settings = (type(layer.cell).__name__, *own, *((type(p), p.extra_repr()) for p in made))
-    shapes = [_states(layer, input)] * len(layer._suffixes) if tapped else []
+    shapes = [_states(layer, input)] * len(layer.suffixes) if tapped else []
     found = replay(layer, size, (input, *states), settings, tuple(map.recorded_for for map, _ in maps), shapes)
     if found is None:
         return None
@@ -185,8 +185,6 @@ def replay(
 def _disturbed(layer: nn.Module) -> bool:
     """Whether something has a say in the pass that a recording would not hear."""
     if torch.is_autocast_enabled("cuda") or torch.is_anomaly_enabled() or parametrize._cache_enabled:
-        return True
-    if "_run" in vars(layer):  # a probe listens to every direction's run
         return True
     # A hook before the pass may put weights in place, and those of `torch.utils.checkpoint` count what is saved.
     return bool(layer._forward_pre_hooks) or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.layers.recurrent import Recurrent
-from evenflow.probes.local_steps import listen
+from evenflow.probes.model_layer import record_runs
 from evenflow.scan.backend import LINEARIZED
 
 
@@ -46,7 +46,7 @@ class GaussNewton:
         lengths: Tensor | None = None,
     ) -> None:
         self.parameters = list(parameters)
-        with torch.enable_grad(), twice_differentiable(model), listen(model) as runs:
+        with torch.enable_grad(), twice_differentiable(model), record_runs(model) as runs:
             outputs = answer()
             # States that no parameter moves, as those of a reservoir, have no curvature.
             moved = [run for run in runs if states and run.states.requires_grad]

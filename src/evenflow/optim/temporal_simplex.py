@@ -13,7 +13,7 @@ from evenflow.checks import one_of
 from evenflow.maps import parameter_groups
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.optim.processes import mean_over_processes
-from evenflow.probes.temporal_components import Alignment, Heard, alignment, hearing, inner, norm
+from evenflow.probes.temporal_components import Alignment, ModelCall, alignment, capture_call, inner, norm
 
 # A component shorter than this is left as it is: it has no direction to speak of.
 SHORTEST = 1e-8
@@ -90,7 +90,7 @@ class TemporalSimplex(torch.optim.Optimizer):
             kind = type(model.layer).__name__
             raise ValueError(f"TemporalSimplex needs a layer or an embedding that is trained, got {kind} that is not")
         self.model, self.alignment = model, None
-        self._heard: Heard | None = None
+        self._heard: ModelCall | None = None
         trained = [p for p in model.parameters() if p.requires_grad]
         defaults = {"lr": lr, "threshold": threshold, "psi": psi, "draw": draw, "seed": seed, "updates": 0}
         super().__init__(trained, defaults)
@@ -104,7 +104,7 @@ class TemporalSimplex(torch.optim.Optimizer):
     @contextmanager
     def listen(self) -> Iterator[None]:
         """Note what the model does inside the block, which must call it once."""
-        with hearing(self.model) as self._heard:
+        with capture_call(self.model) as self._heard:
             yield
 
     def weights(self, steps: int) -> Tensor:

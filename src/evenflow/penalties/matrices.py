@@ -58,7 +58,7 @@ def matrices(model: nn.Module, user: str) -> list[Tensor]:
 def gates(part: nn.Module, name: str) -> int:
     """How many gates' matrices stand below each other in the recurrent weight ``part.name``."""
     if isinstance(part, Recurrent):
-        stacked = {m.name + suffix: m.blocks for m in part.cell.matrices(part.hidden_size) for suffix in part._suffixes}
+        stacked = {m.name + suffix: m.blocks for m in part.cell.matrices(part.hidden_size) for suffix in part.suffixes}
         return stacked.get(name, 1)
     made = map_of(part, name)  # which knows its size without making a matrix
     rows, columns = getattr(part, name).shape[-2:] if made is None else (made[0].rows, made[0].columns)

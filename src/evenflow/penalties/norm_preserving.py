@@ -7,8 +7,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from evenflow.layers.layer_run import LayerRun
 from evenflow.penalties.penalty import Penalty, Watched
-from evenflow.probes.local_steps import Run, need_plain_steps
+from evenflow.probes.model_layer import need_plain_steps
 
 
 class NormPreserving(Penalty):
@@ -40,7 +41,7 @@ class NormPreserving(Penalty):
         return torch.stack([_omega(run, g) for run, g in zip(watched.runs, gradients, strict=True)]).sum()
 
 
-def _omega(run: Run, gradient: Tensor) -> Tensor:
+def _omega(run: LayerRun, gradient: Tensor) -> Tensor:
     g = gradient[1:]
     # Scaled before it is squared: a vanishing gradient's square is zero in float32 long before itself.
     largest = g.abs().amax(-1, keepdim=True)

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from evenflow.layers.layer_run import LayerRun
 from evenflow.layers.recurrent import Recurrent
-from evenflow.probes.local_steps import Run, listen
+from evenflow.probes.model_layer import record_runs
 
 
 class Watched:
@@ -26,7 +27,7 @@ class Watched:
             of torch's own layers and of gated feedback, those of the top one.
     """
 
-    def __init__(self, model: nn.Module, penalty: Penalty, runs: list[Run]) -> None:
+    def __init__(self, model: nn.Module, penalty: Penalty, runs: list[LayerRun]) -> None:
         self.model, self.penalty, self.runs = model, penalty, runs
         self.other_states: list[tuple[Tensor, Tensor | None]] = []
 
@@ -90,7 +91,7 @@ class Penalty:
         """Watch the model's forward pass inside the block."""
         with ExitStack() as stack:
             stack.enter_context(parametrize.cached())
-            runs = stack.enter_context(listen(model, taps=self.taps)) if self.listens else []
+            runs = stack.enter_context(record_runs(model, taps=self.taps)) if self.listens else []
             watched = Watched(model, self, runs)
             if self.listens:
                 for part in model.modules():

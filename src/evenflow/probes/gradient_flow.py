@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.checks import one_of
-from evenflow.probes.recurrence import at_rest, find_layer, listen, need_sequences, outputs_of
+from evenflow.probes.model_layer import eval_mode, find_layer, need_sequences, outputs_of, tap_states
 
 LAYERS = ("top", "all")
 
@@ -30,23 +30,26 @@ def gradient_flow(
         inputs as the model takes them; result ``(T,)``, or ``(num_layers * directions, T)`` with all layers.
 
     Args:
-        model: any module that holds one recurrent layer, of evenflow or torch's RNN, GRU or LSTM, and gives its outputs
-            or a tuple that begins with them.
-        loss: of outputs and targets; a mean over the batch, whose size is multiplied out again.
-        lengths: the steps of each sequence, for a model that takes them; steps beyond a sequence's end count as zero.
-        layers: ``"top"``, the last layer, of a bidirectional one its forward direction; or ``"all"``, each layer and
-            direction in the order of the final states, t counted as in the input.
+        model: any module that contains one recurrent layer, of evenflow or torch's RNN, GRU or LSTM, and returns its
+            outputs or a tuple that starts with them.
+        inputs, targets: a batch.
+        loss: function of outputs and targets that returns a mean over the batch; the result is multiplied by the batch
+            size.
+        lengths: the length of each sequence, for a model that takes lengths; steps beyond a sequence's end count as
+            zero.
+        layers: ``"top"``, the last layer (its forward direction if it is bidirectional); or ``"all"``, each layer and
+            direction in the order of the final states, with t counted as in the input.
 
-    A vanishing gradient falls towards the first step, an exploding one rises. Neither the model's gradients nor its
-    mode nor any random state is changed; dropout is off. torch's modules are stepped through by a twin with the same
-    weights; an LSTM's c_t is held fixed, as in any ∂L/∂h_t.
+    A vanishing gradient falls towards the first step, an exploding one rises. The model's gradients, its mode and the
+    random state are left unchanged; dropout is off. The states of torch's modules come from an evenflow layer with the
+    same weights. An LSTM's c_t is held fixed, as in any ∂L/∂h_t.
 
     >>> flow = gradient_flow(model, batch.inputs, batch.targets, task.loss)
-    >>> flow[0] / flow[-1]  # what is left of it at the first step
+    >>> flow[0] / flow[-1]  # the share that reaches the first step
     """
     one_of("layers", layers, LAYERS)
     layer = find_layer(model)
-    with at_rest(model), listen(layer) as taps:
+    with eval_mode(model), tap_states(layer) as taps:
         answer = model(inputs) if lengths is None else model(inputs, lengths=lengths)
         value = loss(outputs_of(answer), targets)
         if not taps:
@@ -55,16 +58,15 @@ def gradient_flow(
         directions = 2 if layer.bidirectional else 1
         members = layer.num_layers * directions
         chosen = range(members) if layers == "all" else [members - directions]
-        # By the taps alone, so that no parameter's gradient is touched. A layer that is called several times, once for
-        # each step perhaps, has one tap for each call.
-        wanted = [[tap for index, tap in enumerate(taps) if index % members == member] for member in chosen]
-        flat = [tap for member in wanted for tap in member]
-        flows = torch.autograd.grad(value, flat, allow_unused=True)
-    found = iter(torch.zeros_like(tap) if flow is None else flow for tap, flow in zip(flat, flows, strict=True))
-    norms = [torch.cat([_norms(next(found)) for _ in member]) for member in wanted]
-    return (torch.stack(norms) if layers == "all" else norms[0]).cpu().numpy()
+        # Gradients by the taps alone leave the parameters' gradients unchanged. A layer that the model calls several
+        # times, once for each step perhaps, has one tap for each call.
+        selected = [tap for index, tap in enumerate(taps) if index % members in chosen]
+        gradients = torch.autograd.grad(value, selected, allow_unused=True, materialize_grads=True)
+    norms = [_norms(gradient) for gradient in gradients]
+    by_member = [torch.cat(norms[place :: len(chosen)]) for place in range(len(chosen))]
+    return (torch.stack(by_member) if layers == "all" else by_member[0]).cpu().numpy()
 
 
-def _norms(flow: Tensor) -> Tensor:
-    """The mean over the batch times its size, ``(T,)``; rows are zero beyond a sequence's end."""
-    return torch.linalg.vector_norm(flow.double(), dim=-1).mean(1) * flow.shape[1]
+def _norms(gradient: Tensor) -> Tensor:
+    """The mean norm over the batch times the batch size, ``(T,)``; rows are zero beyond a sequence's end."""
+    return torch.linalg.vector_norm(gradient.double(), dim=-1).mean(1) * gradient.shape[1]

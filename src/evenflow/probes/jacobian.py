@@ -1,4 +1,4 @@
-"""How much of a change of an early state is left in a later one: the norms of ∂h_t/∂h_k."""
+"""How much a change of an early state changes a later one: the norms of ∂h_t/∂h_k."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.checks import one_of
-from evenflow.probes.entering import entered, joined
-from evenflow.probes.jacobian_products import largest_singular_value, part, pulled
-from evenflow.probes.recurrence import Layer, Recurrence, find_layer, record
+from evenflow.probes.jacobian_products import largest_singular_value, state_part, vjps
+from evenflow.probes.layer_inputs import concatenate, run_for_inputs
+from evenflow.probes.model_layer import Layer, find_layer
+from evenflow.probes.unrolled import Unrolled, unroll
 
 METHODS = ("auto", "exact", "estimate")
 PARTS = ("output", "state")
-EXACT_UP_TO = 256  # numbers in a state; above, "auto" estimates
-PROBES = (
-    32  # random vectors: the estimated Frobenius norm is off by about 1 part in 8, less where many directions share it
-)
+EXACT_UP_TO = 256  # numbers in a state up to which "auto" is exact
+PROBES = 32  # random vectors; the relative error of an estimated Frobenius norm is about 1/8 or less
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
 class JacobianNorms:
-    """Norms of ∂h_t/∂h_k of each sequence of a batch.
+    """Norms of ∂h_t/∂h_k for each sequence of a batch.
 
     Attributes:
-        t: the later step. k: the earlier ones, ``(K,)``.
-        frobenius, spectral: ``(K, B)``.
-        exact: whether they were computed from the whole matrices; if not, they are randomised estimates.
+        t: the later step.
+        k: the earlier steps, ``(K,)``.
+        frobenius, spectral: the norms, ``(K, B)``.
+        exact: True if the norms were computed from the whole matrices, False if they are randomised estimates.
     """
 
     t: int
@@ -56,7 +56,7 @@ def jacobian(
     """``‖∂h_t/∂h_k‖``, Frobenius and spectral, for one pair of steps; `jacobian_norms` with a single k.
 
     >>> layer = RNN(2, 64, map="exponential", activation="abs")
-    >>> jacobian(layer, torch.randn(100, 1, 2), t=99, k=0).frobenius  # |x| and an orthogonal matrix: the root of 64
+    >>> jacobian(layer, torch.randn(100, 1, 2), t=99, k=0).frobenius  # √64, as for every orthogonal matrix
     array([[8.]])
     """
     return jacobian_norms(layer, x, t, [k], of=of, member=member, method=method, generator=generator)
@@ -76,22 +76,23 @@ def jacobian_norms(
     """``‖∂h_t/∂h_k‖``, Frobenius and spectral, for many k at once.
 
     Shapes:
-        x as the layer takes it, or the module around it, all sequences of one length T.
+        x as the module `layer` takes it; all sequences have the same length T.
 
     Args:
-        layer: of evenflow, or torch's RNN, GRU or LSTM; or any module that holds one, which is run on x, and its layer
-            looked at on what enters it, from where the layer itself starts.
+        layer: a layer of evenflow, or torch's RNN, GRU or LSTM; or any module that contains one. Such a module is run
+            on x, and its layer is measured on the input it receives, from its own initial state.
+        x: the input.
         t: the later step, counted from 0; the last one by default. Negative steps count from the end.
-        k: the earlier steps, none after t. By default 0..t, and where norms are estimated t, t-1, t-2, t-4, t-8, ... 0.
-        of: ``"output"``, h alone: an LSTM's c_k is held fixed; or ``"state"``, all that is carried on, (h, c).
+        k: the earlier steps, none after t. The default is 0..t, and for estimated norms t, t-1, t-2, t-4, t-8, ... 0.
+        of: ``"output"``, h alone, with an LSTM's c_k held fixed; or ``"state"``, the whole state, (h, c).
         member: which layer and direction, counted as in the final states; the top layer's forward one by default. A
             reverse direction counts its own steps, from the end of the input.
         method: ``"exact"``, from the whole matrix; ``"estimate"``; or ``"auto"``, exact up to 256 numbers in the state.
-        generator: for the random vectors of an estimate; one of its own, seeded with 0, by default.
+        generator: draws the random vectors of an estimate; a generator with seed 0 by default.
 
-    The exact way runs a copy of the batch for every row of the matrix, and one backward pass gives that row for all k.
-    The estimate has ``‖J‖²_F = n E ‖Jᵀv‖²`` over 32 random orthonormal v (Hutchinson), and 16 steps of Golub, Kahan and
-    Lanczos for the spectral norm, which is reached from below. All is computed in float64 and nothing is changed.
+    The exact method runs a copy of the batch for every row of the matrix; one backward pass gives that row for all k.
+    The estimate uses ``‖J‖²_F = n E ‖Jᵀv‖²`` over 32 random orthonormal v (Hutchinson), and 16 steps of Golub-Kahan-
+    Lanczos for the spectral norm, which it approaches from below. All is computed in float64; the module is unchanged.
 
     >>> norms = jacobian_norms(nn.LSTM(2, 64), torch.randn(100, 4, 2), of="state")
     >>> norms.spectral.shape
@@ -101,19 +102,17 @@ def jacobian_norms(
     """
     one_of("of", of, PARTS)
     one_of("method", method, METHODS)
-    found = find_layer(layer)
-    recurrences = record(found, x if found is layer else _entering(layer, found, x))
-    top = len(recurrences) - (2 if found.bidirectional else 1)
-    index = top if member is None else member
-    if not -len(recurrences) <= index < len(recurrences):
-        raise ValueError(f"member must be below {len(recurrences)} for this layer, got {member}")
-    path = recurrences[index]
-    return norms_of(path, t, k, of=of, method=method, generator=generator)
+    inner = find_layer(layer)
+    members = unroll(inner, x if inner is layer else _layer_input(layer, inner, x))
+    index = len(members) - (2 if inner.bidirectional else 1) if member is None else member
+    if not -len(members) <= index < len(members):
+        raise ValueError(f"member must be below {len(members)} for this layer, got {member}")
+    return norms_of(members[index], t, k, of=of, method=method, generator=generator)
 
 
 @torch.enable_grad()
 def norms_of(
-    path: Recurrence,
+    unrolled: Unrolled,
     t: int | None = None,
     k: Iterable[int] | None = None,
     *,
@@ -121,10 +120,10 @@ def norms_of(
     method: str = "auto",
     generator: torch.Generator | None = None,
 ) -> JacobianNorms:
-    """`jacobian_norms` of a recurrence that is laid open already."""
-    steps = len(path.inputs)
+    """`jacobian_norms` of a layer that is unrolled already."""
+    steps = len(unrolled.inputs)
     last = _step("t", steps - 1 if t is None else t, steps, steps - 1)
-    size = sum(s.shape[-1] for s in part(path.states[0], of))
+    size = sum(s.shape[-1] for s in state_part(unrolled.states[0], of))
     exact = method == "exact" or (method == "auto" and size <= EXACT_UP_TO)
     if k is not None:
         ks = sorted({_step("k", int(value), steps, last) for value in k})
@@ -133,34 +132,34 @@ def norms_of(
     else:
         ks = list(range(last + 1)) if exact else sorted({last, *(last - 2**j for j in range(last.bit_length())), 0})
     if exact:
-        frobenius, spectral = _exact(path, last, ks, of, size)
+        frobenius, spectral = _exact(unrolled, last, ks, of, size)
     else:
         generator = generator or torch.Generator().manual_seed(0)
-        frobenius = hutchinson(path, last, ks, of, generator=generator)
-        spectral = np.stack([largest_singular_value(path, last, step, of, size, generator) for step in ks])
+        frobenius = hutchinson(unrolled, last, ks, of, generator=generator)
+        spectral = np.stack([largest_singular_value(unrolled, last, step, of, size, generator) for step in ks])
     return JacobianNorms(last, np.array(ks), frobenius, spectral, exact)
 
 
 @torch.enable_grad()
 def hutchinson(
-    path: Recurrence,
+    unrolled: Unrolled,
     t: int,
     ks: list[int],
     of: str = "output",
     probes: int = PROBES,
     generator: torch.Generator | None = None,
 ) -> Array:
-    """The Frobenius norms alone, estimated for all k by one backward pass, ``(K, B)``."""
+    """The Frobenius norms for all k, estimated by one backward pass, ``(K, B)``."""
     generator = generator or torch.Generator().manual_seed(0)
-    width = sum(s.shape[-1] for s in part(path.states[0], of))
-    # Orthonormal ones: fewer than signs would do, and as many as the state has numbers leave no error at all.
+    width = sum(s.shape[-1] for s in state_part(unrolled.states[0], of))
+    # Orthonormal vectors need fewer draws than random signs; as many as the state has numbers give the exact norm.
     vectors = torch.linalg.qr(torch.randn(width, min(probes, width), generator=generator, dtype=torch.float64)).Q.mT
-    squares = sum(rows.square().sum(-1).sum(1) for rows in pulled(path, t, ks, of, vectors))
+    squares = sum(rows.square().sum(-1).sum(1) for rows in vjps(unrolled, t, ks, of, vectors))
     return (squares * width / len(vectors)).sqrt().cpu().numpy()  # type: ignore[union-attr]
 
 
-def _exact(path: Recurrence, t: int, ks: list[int], of: str, size: int) -> tuple[Array, Array]:
-    rows = list(pulled(path, t, ks, of, torch.eye(size, dtype=torch.float64)))
+def _exact(unrolled: Unrolled, t: int, ks: list[int], of: str, size: int) -> tuple[Array, Array]:
+    rows = list(vjps(unrolled, t, ks, of, torch.eye(size, dtype=torch.float64)))
     J = torch.cat(rows, 1).movedim(2, 1)  # (K, B, rows, columns)
     finite = torch.isfinite(J).all(-1).all(-1)
     largest = torch.linalg.matrix_norm(J.nan_to_num(0, 0, 0), 2)
@@ -170,17 +169,17 @@ def _exact(path: Recurrence, t: int, ks: list[int], of: str, size: int) -> tuple
     return torch.where(finite, frobenius, infinite).cpu().numpy(), spectral.cpu().numpy()
 
 
-def _entering(model: nn.Module, layer: Layer, x: Any) -> Tensor:
-    """What enters a layer inside a model, in the layer's own form."""
-    leaves = entered(model, layer, x)
-    if any(packed is not None for _, packed in leaves):
+def _layer_input(model: nn.Module, layer: Layer, x: Any) -> Tensor:
+    """The input of the layer inside a model, with the dimensions in the layer's own order."""
+    calls = run_for_inputs(model, layer, x)
+    if any(packed is not None for _, packed in calls):
         raise ValueError("sequences of one length must reach the layer, got packed ones")
-    whole = joined(layer, leaves)
+    whole = concatenate(layer, calls)
     return whole.transpose(0, 1) if layer.batch_first else whole
 
 
 def _step(name: str, value: int, steps: int, last: int) -> int:
-    found = value + steps if value < 0 else value
-    if not 0 <= found <= last:
+    step = value + steps if value < 0 else value
+    if not 0 <= step <= last:
         raise ValueError(f"{name} must be a step from 0 to {last}, got {value}")
-    return found
+    return step

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from evenflow.checks import whole_number
-from evenflow.probes.entering import Leaf, entering, need_calls
-from evenflow.probes.recurrence import Layer, at_rest, find_layer, outputs_of
+from evenflow.probes.layer_inputs import LayerInput, layer_inputs, need_calls
+from evenflow.probes.model_layer import Layer, eval_mode, find_layer, outputs_of
 
 FRACTION = 1e-3
-SUMS = 16  # numbers in an answer up to which each is followed back; above, as many random sums of them
+SUMS = 16  # outputs up to which each has a backward pass of its own; above, that many random sums of them have one
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -26,8 +26,8 @@ class MemoryLength:
 
     Attributes:
         steps: the largest lag at which an input's effect is at least `fraction` of the largest effect at any lag; 0
-            where the last input alone counts.
-        sensitivity: ``‖∂y_T/∂x_{T-lag}‖`` for lag 0, 1, ..., T - 1, Frobenius, root mean square over the batch.
+            if only the last input counts.
+        sensitivity: the Frobenius norm ``‖∂y_T/∂x_{T-lag}‖`` for lag 0, 1, ..., T - 1, root mean square over the batch.
         fraction: see `memory_length`.
     """
 
@@ -37,7 +37,7 @@ class MemoryLength:
 
     @property
     def complete(self) -> bool:
-        """Whether the first input still counts, so that the memory may be longer than the sequences looked at."""
+        """True if the first input still counts, so that the memory may be longer than the sequences."""
         return self.steps == len(self.sensitivity) - 1
 
 
@@ -51,20 +51,20 @@ def memory_length(
 ) -> MemoryLength:
     """The largest lag at which ``‖∂y_T/∂x_{T-lag}‖`` is at least a fraction of its largest value.
 
-    y_T is the answer after the last step of each sequence: of a layer its output, of a model what it reads out. x is
-    what enters the recurrent layer, so symbols are looked at behind their embedding.
+    y_T is the output of the model, or of the layer, after the last step of each sequence. x is the input of the
+    recurrent layer: symbols count after their embedding.
 
     Args:
-        model: a layer, or any module that holds one recurrent layer (evenflow's or torch's) and gives its outputs, or a
-            tuple that begins with them: ``(B, O)``, or with a time dimension where the layer has it; ``(O)`` or
-            ``(T, O)`` for one sequence without a batch dimension.
+        model: a layer, or any module that contains one recurrent layer (evenflow's or torch's) and returns its outputs,
+            or a tuple that starts with them: ``(B, O)``, or with a time dimension at the layer's place for it; ``(O)``
+            or ``(T, O)`` for one sequence without a batch dimension.
         inputs, lengths: as the model takes them.
-        fraction: a thousandth by default.
-        sums: how many backward passes to make at most. An answer of more numbers is followed back as so many random
-            sums of them, from which norms are estimated.
+        fraction: 0.001 by default.
+        sums: the largest number of backward passes. The norms of an output of more numbers are estimated from that
+            many random sums of these numbers.
 
-    It is what one input can do at the inputs given, to first order. A gate that is shut there hides what it would let
-    through elsewhere.
+    The sensitivity is a first-order effect at these inputs. A gate that is shut at these inputs hides an effect that
+    it would let through at others.
 
     >>> memory_length(RNN(2, 64, map="exponential", activation="abs"), torch.randn(500, 4, 2)).steps
     499
@@ -73,21 +73,21 @@ def memory_length(
         raise ValueError(f"fraction must lie between 0 and 1, got {fraction}")
     whole_number("sums", sums, 1)
     layer = find_layer(model)
-    with at_rest(model), entering(layer) as leaves:
+    with eval_mode(model), layer_inputs(layer) as calls:
         answer = model(inputs) if lengths is None else model(inputs, lengths=lengths)
-        need_calls(model, leaves)
-        y = _last(outputs_of(answer), layer, lengths, leaves)
+        need_calls(model, calls)
+        y = _last(outputs_of(answer), layer, lengths, calls)
         if not torch.isfinite(y).all():
             raise ValueError("the model's answer must be finite to have a memory length, got one that is not")
-        squares = [torch.zeros(leaf.shape[:-1], dtype=torch.float64, device=leaf.device) for leaf, _ in leaves]
+        leaves = [leaf for leaf, _ in calls]
+        squares = [torch.zeros(leaf.shape[:-1], dtype=torch.float64, device=leaf.device) for leaf in leaves]
         rows = _rows(y.flatten(1), sums)
         for row in rows.unbind(0):
-            tensors = [leaf for leaf, _ in leaves]
-            grads = torch.autograd.grad((y.flatten(1) * row).sum(), tensors, retain_graph=True, allow_unused=True)
+            grads = torch.autograd.grad((y.flatten(1) * row).sum(), leaves, retain_graph=True, allow_unused=True)
             for square, grad in zip(squares, grads, strict=True):
                 if grad is not None:
                     square += grad.double().square().sum(-1)
-        by_lag = _by_lag(squares, [packed for _, packed in leaves], layer.batch_first)
+        by_lag = _by_lag(squares, [packed for _, packed in calls], layer.batch_first)
     scale = 1 if y.flatten(1).shape[1] <= sums else len(rows)
     sensitivity = np.sqrt(by_lag / scale)
     with np.errstate(invalid="ignore"):
@@ -96,31 +96,31 @@ def memory_length(
     return MemoryLength(steps, sensitivity, fraction)
 
 
-def _last(answer: Any, layer: Layer, lengths: Tensor | None, leaves: list[Leaf]) -> Tensor:
-    """The answer after the last step, ``(B, ...)``; of one sequence without a batch dimension ``(1, ...)``."""
+def _last(answer: Any, layer: Layer, lengths: Tensor | None, calls: list[LayerInput]) -> Tensor:
+    """The output after the last step, ``(B, ...)``; ``(1, ...)`` for one sequence without a batch dimension."""
     if isinstance(answer, PackedSequence):
         padded, ends = pad_packed_sequence(answer, batch_first=True)
         return padded[torch.arange(len(padded), device=padded.device), ends.to(padded.device) - 1]
     if not isinstance(answer, Tensor) or answer.dim() not in (1, 2, 3):
         raise ValueError(f"the model must give a tensor (B, O) or with a time dimension, got {type(answer).__name__}")
-    alone = leaves[0][1] is None and leaves[0][0].dim() == 2  # one sequence without a batch dimension
-    if alone and answer.dim() == 1:
+    unbatched = calls[0][1] is None and calls[0][0].dim() == 2
+    if unbatched and answer.dim() == 1:
         return answer.unsqueeze(0)
-    if alone and answer.dim() == 2:
-        steps = sum(len(leaf) for leaf, _ in leaves)
+    if unbatched and answer.dim() == 2:
+        steps = sum(len(leaf) for leaf, _ in calls)
         if len(answer) not in (1, steps):
             raise ValueError(f"the model must give (O) or ({steps}, O) for one sequence, got {tuple(answer.shape)}")
         return answer[-1:]
     if answer.dim() < 3:
         return answer.unsqueeze(-1) if answer.dim() == 1 else answer
-    batch_last = answer if layer.batch_first else answer.transpose(0, 1)
+    by_row = answer if layer.batch_first else answer.transpose(0, 1)
     if lengths is None:
-        return batch_last[:, -1]
-    return batch_last[torch.arange(len(batch_last), device=answer.device), lengths.to(answer.device) - 1]
+        return by_row[:, -1]
+    return by_row[torch.arange(len(by_row), device=answer.device), lengths.to(answer.device) - 1]
 
 
 def _rows(y: Tensor, sums: int) -> Tensor:
-    """One row for each number of an answer, or random signs where they are many."""
+    """The identity, or `sums` rows of random signs if an output has more numbers than that."""
     width = y.shape[1]
     if width <= sums:
         return torch.eye(width, dtype=y.dtype, device=y.device)

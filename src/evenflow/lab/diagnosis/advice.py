@@ -9,7 +9,7 @@ from torch import nn
 
 from evenflow.cells import LSTM1997, ComplexElman, Elman, GRUStep, LSTMStep, ScalarGated, SCRNStep
 from evenflow.layers.recurrent import Recurrent
-from evenflow.probes.recurrence import Layer, open_twin
+from evenflow.probes.model_layer import Layer, as_evenflow_layer
 from evenflow.reservoir import EchoState
 
 
@@ -34,7 +34,7 @@ def advise(layer: Layer, word: str, steps: int, place: str = "layer") -> list[Ad
     """
     if word == "steady":
         return [Advice(None, "Nothing: over these steps gradients arrive at a size that can be learnt from.")]
-    cell = open_twin(layer).cell if _has_twin(layer) else None
+    cell = as_evenflow_layer(layer).cell if _has_twin(layer) else None
     own = _explodes(layer, cell, place) if word == "explodes" else _vanishes(layer, cell, steps, place)
     return own + (_general(layer, steps) if word == "vanishes" else [])
 

@@ -128,7 +128,7 @@ def _file(path: Path, trusted: bool) -> tuple[nn.Module, int]:
             f"file {str(path)!r} cannot be read as weights of torch.save or safetensors ({type(error).__name__})"
         ) from error
     if isinstance(found, nn.Module):
-        from evenflow.probes.recurrence import find_layer
+        from evenflow.probes.model_layer import find_layer
 
         layer = find_layer(found)
         return layer, layer.input_size

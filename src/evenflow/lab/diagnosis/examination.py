@@ -17,9 +17,10 @@ from evenflow.lab.diagnosis.advice import advise
 from evenflow.lab.diagnosis.finding import FRACTION, Array, Diagnosis
 from evenflow.layers.recurrent import Recurrent
 from evenflow.probes import gradient_flow, memory_length, spectrum
-from evenflow.probes.entering import entered, joined
 from evenflow.probes.jacobian import hutchinson
-from evenflow.probes.recurrence import Layer, Recurrence, find_layer, record
+from evenflow.probes.layer_inputs import concatenate, run_for_inputs
+from evenflow.probes.model_layer import Layer, find_layer
+from evenflow.probes.unrolled import Unrolled, unroll
 
 SEQUENCES, PROBES = 4, 16
 WORK = 1e10  # multiplications; wide layers are looked at with fewer random vectors, and then over fewer steps
@@ -109,13 +110,13 @@ def _read(batch: Any) -> tuple[Any, Tensor | None, Tensor | None]:
 
 def _entering(model: nn.Module, layer: Layer, inputs: Any, lengths: Tensor | None) -> Tensor:
     """What enters the recurrent layer, ``(T, B, I)``: the longest sequences, cut to the shortest of them."""
-    calls = entered(model, layer, inputs, lengths)
+    calls = run_for_inputs(model, layer, inputs, lengths)
     data, packed = calls[0]
     if packed is not None:
         padded, ends = pad_packed_sequence(packed._replace(data=data))
         longest = ends.argsort(descending=True, stable=True)[:SEQUENCES]
         return padded[: int(ends[longest].min()), longest.to(padded.device)]
-    return joined(layer, calls)[:, :SEQUENCES]
+    return concatenate(layer, calls)[:, :SEQUENCES]
 
 
 def _afford(layer: Layer, x: Tensor, steps: int) -> tuple[Tensor, int]:
@@ -130,22 +131,22 @@ def _as_taken(layer: Layer, x: Tensor) -> Tensor:
     return x.transpose(0, 1) if layer.batch_first else x
 
 
-def _while_finite(layer: Layer, x: Tensor) -> tuple[Tensor, list[Recurrence]]:
+def _while_finite(layer: Layer, x: Tensor) -> tuple[Tensor, list[Unrolled]]:
     """x up to the step where a state grows out of its numbers, and the recurrences on it."""
-    paths = record(layer, _as_taken(layer, x))
+    paths = unroll(layer, _as_taken(layer, x))
     whole = [next((step for step, state in enumerate(path.states[1:]) if not _small(state)), len(x)) for path in paths]
     if min(whole) == len(x):
         return x, paths
     if min(whole) == 0:
         raise ValueError("the layer's states must be finite to be looked at, got some that are not at the first step")
-    return x[: min(whole)], record(layer, _as_taken(layer, x[: min(whole)]))
+    return x[: min(whole)], unroll(layer, _as_taken(layer, x[: min(whole)]))
 
 
 def _small(state: State) -> bool:
     return all(bool((s.abs() < LARGEST).all()) for s in state)
 
 
-def _profile(path: Recurrence, vectors: int) -> Array:
+def _profile(path: Unrolled, vectors: int) -> Array:
     last = len(path.inputs) - 1
     norms = hutchinson(path, last, list(range(last + 1)), "state", vectors)
     size = sum(s.shape[-1] for s in path.states[0])

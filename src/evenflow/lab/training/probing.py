@@ -60,7 +60,7 @@ class Probing:
         """Add a row. Weights that are not finite are passed over: the loop stops at them before it saves anything."""
         from evenflow.bounds.band import gradient_band
         from evenflow.probes.gradient_flow import gradient_flow
-        from evenflow.probes.recurrence import find_layer
+        from evenflow.probes.model_layer import find_layer
         from evenflow.probes.spectrum import spectrum
 
         parameters = list(model.parameters())
@@ -106,11 +106,11 @@ class Probing:
 
 def _components(model: nn.Module, batch: Batch, loss: Callable[[Tensor, Tensor], Tensor]) -> np.ndarray | None:
     """The norms of the temporal components, or None for a layer that has none."""
-    from evenflow.probes.recurrence import at_rest
+    from evenflow.probes.model_layer import eval_mode
     from evenflow.probes.temporal_components import temporal_components
 
     try:
-        with at_rest(model):
+        with eval_mode(model):
             found = temporal_components(model, batch.inputs, batch.targets, loss, batch.lengths)  # type: ignore[arg-type]
     except ValueError:  # two state vectors, two directions, or a model of another kind
         return None
@@ -119,7 +119,7 @@ def _components(model: nn.Module, batch: Batch, loss: Callable[[Tensor, Tensor],
 
 def _jacobian(model: nn.Module, layer: Recurrent, inputs: Tensor, lengths: Tensor | None, seed: int) -> np.ndarray:
     """The root mean square of ``‖Jᵀv‖`` by lag, ``(T)``; nan at lags that no sequence has."""
-    from evenflow.probes.recurrence import at_rest, listen
+    from evenflow.probes.model_layer import eval_mode, tap_states
 
     inputs, lengths = inputs[:, :SEQUENCES], None if lengths is None else lengths[:SEQUENCES]
     directions = 2 if layer.bidirectional else 1
@@ -131,7 +131,7 @@ def _jacobian(model: nn.Module, layer: Recurrent, inputs: Tensor, lengths: Tenso
 
     hook = layer.register_forward_hook(keep)
     try:
-        with at_rest(model), listen(layer) as taps:
+        with eval_mode(model), tap_states(layer) as taps:
             model(inputs) if lengths is None else model(inputs, lengths=lengths)
             h = finals[-1][members - directions]
             generator = torch.Generator().manual_seed(seed)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from evenflow.cells import LSTM1997, Cell, GatedFeedback, GRUStep, LSTMStep
 from evenflow.layers.recurrent import Recurrent
-from evenflow.probes.recurrence import Layer, find_layers
+from evenflow.probes.model_layer import Layer, find_layers
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -22,10 +22,10 @@ class Spectrum:
     """The spectrum of one recurrent matrix, or of one gate's block of it.
 
     Attributes:
-        name: where it is, as ``layer.weight_hh_l0``, with ``[f]`` for the block of a gate.
-        singular_values: the largest first, ``(n,)``.
-        eigenvalues: the absolute values of the eigenvalues, the largest first; none for a block that is not square, or
-            where they were left out.
+        name: the name of the weight, such as ``layer.weight_hh_l0``, with ``[f]`` for the block of a gate.
+        singular_values: in descending order, ``(n,)``.
+        eigenvalues: the absolute values of the eigenvalues in descending order; empty for a block that is not square,
+            or above `eigenvalues_up_to`.
         deviation: the largest entry of ``|WᵀW - I|``; 0 for an orthogonal or unitary matrix.
     """
 
@@ -36,7 +36,7 @@ class Spectrum:
 
     @property
     def mean(self) -> float:
-        """Of the singular values; with `std`, `min` and `max` the four curves of the factorized document's figure 3."""
+        """The mean singular value. `mean`, `std`, `min` and `max` are the curves of Vorontsov et al.'s figure 3."""
         return float(self.singular_values.mean())
 
     @property
@@ -66,10 +66,12 @@ def spectrum(model: nn.Module, *, eigenvalues_up_to: int | None = None) -> list[
     """The spectra of all recurrent matrices of a model, gate by gate, of evenflow's layers and of torch's.
 
     Args:
-        eigenvalues_up_to: leave the eigenvalues of larger matrices out; they take far longer than singular values.
+        model: any module that contains recurrent layers.
+        eigenvalues_up_to: size up to which eigenvalues are computed, which takes far longer than singular values;
+            None computes all.
 
-    >>> (found,) = spectrum(RNN(2, 64, map="svd", margin=0.1))
-    >>> found.min >= 0.9, found.max <= 1.1
+    >>> (matrix,) = spectrum(RNN(2, 64, map="svd", margin=0.1))
+    >>> matrix.min >= 0.9, matrix.max <= 1.1
     (True, True)
     >>> [s.name for s in spectrum(nn.GRU(2, 64))]
     ['weight_hh_l0[r]', 'weight_hh_l0[z]', 'weight_hh_l0[n]']
@@ -80,47 +82,43 @@ def spectrum(model: nn.Module, *, eigenvalues_up_to: int | None = None) -> list[
     if not layers:
         raise ValueError(f"model must hold a recurrent layer, of evenflow or torch's, got {type(model).__name__}")
     return [
-        _spectrum(f"{place}.{name}" if place else name, block, eigenvalues_up_to)
-        for place, layer in layers.items()
+        _spectrum(f"{layer_name}.{name}" if layer_name else name, block, eigenvalues_up_to)
+        for layer_name, layer in layers.items()
         for name, block in _blocks(layer)
     ]
 
 
 @torch.no_grad()
-def _spectrum(name: str, W: Tensor, largest: int | None) -> Spectrum:
+def _spectrum(name: str, W: Tensor, eigenvalues_up_to: int | None) -> Spectrum:
     W = W.detach().cpu().to(torch.complex128 if W.is_complex() else torch.float64)
     if not torch.isfinite(torch.view_as_real(W) if W.is_complex() else W).all():
         raise ValueError(f"{name} must be finite to have a spectrum, got a matrix that is not")
-    wanted = W.shape[0] == W.shape[1] and (largest is None or len(W) <= largest)
-    moduli = torch.linalg.eigvals(W).abs().sort(descending=True).values if wanted else W.new_empty(0).real
+    moduli = W.new_empty(0).real
+    if W.shape[0] == W.shape[1] and (eigenvalues_up_to is None or len(W) <= eigenvalues_up_to):
+        moduli = torch.linalg.eigvals(W).abs().sort(descending=True).values
     gram = W.mH @ W - torch.eye(W.shape[1], dtype=W.dtype)
     return Spectrum(name, torch.linalg.svdvals(W).numpy(), moduli.numpy(), float(gram.abs().max()))
 
 
 def _blocks(layer: Layer) -> Iterator[tuple[str, Tensor]]:
     """Each gate's recurrent matrix with its name."""
-    if not isinstance(layer, Recurrent):
+    if isinstance(layer, Recurrent):
+        matrices = layer.cell.matrices(layer.hidden_size)
+        gates_of = {m.name + s: _gates(layer.cell, m.name, m.blocks) for s in layer.suffixes for m in matrices}
+    else:
         gates = "rzn" if isinstance(layer, nn.GRU) else "ifgo" if isinstance(layer, nn.LSTM) else ""
-        ways = ("", "_reverse") if layer.bidirectional else ("",)
-        for name in [f"weight_hh_l{index}{way}" for index in range(layer.num_layers) for way in ways]:
-            yield from _split(name, getattr(layer, name), gates)
-        return
-    for suffix in layer._suffixes:
-        for matrix in layer.cell.matrices(layer.hidden_size):
-            W = getattr(layer, matrix.name + suffix)
-            yield from _split(matrix.name + suffix, W, _gates(layer.cell, matrix.name, matrix.blocks))
-
-
-def _split(name: str, W: Tensor, gates: str) -> Iterator[tuple[str, Tensor]]:
-    if len(gates) < 2:
-        yield name, W
-        return
-    for gate, block in zip(gates, W.chunk(len(gates)), strict=True):
-        yield f"{name}[{gate}]", block
+        directions = ("", "_reverse") if layer.bidirectional else ("",)
+        gates_of = {f"weight_hh_l{index}{way}": gates for index in range(layer.num_layers) for way in directions}
+    for name, gates in gates_of.items():
+        W = getattr(layer, name)
+        if len(gates) < 2:
+            yield name, W
+        else:
+            yield from ((f"{name}[{gate}]", block) for gate, block in zip(gates, W.chunk(len(gates)), strict=True))
 
 
 def _gates(cell: Cell, name: str, blocks: int) -> str:
-    """The letter of each block of a matrix; numbers where a cell has no letters."""
+    """One letter for each gate stacked in a matrix; digits if the cell's gates have no letters."""
     if isinstance(cell, GatedFeedback):
         own = {2: "rz", 3: "ifo"}.get(blocks, "")
         return own if name == "weight_hh_own" else "".join(map(str, range(blocks)))
