@@ -1,18 +1,23 @@
-# make demo   install into .venv and watch gradients vanish, then not vanish
-# make test   lint, types and tests
+# make demo       install into .venv and watch a gradient vanish, then not vanish (two minutes)
+# make test       lint, types, and the tests that are not marked slow: what CI runs
+# make test-all   make test with the slow tests: long trainings, the built wheel in fresh environments
 # make test-gpu   the tests that need a CUDA device
-# make sanitize   the C of every cell under AddressSanitizer, some ten minutes
+# make sanitize   the generated C of every cell under AddressSanitizer (ten minutes)
 PYTHON ?= python3
 BIN := .venv/bin
+# One process per core with one thread each: more threads slow each other down.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-.PHONY: demo test test-gpu sanitize lint types install clean
+.PHONY: demo test test-all test-gpu sanitize lint types install clean
 
 demo: .venv/installed
 	$(BIN)/evenflow demo
 
-# One process a core, one thread each: more would get in each other's way.
 test: .venv/installed lint types
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	$(PYTEST) -m "not slow"
+
+test-all: .venv/installed lint types
+	$(PYTEST)
 
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest tests/gpu -rs
@@ -29,8 +34,8 @@ types: .venv/installed
 
 install: .venv/installed
 
-# torch goes in first and pinned: anything else that depends on it would fetch whichever build is newest.
-# For the same reason the package itself is built without isolation.
+# torch is installed first and pinned: otherwise another package would pull in the newest build of it.
+# The package is built without isolation, so that the pinned setuptools builds it.
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools wheel

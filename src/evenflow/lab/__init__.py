@@ -4,9 +4,17 @@ It needs the packages of the extra ``lab``: ``pip install "evenflow[lab]"``.
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 
 ROOMS = ("cli", "data", "diagnosis", "recipes", "report", "sweep", "tasks", "training")
+
+# One package stands for the extra: some rooms would work without the others, but none is meant to.
+if find_spec("lightning_fabric") is None:
+    raise ModuleNotFoundError(
+        'evenflow.lab needs lightning_fabric, which is not installed: pip install "evenflow[lab]"',
+        name="lightning_fabric",
+    )
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,0 +1,152 @@
+"""The built wheel, installed into fresh environments: the library alone, and the library with the extra `lab`.
+
+torch is too large to install anew. An environment therefore sees the packages that pip would install for the wheel, and
+no others, through links to this environment's copies.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[1]
+INSTALL = 'pip install "evenflow[lab]"'
+LIBRARY = """
+import torch, evenflow
+layer, readout = evenflow.create("sgornn", 2, 16), torch.nn.Linear(16, 1)
+optimizer = torch.optim.Adam([*layer.parameters(), *readout.parameters()], lr=1e-2)
+x, y = torch.randn(20, 8, 2), torch.randn(8, 1)
+losses = []
+for _ in range(5):
+    loss = (readout(layer(x)[0][-1]) - y).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+assert losses[-1] < losses[0], losses
+assert "site-packages" in evenflow.__file__, evenflow.__file__
+"""
+
+
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    """Run a command with none of this process's paths to the sources."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [str(part) for part in command], env=environment, capture_output=True, text=True, encoding="utf-8"
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the sources, since a build leaves files beside them."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder)
+    built = run(sys.executable, "-m", "pip", "wheel", *options, source)
+    assert built.returncode == 0, built.stderr
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def requirements(lines: list[str], extra: str = "") -> Iterator[str]:
+    """The packages that these lines of a wheel's metadata ask for, on this machine and with this extra."""
+    for line in lines:
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            yield requirement.name
+
+
+def closure(names: Iterator[str]) -> dict[str, list[Path]]:
+    """The packages with those that they require in turn: the folders and files of each in this environment."""
+    waiting, packages = list(names), {}
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name in packages:
+            continue
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:  # a part of torch that this build of it does without
+            continue
+        base = Path(str(found.locate_file("")))
+        parts = {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}
+        packages[name] = [base / part for part in sorted(parts)]
+        waiting += requirements(found.requires or [])
+    return packages
+
+
+@pytest.fixture(scope="module")
+def environments(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders with the commands of two environments, "library" and "lab"."""
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(next(name for name in archive.namelist() if name.endswith("METADATA"))).decode()
+    lines = [line.partition(": ")[2] for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
+    commands = {}
+    for name, extra in (("library", ""), ("lab", "lab")):
+        folder = tmp_path_factory.mktemp(name)
+        venv.create(folder / "venv", with_pip=False, symlinks=True)
+        commands[name] = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
+        python = commands[name] / "python"
+        installed = run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
+        assert installed.returncode == 0, installed.stderr
+        links = folder / "packages"
+        links.mkdir()
+        for paths in closure(requirements(lines, extra)).values():
+            for path in paths:
+                if path.exists() and not (links / path.name).exists():
+                    (links / path.name).symlink_to(path)
+        place = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()
+        Path(place, "packages.pth").write_text(f"{links}\n", encoding="utf-8")
+    return commands
+
+
+def test_what_is_in_the_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    packed = {name.removeprefix("evenflow/") for name in names if name.startswith("evenflow/")}
+    ignored = {".pyc", ".egg-info"}
+    sources = {path.relative_to(ROOT / "src/evenflow") for path in (ROOT / "src/evenflow").rglob("*") if path.is_file()}
+    assert packed == {path.as_posix() for path in sources if path.suffix not in ignored}
+    assert {Path(name).suffix for name in packed} >= {".py", ".cuh", ".h", ".c", ".toml", ".html", ".css", ".js"}
+    assert "py.typed" in packed
+    others = {name.split("/")[0] for name in names} - {"evenflow"}
+    assert all(name.endswith(".dist-info") for name in others), "no tool is installed"
+
+
+def test_the_library_needs_torch_numpy_and_safetensors_alone(environments: dict[str, Path]) -> None:
+    python = environments["library"] / "python"
+    trained = run(python, "-c", LIBRARY)
+    assert trained.returncode == 0, trained.stderr
+    for name in ("fit", "tasks", "doctor"):
+        refused = run(python, "-c", f"import evenflow; evenflow.{name}")
+        assert f"ImportError: evenflow.{name} needs lightning_fabric" in refused.stderr
+        assert INSTALL in refused.stderr
+    refused = run(environments["library"] / "evenflow", "systems")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("evenflow: the command line needs ")
+    assert refused.stderr.endswith(f"{INSTALL}\n")
+    assert refused.stderr.count("\n") == 1
+
+
+def test_the_lab_runs_the_command_line(environments: dict[str, Path], tmp_path: Path) -> None:
+    options = ["--folder", tmp_path / "run", "--hidden", "8", "--steps", "3", "-t", "length=20", "--device", "cpu", "-q"]
+    trained = run(environments["lab"] / "evenflow", "train", "adding", "sgornn", *options)
+    assert trained.returncode == 0, trained.stderr
+    assert "3 updates, validation loss" in trained.stdout
+    reported = run(environments["lab"] / "evenflow", "report", tmp_path / "run")
+    assert reported.returncode == 0, reported.stderr
+    assert (tmp_path / "run" / "report.html").is_file()
