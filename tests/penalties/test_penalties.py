@@ -314,8 +314,7 @@ def test_a_sum_is_a_sum():
 def test_watching_leaves_no_trace():
     model = a_model("stacked")
     penalty_of(model, "norm_preserving(1) + stabilizer(1)")
-    assert "_run" not in vars(model.layer)
-    assert model.layer._taps is None
+    assert not model.layer.observed
     assert not model.layer._forward_hooks
     assert all(p.grad is None for p in model.parameters())
 

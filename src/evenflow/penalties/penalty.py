@@ -1,4 +1,4 @@
-"""What every penalty is: a number to add to the loss, computed beside it."""
+"""The base class of penalties: a number to add to the loss, computed from a forward pass that it watches."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from evenflow.probes.model_layer import record_runs
 
 
 class Watched:
-    """A forward pass that a penalty has watched; called with the loss, it gives the number to add.
+    """A forward pass that a penalty watches; call it with the loss to get the number to add.
 
     Attributes:
-        model: whose pass it was.
-        runs: what each layer of evenflow did.
-        states: of every recurrent layer, ``(T, B, H)`` and which sequences still run at each step ``(T, B)`` or None;
-            of torch's own layers and of gated feedback, those of the top one.
+        model: the model.
+        runs: the recorded runs of evenflow's layers.
+        states: for every recurrent layer its states ``(T, B, H)``, and which sequences still run at each step,
+            ``(T, B)`` or None if all do; for torch's layers and gated feedback, those of the top layer.
     """
 
     def __init__(self, model: nn.Module, penalty: Penalty, runs: list[LayerRun]) -> None:
@@ -38,8 +38,8 @@ class Watched:
     def __call__(self, loss: Tensor) -> Tensor:
         return self.penalty.total(self, loss)
 
-    def note(self, layer: nn.Module, _: Any, result: tuple[Any, Any]) -> None:
-        """The states of a layer that shows nothing but its output, from a forward hook."""
+    def record_output(self, layer: nn.Module, _: Any, result: tuple[Any, Any]) -> None:
+        """Add the output of a layer that records no runs to the states; a forward hook."""
         output, running = result[0], None
         if isinstance(output, PackedSequence):
             output, lengths = pad_packed_sequence(output)
@@ -52,9 +52,9 @@ class Watched:
 
 
 class Penalty:
-    """A number added to the loss: ``strength`` times what `value` says.
+    """A number added to the loss: ``strength`` times `value`.
 
-    There are three kinds, all used the same way: of the weights alone, of the states, and of ∂L/∂h_t.
+    A penalty may depend on the weights only, on the states, or on ∂L/∂h_t; all are used the same way.
 
     >>> penalty = make("soft_orthogonality(1e-3)")
     >>> with penalty.watch(model) as extra:
@@ -62,17 +62,17 @@ class Penalty:
     ...     total = loss + extra(loss)
     >>> total.backward()
 
-    Inside the block a map makes its matrix once, for the forward pass and for the penalty; the weights must not be
-    changed there.
+    Inside the block a map computes its matrix once, for the forward pass and for the penalty; do not change the
+    weights inside it.
 
     Args:
-        strength: of at least 0.
+        strength: a number of at least 0.
     """
 
     name = ""
     equation = ""
-    listens = False  # whether it reads the states
-    taps = False  # whether it reads ∂L/∂h_t
+    reads_states = False
+    reads_gradients = False  # ∂L/∂h_t
 
     def __init__(self, strength: float) -> None:
         if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength < math.inf:
@@ -91,19 +91,19 @@ class Penalty:
         """Watch the model's forward pass inside the block."""
         with ExitStack() as stack:
             stack.enter_context(parametrize.cached())
-            runs = stack.enter_context(record_runs(model, taps=self.taps)) if self.listens else []
-            watched = Watched(model, self, runs)
-            if self.listens:
-                for part in model.modules():
-                    # Torch's layers, and gated feedback, whose layers do not run one after the other.
-                    own = isinstance(part, Recurrent) and not part.one_after_another
-                    if isinstance(part, nn.RNNBase) or own:
-                        stack.callback(part.register_forward_hook(watched.note).remove)
+            if not self.reads_states:
+                yield Watched(model, self, [])
+                return
+            watched = Watched(model, self, stack.enter_context(record_runs(model, taps=self.reads_gradients)))
+            for module in model.modules():
+                feedback = isinstance(module, Recurrent) and not module.one_after_another
+                if isinstance(module, nn.RNNBase) or feedback:  # which `record_runs` leaves out
+                    stack.callback(module.register_forward_hook(watched.record_output).remove)
             yield watched
 
     @property
     def key(self) -> str:
-        """The text that `make` turns into this penalty again."""
+        """The text from which `make` builds this penalty."""
         return f"{self.name}({self.strength!r})"
 
     def __repr__(self) -> str:
@@ -111,14 +111,18 @@ class Penalty:
 
 
 class Sum(Penalty):
-    """Several penalties as one."""
+    """The sum of several penalties.
+
+    Args:
+        penalties: at least one.
+    """
 
     def __init__(self, penalties: Sequence[Penalty]) -> None:
         self.penalties = tuple(penalties)
         if not self.penalties:
             raise ValueError("penalties must be at least one penalty, got none")
-        self.listens = any(penalty.listens for penalty in self.penalties)
-        self.taps = any(penalty.taps for penalty in self.penalties)
+        self.reads_states = any(penalty.reads_states for penalty in self.penalties)
+        self.reads_gradients = any(penalty.reads_gradients for penalty in self.penalties)
 
     def total(self, watched: Watched, loss: Tensor) -> Tensor:
         return torch.stack([penalty.total(watched, loss) for penalty in self.penalties]).sum()

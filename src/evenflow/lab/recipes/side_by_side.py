@@ -88,7 +88,7 @@ def _solved(recipe: Recipe, job: Job) -> bool:
 def _plain(job: Job) -> bool:
     system, training = job.config["system"], job.config["training"]
     penalty = training.get("penalty")
-    usual = training.get("optimizer", "adam") in OPTIMIZERS and not (penalty and penalties.make(penalty).listens)
+    usual = training.get("optimizer", "adam") in OPTIMIZERS and not (penalty and penalties.make(penalty).reads_states)
     return usual and system["name"] not in NETWORKS and not any(system.get(key) for key in ("dropout", *DROPS))
 
 

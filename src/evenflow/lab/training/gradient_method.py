@@ -41,8 +41,8 @@ class GradientMethod(Method):
         self._bases = [each for each in self._members() if isinstance(each, GeodesicSGD)] if self.capturable else []
         for bases in self._bases:
             bases.polishes = False
-        # Who listens wants no padding.
-        self._padded = evaluation.runs_padded(model) and not (self._penalty is not None and self._penalty.listens)
+        # Penalties on states and gradients must not see padding.
+        self._padded = evaluation.runs_padded(model) and not (self._penalty is not None and self._penalty.reads_states)
 
     def update(self, batch: Batch, state: Any, share: float) -> Outcome:
         self.schedule(share)

@@ -90,7 +90,7 @@ def _check(settings: Sequence[Settings]) -> None:
     for one in settings:
         if one.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)} in a population, got {one.optimizer!r}")
-        if one.penalty is not None and penalties.make(one.penalty).listens:
+        if one.penalty is not None and penalties.make(one.penalty).reads_states:
             raise ValueError(f"penalty must read the weights alone in a population, got {one.penalty!r}")
         for name in SHARED:
             if getattr(one, name) != getattr(settings[0], name):

@@ -60,8 +60,8 @@ class Probing:
         """Add a row. Weights that are not finite are passed over: the loop stops at them before it saves anything."""
         from evenflow.bounds.band import gradient_band
         from evenflow.probes.gradient_flow import gradient_flow
+        from evenflow.probes.matrix_spectra import spectrum
         from evenflow.probes.model_layer import find_layer
-        from evenflow.probes.spectrum import spectrum
 
         parameters = list(model.parameters())
         if not all(bool(torch.isfinite(p).all()) for p in parameters):

@@ -1,0 +1,85 @@
+"""Penalties on the recurrent matrices: orthogonality, singular values near one, weight decay."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenflow.maps.differentiated import ieee_products
+from evenflow.penalties.matrices import matrices, singular_values
+from evenflow.penalties.penalty import Penalty, Watched
+
+
+class SoftOrthogonality(Penalty):
+    """``λ Σ_W |WᵀW - I|²``: recurrent matrices are pulled towards orthogonal ones, but need not be orthogonal.
+
+    If W has more columns than rows, only its rows can be orthonormal, and the penalty is ``|WWᵀ - I|²``.
+
+    Args:
+        strength: λ.
+
+    Reference: Vorontsov et al. 2017.
+    """
+
+    name, equation = "soft_orthogonality", "λ Σ |WᵀW - I|²"
+
+    def __init__(self, strength: float = 1e-3) -> None:
+        super().__init__(strength)
+
+    def value(self, watched: Watched, loss: Tensor) -> Tensor:
+        total = []
+        for W in matrices(watched.model, self.name):
+            with ieee_products(W):  # the difference from I is far below the precision of TF32
+                gram = W.mH @ W if W.shape[-2] >= W.shape[-1] else W @ W.mH
+                off = gram - torch.eye(gram.shape[-1], dtype=W.dtype, device=W.device)
+            total.append((off * off.conj()).real.sum())
+        return torch.stack(total).sum()
+
+
+class SingularValuePrior(Penalty):
+    """``λ Σ_W Σ_i (s_i - 1)²``: the negative logarithm of a Gaussian prior with mean one on the singular values.
+
+    The maps ``svd`` and ``factorized`` have singular values as parameters; of any other matrix they are computed. λ is
+    1/2v for a variance v.
+
+    Args:
+        strength: λ.
+
+    Reference: Vorontsov et al. 2017.
+    """
+
+    name, equation = "singular_value_prior", "λ Σ (s - 1)²"
+
+    def __init__(self, strength: float = 1e-3) -> None:
+        super().__init__(strength)
+
+    def value(self, watched: Watched, loss: Tensor) -> Tensor:
+        values = singular_values(watched.model, self.name)
+        if values is None:
+            values = [torch.linalg.svdvals(W) for W in matrices(watched.model, self.name)]
+        return torch.stack([(s - 1).square().sum() for s in values]).sum()
+
+
+class WeightDecay(Penalty):
+    """``λ/2 Σ_W |W|²`` on the recurrent matrices themselves, not on the parameters of their maps.
+
+    Its gradient by W is λ W, as with the weight decay of torch's SGD. The optimiser's own weight decay has no meaning
+    for the bases of a factorized map or the angles of a rotation. |W|² is the sum of the squared singular values, which
+    the maps ``svd`` and ``factorized`` have as parameters: for them no matrix is computed, and their bases, which
+    cannot change |W|², have no gradient.
+
+    Args:
+        strength: λ.
+
+    Reference: Vorontsov et al. 2017.
+    """
+
+    name, equation = "weight_decay", "λ/2 Σ |W|²"
+
+    def __init__(self, strength: float = 1e-4) -> None:
+        super().__init__(strength)
+
+    def value(self, watched: Watched, loss: Tensor) -> Tensor:
+        tensors = singular_values(watched.model, self.name) or matrices(watched.model, self.name)
+        squares = [(each * each.conj()).real.sum() for each in tensors]
+        return torch.stack(squares).sum() / 2
