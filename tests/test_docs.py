@@ -1,0 +1,112 @@
+"""Commands, imports, links and paths in README.md, CONTRIBUTING.md, CHANGELOG.md and docs/ exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+
+from evenflow.lab import cli
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted((ROOT / "docs").glob("*.md"))
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
+FOLDERS = ("src/", "tests/", "tools/", "benchmarks/", "docs/")
+FILE = re.compile(r"[\w./-]+\.(?:py|cuh|json|svg|toml|md|h|c)")
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+@cache
+def repository_files() -> list[str]:
+    """The paths of all files that git knows or would take in, from the root of the repository."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True).stdout.splitlines()
+    return [name for name in listed if (ROOT / name).is_file()]
+
+
+def fenced(page: Path, *languages: str) -> list[str]:
+    return [code for language, code in FENCED.findall(page.read_text("utf-8")) if language in languages]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of every `evenflow` command in the fenced blocks of a page."""
+    lines = "".join(fenced(page, "", "sh", "bash", "console")).splitlines()
+    called = [line.removeprefix("$ ") for line in lines]
+    return [shlex.split(line, comments=True)[1:] for line in called if re.match(r"evenflow [a-z]", line)]
+
+
+def parse(arguments: list[str]) -> None:
+    """Parse the arguments as the command line would, and run nothing."""
+    command = typer.main.get_command(cli.app)
+    context = command.make_context("evenflow", arguments)
+    while isinstance(command, typer.core.TyperGroup):
+        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert command is not None
+        context = command.make_context(name, rest, parent=context)
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    text = FENCED.sub("", page.read_text("utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pages
+def test_commands_parse(page: Path) -> None:
+    for arguments in commands(page):
+        try:
+            parse(arguments)
+        except Exception as error:
+            raise AssertionError(f"evenflow {shlex.join(arguments)}: {error}") from error
+
+
+@pages
+def test_imports_work(page: Path) -> None:
+    lines = "".join(fenced(page, "python")).splitlines()
+    for line in lines:
+        if re.match(r"(from evenflow[\w.]* import [\w, ]+|import evenflow[\w.]*)", line):
+            exec(line, {})
+
+
+@pages
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    for link in LINK.findall(FENCED.sub("", page.read_text("utf-8"))):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in slugs(target), link
+
+
+@pages
+def test_paths_exist(page: Path) -> None:
+    """Paths from the root or, for files, the ends of such paths (`maps/exponential.py`)."""
+    text = page.read_text("utf-8")
+    scripts = re.findall(r"python3? ((?:tools|benchmarks|docs)/[\w./]+)", text)
+    quoted = IN_BACKTICKS.findall(FENCED.sub("", text))
+    for path in [*scripts, *quoted]:
+        if "*" in path or " " in path or path.isupper() or re.search(r"[A-Z]{3,}|[{}<>]", path):
+            continue
+        if path.startswith(FOLDERS):
+            assert (ROOT / path).exists(), path
+        elif FILE.fullmatch(path) and path not in WRITTEN:
+            assert any(f"/{name}".endswith(f"/{path}") for name in repository_files()), path
+
+
+# Files that evenflow writes, or a user does.
+WRITTEN = {"config.toml", "status.toml", "record.json", "sweep.json"}
+
+
+def test_pages_of_the_readme_are_few_lines() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < 150
+    assert len((ROOT / "docs/performance.md").read_text("utf-8").splitlines()) < 100
