@@ -27,12 +27,12 @@ def test_reflections(n: int, m: int, m2: int, lead: tuple[int, ...]) -> None:
     map = Householder(n, reflectors=m).cuda()
     raw = draw(*lead, *map.raw_shapes[0])
     raw[..., : n // 2] = 0  # half of the first vector, or for m = 1 and small n all of it
-    W, kept = map.blocked_value(raw)
+    W, kept = map.blocked_forward(raw)
     G = draw(*W.shape, seed=1)
-    found = map.value(raw)[0]
+    found = map.evaluate(raw)[0]
     torch.testing.assert_close(found, W, **CLOSE)
-    torch.testing.assert_close(map.slope(G, found, raw)[0], map.blocked_slope(G, *kept), **CLOSE)
-    single, _ = map.value(raw.float())
+    torch.testing.assert_close(map.vjp(G, found, raw)[0], map.blocked_vjp(G, *kept), **CLOSE)
+    single, _ = map.evaluate(raw.float())
     assert (single - W).norm() < SINGLE * W.norm()
     assert residual(single.double()).max() < SINGLE
 
@@ -43,20 +43,20 @@ def test_reflections_of_two_sides(n: int, m1: int, m2: int, lead: tuple[int, ...
     map = SVD(n, reflectors=(m1, m2), margin=None).cuda()
     raw = [draw(*lead, *shape, seed=seed) for seed, shape in enumerate(map.raw_shapes)]
     raw[2][..., 0] = 0  # a singular value that nothing can be divided by
-    W, kept = map.blocked_value(*raw)
+    W, kept = map.blocked_forward(*raw)
     G = draw(*W.shape, seed=7)
-    found, kept_here = map.value(*raw)
+    found, kept_here = map.evaluate(*raw)
     torch.testing.assert_close(found, W, **CLOSE)
-    for one, other in zip(map.slope(G, found, *kept_here), map.blocked_slope(G, *kept), strict=True):
+    for one, other in zip(map.vjp(G, found, *kept_here), map.blocked_vjp(G, *kept), strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
 
 
 def test_a_zero_vector_reflects_nothing_and_has_no_gradient() -> None:
     map = Householder(16, reflectors=2).cuda()
     raw = torch.zeros(map.raw_shapes[0], device="cuda")
-    W, kept = map.value(raw)
+    W, kept = map.evaluate(raw)
     assert torch.equal(W, torch.eye(16, device="cuda"))
-    assert torch.equal(map.slope(torch.ones_like(W), W, *kept)[0], torch.zeros_like(raw))
+    assert torch.equal(map.vjp(torch.ones_like(W), W, *kept)[0], torch.zeros_like(raw))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import sequential_reflections
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from evenflow import init
-from evenflow.maps import Householder, residual, sequential
+from evenflow.maps import Householder, residual
 
 # Two float64 ways to one product.
 EXACT = 1e-10
@@ -26,13 +27,13 @@ def drawn(n: int, m: int, seed: int = 0) -> Tensor:
 @shapes
 def test_compact_form_equals_one_at_a_time(n: int, m: int) -> None:
     map, raw = Householder(n, reflectors=m), drawn(n, m).requires_grad_()
-    us = sequential.split(raw.detach(), m, n)
-    expected, before = sequential.product(torch.eye(n, dtype=torch.float64), us)
+    us = sequential_reflections.split(raw.detach(), m, n)
+    expected, before = sequential_reflections.product(torch.eye(n, dtype=torch.float64), us)
     W = map(raw)
     assert (W - expected).abs().max() < EXACT
     if m:
         G = torch.randn(n, n, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        _, dus = sequential.product_slope(before, us, G)
+        _, dus = sequential_reflections.product_slope(before, us, G)
         assert (torch.autograd.grad(W, raw, G)[0] - torch.cat(dus)).abs().max() < EXACT * n
 
 
@@ -40,7 +41,7 @@ def test_compact_form_equals_one_at_a_time(n: int, m: int) -> None:
 def test_product_equals_one_at_a_time(n: int, m: int) -> None:
     raw = drawn(n, m)
     h = torch.randn(3, n, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    expected, _ = sequential.product(h.mT, sequential.split(raw, m, n))
+    expected, _ = sequential_reflections.product(h.mT, sequential_reflections.split(raw, m, n))
     assert (Householder(n, reflectors=m).product(h, raw) - expected.mT).abs().max() < EXACT
 
 
@@ -48,8 +49,8 @@ def test_reference_gradient_is_torchs() -> None:
     h = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
     u = torch.randn(3, dtype=torch.float64, requires_grad=True)
     g = torch.randn(5, 2, dtype=torch.float64)
-    expected = torch.autograd.grad(sequential.reflect(h, u), (h, u), g)
-    for a, b in zip(sequential.reflect_slope(h.detach(), u.detach(), g), expected, strict=True):
+    expected = torch.autograd.grad(sequential_reflections.reflect(h, u), (h, u), g)
+    for a, b in zip(sequential_reflections.reflect_slope(h.detach(), u.detach(), g), expected, strict=True):
         assert torch.allclose(a, b, atol=EXACT)
 
 
@@ -59,8 +60,10 @@ def test_zero_vector_is_the_identity_with_gradient_zero() -> None:
     raw[5:9] = 0
     raw.requires_grad_()
     W = map(raw)
-    us = sequential.split(raw.detach(), 3, 5)
-    assert (W - sequential.product(torch.eye(5, dtype=torch.float64), [us[0], us[2]])[0]).abs().max() < EXACT
+    us = sequential_reflections.split(raw.detach(), 3, 5)
+    assert (
+        W - sequential_reflections.product(torch.eye(5, dtype=torch.float64), [us[0], us[2]])[0]
+    ).abs().max() < EXACT
     gradient = torch.autograd.grad(W, raw, torch.ones(5, 5, dtype=torch.float64))[0]
     assert gradient.isfinite().all()
     assert (gradient[5:9] == 0).all()
@@ -81,7 +84,7 @@ def test_gradient_is_at_a_right_angle_to_each_vector() -> None:
     raw = drawn(6, 4).requires_grad_()
     G = torch.randn(6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     gradient = torch.autograd.grad(Householder(6, reflectors=4)(raw), raw, G)[0]
-    for u, du in zip(*(sequential.split(x.detach(), 4, 6) for x in (raw, gradient)), strict=True):
+    for u, du in zip(*(sequential_reflections.split(x.detach(), 4, 6) for x in (raw, gradient)), strict=True):
         assert abs(u @ du) < EXACT
 
 

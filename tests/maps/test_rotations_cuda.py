@@ -29,9 +29,9 @@ def test_kernel_equals_layer_by_layer(n: int, layers: int | None, lead: tuple[in
     source = torch.Generator().manual_seed(0)
     angles = torch.randn(*lead, *map.raw_shapes[0], generator=source, dtype=torch.float64).to(DEVICE, dtype)
     pull = torch.randn(*lead, n, n, generator=source, dtype=torch.float64).to(DEVICE, dtype)
-    W = rotations_cuda.value(angles, map.permutations)
-    expected = map.layered_value(angles)
+    W = rotations_cuda.forward(angles, map.permutations)
+    expected = map.layered_forward(angles)
     assert (W - expected).abs().max() < VALUE[dtype]
     assert residual(W.double()).max() < VALUE[dtype]
-    got = rotations_cuda.slope(pull, W, angles, map.permutations)
-    assert (got - map.layered_slope(pull, W, angles)).abs().max() < GRADIENT[dtype]
+    got = rotations_cuda.vjp(pull, W, angles, map.permutations)
+    assert (got - map.layered_vjp(pull, W, angles)).abs().max() < GRADIENT[dtype]

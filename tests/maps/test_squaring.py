@@ -20,7 +20,7 @@ from evenflow.maps.squaring import (
     RESTED,
     Headroom,
     exponential,
-    exponential_slope,
+    exponential_vjp,
     norm,
     plan,
     reach,
@@ -100,7 +100,7 @@ def test_products_of_a_value_and_of_its_gradient(angle: float, dtype: torch.dtyp
     with Products() as there:
         W, kept = exponential(B)
     with Products() as back:
-        exponential_slope(torch.ones_like(W), *kept)
+        exponential_vjp(torch.ones_like(W), *kept)
     assert (there.count, back.count) == (value, slope)
 
 
@@ -134,7 +134,7 @@ def test_value_and_gradient_by_every_polynomial(
     G = torch.randn(*shape, generator=torch.Generator().manual_seed(2), dtype=leaf.dtype)
     (pulled,) = torch.autograd.grad(expected, leaf, G)
     W, kept = exponential(B)
-    off = exponential_slope(G.to(narrow), *kept) - pulled
+    off = exponential_vjp(G.to(narrow), *kept) - pulled
     assert (W - expected).abs().max() < VALUE[dtype] * (1 + angle)
     assert torch.linalg.vector_norm(off - off.mH) / 2 < SLOPE[dtype] * (1 + angle) * torch.linalg.vector_norm(G)
 

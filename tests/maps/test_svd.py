@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import sequential_reflections
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from evenflow import init
-from evenflow.maps import SVD, Factorized, Map, attach, parameter_groups, residual, sequential
-from evenflow.maps.spectrum import Spectrum
+from evenflow.maps import SVD, Factorized, Map, attach, parameter_groups, residual
+from evenflow.maps.singular_values import SingularValues
 
 EXACT = 1e-9
 # A float32 matrix has the singular values asked for up to a few roundings.
@@ -47,7 +48,9 @@ def test_vectors_of_any_length_keep_the_margin(kind: type[Map]) -> None:
 
 def test_sigmoid_is_the_documents() -> None:
     p = torch.linspace(-4, 4, 9, dtype=torch.float64)
-    assert torch.allclose(Spectrum(1.2, 0.3, "sigmoid").values(p), 2 * 0.3 * (torch.sigmoid(p) - 0.5) + 1.2, atol=EXACT)
+    assert torch.allclose(
+        SingularValues(1.2, 0.3, "sigmoid").values(p), 2 * 0.3 * (torch.sigmoid(p) - 0.5) + 1.2, atol=EXACT
+    )
 
 
 @both
@@ -74,8 +77,8 @@ def test_product_of_reflections_and_diagonal() -> None:
     ]
     diagonal = torch.zeros(6, 4, dtype=torch.float64)
     diagonal.diagonal().copy_(map.singular_values(*raw))
-    U = sequential.product(torch.eye(6, dtype=torch.float64), sequential.split(raw[0], 3, 6))[0]
-    V = sequential.product(torch.eye(4, dtype=torch.float64), sequential.split(raw[1], 2, 4))[0]
+    U = sequential_reflections.product(torch.eye(6, dtype=torch.float64), sequential_reflections.split(raw[0], 3, 6))[0]
+    V = sequential_reflections.product(torch.eye(4, dtype=torch.float64), sequential_reflections.split(raw[1], 2, 4))[0]
     assert torch.allclose(map(*raw), U @ diagonal @ V.mT, atol=EXACT)
 
 

@@ -8,12 +8,12 @@ from torch.nn.utils import parametrize
 
 from evenflow import maps
 from evenflow.checks import whole_number
-from evenflow.runtime.pickling import Pickled
+from evenflow.runtime.picklable import Picklable
 
 Reflectors = int | tuple[int, int] | None
 
 
-class SpectralLinear(Pickled, nn.Linear):
+class SpectralLinear(Picklable, nn.Linear):
     """``y = W x + b`` with ``W = U diag(s) Vᵀ``, any shape, and every s_i within ``center ± margin``.
 
     Shapes:

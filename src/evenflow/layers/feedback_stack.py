@@ -12,7 +12,7 @@ from evenflow.cells import GatedFeedback, Weights
 from evenflow.checks import number
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.sequences import Sequences
-from evenflow.runtime.torch_state import lifted
+from evenflow.runtime.torch_state import in_functorch
 from evenflow.scan import checkpointed, project, scan
 
 
@@ -81,7 +81,7 @@ class GatedFeedbackRNN(Recurrent):
         like = weights["weight_hh_gate"]
         start = self._start(x.shape[1], like) if given is None else [torch.cat(tuple(member), -1) for member in given]
         beside = self._beside(x.shape[:2], like)
-        if every is not None and every < len(x) and not lifted():
+        if every is not None and every < len(x) and not in_functorch():
             states, *after = checkpointed(
                 self.cell, x, tuple(start), weights, every, sizes, engine=self.engine, beside=beside
             )

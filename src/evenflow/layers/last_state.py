@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import Elman
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.sequences import Sequences
-from evenflow.runtime.torch_state import followed
+from evenflow.runtime.torch_state import has_global_module_hook, is_observed
 from evenflow.scan.linear_final_state import end, pays
 
 # How a layer is run, where somebody may have put something of his own.
@@ -57,9 +56,9 @@ def _watched(layer: Recurrent) -> bool:
     """Whether somebody counts on the steps, or on the layer being called, or asked for another way to run them."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     own = any(name in vars(layer) or getattr(type(layer), name) is not getattr(Recurrent, name) for name in WAYS)
-    if any(hooks) or own or layer.observed or _has_any_global_hook():
+    if any(hooks) or own or layer.observed or has_global_module_hook():
         return True
-    return layer.engine != "auto" or layer.storage is not None or layer.checkpoint_every is not None or followed()
+    return layer.engine != "auto" or layer.storage is not None or layer.checkpoint_every is not None or is_observed()
 
 
 def _plain(layer: Recurrent, x: Tensor) -> bool:

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from evenflow import maps
 from evenflow.cells import Cell, Matrix, Weights
 from evenflow.maps.blocks import Blocks
-from evenflow.runtime.pickling import Pickled
+from evenflow.runtime.picklable import Picklable
 
 OneMap = str | Callable[[int], maps.Map]
 MapChoice = OneMap | Mapping[str, OneMap]  # one for all matrices that take one, or one for each by its name
 
 
-class LayerWeights(Pickled):
+class LayerWeights(Picklable):
     """What a recurrent layer owns; `Recurrent` is what it does with it."""
 
     cell: Cell

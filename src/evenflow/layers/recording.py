@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from evenflow.runtime.recorded import take, uncollected, watched
-from evenflow.scan.register_operator import plain_tensors
+from evenflow.runtime.torch_state import plain_tensors
 
 Pass = Callable[..., Any]  # a list of weights, then input and initial states, to output and final states in one tuple
 

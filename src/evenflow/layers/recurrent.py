@@ -17,7 +17,7 @@ from evenflow.layers.layer_run import LayerRun
 from evenflow.layers.layer_weights import LayerWeights, MapChoice
 from evenflow.layers.replayed import replay_layer
 from evenflow.layers.sequences import Sequences
-from evenflow.runtime.torch_state import lifted
+from evenflow.runtime.torch_state import in_functorch
 from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
 
 INITIAL_STATES = ("zero", "learned")
@@ -195,7 +195,7 @@ class Recurrent(LayerWeights):
             zeros = self._new_tap(x.shape[:2], weights[self.cell.recurrent[0]])
             tap = sequences.reverse(zeros) if backwards else zeros
         every, sizes = self.checkpoint_every, sequences.batch_sizes
-        if every is not None and every < len(x) and not lifted():
+        if every is not None and every < len(x) and not in_functorch():
             results = checkpointed(self.cell, x, tuple(state), weights, every, sizes, tap, self.engine)
             self._record_run(index, x, state, learned, results[0], sequences)
             return results

@@ -15,13 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.utils import parametrize
 
 from evenflow.layers.recording import Pass, Recording, Replayed
 from evenflow.maps import Map
 from evenflow.runtime.recorded import attempt, familiar
+from evenflow.runtime.torch_state import (
+    has_saved_tensor_hooks,
+    parametrizations_are_cached,
+    plain_tensors,
+    stream_id,
+)
 from evenflow.scan import recordable
-from evenflow.scan.register_operator import plain_tensors
 
 CALLS_BEFORE = 6  # one more than `training.captured` waits: what records whole updates needs no recorded layers
 MOST = 4  # recordings of one layer
@@ -172,7 +176,7 @@ def replay(
     listening = [_zero(device).expand(shape).requires_grad_() for shape in taps]
     given = (*given, *listening)
     moving = torch.is_grad_enabled() and tuple(v.requires_grad for v in (*given, *weights))
-    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    stream = stream_id(device)
     bits = torch.backends.cuda.matmul.fp32_precision  # of the products with the input
     key = (stream, layer.training, bits, *settings, moving, *(v.shape for v in given))
     run = functools.partial(passed, layer, taps=len(taps))
@@ -184,10 +188,10 @@ def replay(
 
 def _disturbed(layer: nn.Module) -> bool:
     """Whether something has a say in the pass that a recording would not hear."""
-    if torch.is_autocast_enabled("cuda") or torch.is_anomaly_enabled() or parametrize._cache_enabled:
+    if torch.is_autocast_enabled("cuda") or torch.is_anomaly_enabled() or parametrizations_are_cached():
         return True
     # A hook before the pass may put weights in place, and those of `torch.utils.checkpoint` count what is saved.
-    return bool(layer._forward_pre_hooks) or torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    return bool(layer._forward_pre_hooks) or has_saved_tensor_hooks()
 
 
 def _most(device: torch.device) -> int:

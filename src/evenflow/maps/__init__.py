@@ -8,7 +8,7 @@ from evenflow.maps.exponential import Exponential
 from evenflow.maps.factorized import Factorized
 from evenflow.maps.free import Free
 from evenflow.maps.householder import Householder
-from evenflow.maps.make import make, options_of
+from evenflow.maps.make_map import make, options_of
 from evenflow.maps.map import Map, residual
 from evenflow.maps.rotations import Rotations
 from evenflow.maps.svd import SVD

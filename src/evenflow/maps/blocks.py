@@ -54,9 +54,9 @@ class Blocks(Map):
             blocks.update(zip(self.others, raw[0].split(self.map.rows, -2), strict=True))
         return torch.cat([blocks[i] for i in range(self.count)], -2)
 
-    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+    def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         blocks = matrix.split(self.map.rows, -2)
-        made = self.map.solve(torch.stack([blocks[i] for i in self.chosen], -3))
+        made = self.map.inverse(torch.stack([blocks[i] for i in self.chosen], -3))
         free = (torch.cat([blocks[i] for i in self.others], -2),) if self.others else ()
         return free + tuple(made)
 

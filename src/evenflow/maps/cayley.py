@@ -67,7 +67,7 @@ class Cayley(Skew):
     def constants(self) -> dict[str, Tensor]:
         return super().constants() | {"diagonal": torch.tensor(self._signs)}
 
-    def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         # In float64 whatever the numbers: the inverse loses as many digits as A is long, and costs hardly more.
         A = self.skew(raw[0].double())
         A.diagonal(dim1=-2, dim2=-1).add_(1)
@@ -75,7 +75,7 @@ class Cayley(Skew):
         W.diagonal(dim1=-2, dim2=-1).sub_(1)
         return self.signed(W.to(raw[0].dtype)), ()
 
-    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+    def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         G, W = self.signed(G), self.signed(W)
         # (I + A)⁻¹ = (I + W)/2, so the inverse need not be kept: dA = -½ (I + Wᵀ) G (I + Wᵀ).
         G = addmm(G, W.mT, G)

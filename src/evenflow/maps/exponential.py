@@ -11,8 +11,8 @@ from torch import Tensor
 from evenflow.maps.differentiated import tighten
 from evenflow.maps.logarithm import unitary_log
 from evenflow.maps.skew import Skew
-from evenflow.maps.squaring import Recordable, exponential, exponential_slope
-from evenflow.runtime.torch_state import traced
+from evenflow.maps.squaring import Recordable, exponential, exponential_vjp
+from evenflow.runtime.torch_state import is_tracing
 
 GRADIENTS = ("exact", "plumbley")
 METHODS = ("squaring", "eigen")
@@ -66,24 +66,24 @@ class Exponential(Recordable, Skew):
         self.gradient, self.method = gradient, method
         self.recordable = method != "eigen"  # the eigenvalue solver talks to the host
 
-    def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         B = self.skew(raw[0])
         return _eigen(B) if self.method == "eigen" else exponential(B, self.headroom)
 
-    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+    def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         if self.gradient == "plumbley":
             return (self.pack(G @ W.mT),)
-        return (self.pack(_eigen_slope(G, *kept) if self.method == "eigen" else exponential_slope(G, *kept)),)
+        return (self.pack(_eigen_vjp(G, *saved) if self.method == "eigen" else exponential_vjp(G, *saved)),)
 
     def plain(self, *raw: Tensor) -> Tensor:
         if self.gradient == "plumbley":
             raise ValueError("gradient='plumbley' is a rule for one gradient; it has no gradient of its own")
         B = self.skew(raw[0])
-        # In float32 torch's is off by some 1e-5, with which lengths are not kept.
+        # In float32 torch's is off by some 1e-5, with which lengths are not preserved.
         return torch.linalg.matrix_exp(B if B.device.type == "mps" else B.double()).to(B.dtype)
 
     def matrix(self, *raw: Tensor) -> Tensor:
-        if traced():
+        if is_tracing():
             return torch.ops.evenflow.exponential(raw[0], self.upper, self.rows, self.gradient, self.method)
         return super().matrix(*raw)
 
@@ -108,7 +108,7 @@ def _eigen(B: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     return tighten(W) if W.dtype == torch.float32 else W, (values, U)
 
 
-def _eigen_slope(G: Tensor, values: Tensor, U: Tensor) -> Tensor:
+def _eigen_vjp(G: Tensor, values: Tensor, U: Tensor) -> Tensor:
     a, b = values.unsqueeze(-1), values.unsqueeze(-2)
     # (e^{-ia} - e^{-ib}) / (-i(a - b)) with its limit at a = b.
     ratio = torch.exp(-0.5j * (a + b)) * torch.sinc((a - b) / (2 * math.pi))
@@ -127,14 +127,14 @@ def _map(n: int, gradient: str, method: str, upper: Tensor) -> Exponential:
 
 @torch.library.custom_op("evenflow::exponential", mutates_args=())
 def _operator(raw: Tensor, upper: Tensor, n: int, gradient: str, method: str) -> Tensor:
-    return _map(n, gradient, method, upper).value(raw)[0]
+    return _map(n, gradient, method, upper).evaluate(raw)[0]
 
 
 @torch.library.custom_op("evenflow::exponential_backward", mutates_args=())
 def _operator_backward(raw: Tensor, upper: Tensor, n: int, gradient: str, method: str, G: Tensor) -> Tensor:
     map = _map(n, gradient, method, upper)
-    W, kept = map.value(raw)
-    return map.slope(G, W, *kept)[0]
+    W, saved = map.evaluate(raw)
+    return map.vjp(G, W, *saved)[0]
 
 
 @_operator.register_fake

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.maps.differentiated import ieee_products
 from evenflow.maps.free import STARTS
 from evenflow.maps.map import Map
-from evenflow.maps.spectrum import Spectrum
+from evenflow.maps.singular_values import SingularValues
+from evenflow.runtime.torch_state import ieee_products
 
 
 class Factorized(Map):
@@ -22,7 +22,8 @@ class Factorized(Map):
         ``(..., rows, columns)``. k(rows + columns + 1) numbers, one product.
 
     Args:
-        center, margin, bound: s* (1), r (0.01; None: no bound) and how (``"sigmoid"`` or ``"clip"``): see `Spectrum`.
+        center, margin, bound: s* (1), r (0.01; None: no bound) and how (``"sigmoid"`` or ``"clip"``), see
+            `SingularValues`.
         init: the matrix whose bases are the first ones: ``"orthogonal"`` (default), ``"identity"``,
             ``"glorot_normal"`` or ``"glorot_uniform"``.
         precision: see `Map`.
@@ -53,7 +54,7 @@ class Factorized(Map):
         allowed = [name for name in STARTS if name != "spectral_radius"]
         if init not in allowed:
             raise ValueError(f"init must be one of {', '.join(allowed)}, got {init!r}")
-        self.rank, self.init, self.spectrum = min(self.rows, self.columns), init, Spectrum(center, margin, bound)
+        self.rank, self.init, self.spectrum = min(self.rows, self.columns), init, SingularValues(center, margin, bound)
 
     @property
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -83,9 +84,9 @@ class Factorized(Map):
         with ieee_products(left):  # margins of a thousandth are less than TF32 can tell from none
             return left @ raw[1].mT
 
-    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+    def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         U, s, Vh = torch.linalg.svd(matrix.double(), full_matrices=False)
-        return U, Vh.mT, self.spectrum.solve(s)
+        return U, Vh.mT, self.spectrum.inverse(s)
 
     def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
         first = STARTS[self.init](self.rows, self.columns, generator=generator, dtype=torch.float64, device="cpu")

@@ -60,7 +60,7 @@ class Free(Map):
     def matrix(self, *raw: Tensor) -> Tensor:
         return raw[0]
 
-    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+    def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         return (matrix.clone(),)
 
     def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:

@@ -61,29 +61,29 @@ class Householder(Differentiated):
         """The vectors as rows ``(..., m, n)``, u_n first."""
         return reflections.vectors(raw, self.filled, self.reflectors, self.rows)
 
-    def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         kernels = reflections.kernels(raw[0], self.rows, self.reflectors)
         if kernels is None:
-            return self.blocked_value(raw[0])
-        return kernels.value(self.rows, self.reflectors, raw[0]), (raw[0],)
+            return self.blocked_forward(raw[0])
+        return kernels.forward(self.rows, self.reflectors, raw[0]), (raw[0],)
 
-    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
-        kernels = reflections.kernels(W, self.rows, self.reflectors) if len(kept) == 1 else None
+    def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+        kernels = reflections.kernels(W, self.rows, self.reflectors) if len(saved) == 1 else None
         if kernels is None:
-            return (self.blocked_slope(G, *kept),)
-        return (kernels.slope(G, W, self.rows, self.reflectors, kept[0]),)
+            return (self.blocked_vjp(G, *saved),)
+        return (kernels.vjp(G, W, self.rows, self.reflectors, saved[0]),)
 
-    def blocked_value(self, raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The matrix by products of matrices, and what `blocked_slope` needs."""
+    def blocked_forward(self, raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The matrix by products of matrices, and what `blocked_vjp` needs."""
         V = self.vectors(raw)
         S, Y = reflections.compact(V)
         W = minus_mm(V.mT, Y)
         W.diagonal(dim1=-2, dim2=-1).add_(1)
         return W, (V, S, Y)
 
-    def blocked_slope(self, G: Tensor, V: Tensor, S: Tensor, Y: Tensor) -> Tensor:
+    def blocked_vjp(self, G: Tensor, V: Tensor, S: Tensor, Y: Tensor) -> Tensor:
         """The gradient of the packed vectors."""
-        dV = reflections.compact_slope(minus_mm(Y, G.mT), minus_mm(V, G), V, S, Y)
+        dV = reflections.compact_vjp(minus_mm(Y, G.mT), minus_mm(V, G), V, S, Y)
         return dV.flatten(-2).index_select(-1, self.filled)
 
     def plain(self, *raw: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Householder(Differentiated):
         Y = reflections.compact(V)[1].to(h.dtype)
         return h - (h @ Y.mT) @ V.to(h.dtype)
 
-    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+    def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         full = matrix.double()
         need_orthogonal(full, "Householder", matrix.dtype)
         V, rest = reflections.reduce(full, self.reflectors)

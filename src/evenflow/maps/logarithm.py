@@ -22,7 +22,7 @@ def unitary_log(matrix: Tensor) -> Tensor:
     I = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     root = matrix
     for _ in range(HALVINGS):
-        root = _half(root, I)
+        root = _half_angle(root, I)
     A = torch.linalg.solve(root + I, root - I)
     A = (A - A.mH) / 2
     square, total = A @ A, torch.zeros_like(A)
@@ -32,7 +32,7 @@ def unitary_log(matrix: Tensor) -> Tensor:
     return (B - B.mH) / 2
 
 
-def _half(matrix: Tensor, I: Tensor) -> Tensor:
+def _half_angle(matrix: Tensor, I: Tensor) -> Tensor:
     """The turn by half of every angle: the unitary factor of ``I + R``, whose singular values are 2cos(θ/2)."""
     P, length, Qh = torch.linalg.svd(matrix + I)
     straight = int((length < 2 * STRAIGHT).sum())
@@ -40,10 +40,10 @@ def _half(matrix: Tensor, I: Tensor) -> Tensor:
         # Planes turned by π give nothing to divide: any quarter turn of them is a root. The number of such directions
         # is even, since the determinant is +1.
         straight += straight % 2
-    kept = len(length) - straight
-    root = P[:, :kept] @ Qh[:kept]
+    regular = len(length) - straight
+    root = P[:, :regular] @ Qh[:regular]
     if straight:
-        Q = Qh[kept:].mH
+        Q = Qh[regular:].mH
         if matrix.is_complex():
             return root + 1j * Q @ Q.mH
         x, y = Q[:, ::2], Q[:, 1::2]

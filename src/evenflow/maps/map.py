@@ -21,7 +21,7 @@ class Map(nn.Module):
     """A map from free numbers to a constrained matrix, in the form `torch.nn.utils.parametrize` takes.
 
     ``W = map(*raw)``, and ``map.right_inverse(W)`` finds numbers that give W back. A subclass writes three methods in
-    full precision: `matrix` (the equation), `solve` (its inverse) and `start` (the first numbers).
+    full precision: `matrix` (the equation), `inverse` (its inverse) and `start` (the first numbers).
 
     Shapes:
         raw: each ``(..., *shape)`` for the shapes in `raw_shapes`; matrix: ``(..., rows, columns)``. Leading
@@ -29,7 +29,7 @@ class Map(nn.Module):
 
     Args:
         rows, columns: size of the matrix; `columns` defaults to `rows`.
-        precision: ``"float32"`` or ``"float64"``: compute in that, whatever the numbers are kept in. None: in their
+        precision: ``"float32"`` or ``"float64"``: compute in that, whatever the numbers are stored in. None: in their
             own, and in float32 if that is bfloat16 or float16.
 
     A bfloat16 or float16 matrix is computed in float32 and rounded once at the end, autocast or not: eight bits of
@@ -100,8 +100,8 @@ class Map(nn.Module):
             self.register_buffer(name, value.to(device or like.device, like.dtype), persistent=False)
 
     def _empty(self) -> bool:
-        kept = (self._buffers[name] for name in self._non_persistent_buffers_set)
-        return any(buffer is not None and buffer.is_meta for buffer in kept)
+        buffers = (self._buffers[name] for name in self._non_persistent_buffers_set)
+        return any(buffer is not None and buffer.is_meta for buffer in buffers)
 
     def need_square(self) -> None:
         """Refuse a size that is not square: for the maps whose matrices all are."""
@@ -119,7 +119,7 @@ class Map(nn.Module):
         """The matrix ``(..., rows, columns)`` made from the free numbers."""
         raise NotImplementedError
 
-    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+    def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         """Free numbers that give `matrix`, or a ValueError that says why there are none."""
         raise NotImplementedError
 
@@ -156,7 +156,7 @@ class Map(nn.Module):
             )
         self.recordings.clear()
         full = matrix.float() if matrix.dtype in HALF else matrix
-        raw = tuple(r.to(matrix.dtype.to_real()) for r in self.solve(full.detach()))
+        raw = tuple(r.to(matrix.dtype.to_real()) for r in self.inverse(full.detach()))
         return raw[0] if len(raw) == 1 else raw
 
     def product(self, h: Tensor, *raw: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from evenflow import init
 from evenflow.maps.differentiated import addmm
-from evenflow.runtime.triton_kernels import small_kernels
+from evenflow.runtime.triton_kernels import triton_module
 
 # Added to half of each squared length, so that a zero vector is not divided by; below any single-precision length.
 TINY = 1e-300
@@ -32,7 +32,7 @@ def count(m: int, n: int) -> int:
 
 def kernels(raw: Tensor, n: int, *counts: int) -> ModuleType | None:
     """The CUDA kernels, where they can run and reflections of n coordinates are few."""
-    found = small_kernels("evenflow.maps.reflections_cuda", raw)
+    found = triton_module("evenflow.maps.reflections_cuda", raw)
     return found if found is not None and found.suits(n, *counts) else None
 
 
@@ -55,7 +55,7 @@ def compact(V: Tensor) -> tuple[Tensor, Tensor]:
     return S, torch.linalg.solve_triangular(S, long, upper=True).to(V.dtype)
 
 
-def compact_slope(dV: Tensor, dY: Tensor, V: Tensor, S: Tensor, Y: Tensor) -> Tensor:
+def compact_vjp(dV: Tensor, dY: Tensor, V: Tensor, S: Tensor, Y: Tensor) -> Tensor:
     """The whole gradient of V, from what reaches V directly and what reaches it through Y."""
     Z = torch.linalg.solve_triangular(S.mT, dY.double(), upper=False).to(V.dtype)
     T = (Z @ Y.mT).triu()

@@ -1,9 +1,9 @@
 """A few dozen reflections in one CUDA kernel: the matrix, and its gradient. Imported by `reflections` on CUDA alone.
 
-One program owns a few rows of the matrix and takes them through all reflections, each of which is a product of two
-vectors and a sum; rows do not wait for each other. The vectors are read where they lie, packed. All in float64, which
-costs nothing where a step waits for the one before. `Householder.blocked_value` and `SVD.blocked_value`, by products
-of matrices, are the twins.
+One program owns a few rows of the matrix and multiplies them by all reflections, each of which is a product of two
+vectors and a sum; rows do not wait for each other. The packed vectors are read in place. All arithmetic is in float64,
+which costs nothing where each step waits for the one before. `Householder.blocked_forward` and `SVD.blocked_forward`
+compute the same by products of matrices.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _back(y, g, packed, slopes, m, n, j, FIRST: tl.constexpr):  # type: ignore[n
 
 
 @triton.jit
-def _value(  # type: ignore[no-untyped-def]
+def _forward(  # type: ignore[no-untyped-def]
     u, v, s, out, m1, m2, n, count1, count2, N: tl.constexpr, ROWS: tl.constexpr, TWO: tl.constexpr
 ):
     model = tl.program_id(1).to(tl.int64)
@@ -78,7 +78,7 @@ def _value(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _slope(  # type: ignore[no-untyped-def]
+def _vjp(  # type: ignore[no-untyped-def]
     u, v, s, matrix, pull, parts, m1, m2, n, count1, count2, N: tl.constexpr, ROWS: tl.constexpr, TWO: tl.constexpr
 ):
     model = tl.program_id(1).to(tl.int64)
@@ -107,7 +107,7 @@ def suits(n: int, *counts: int) -> bool:
 Right = tuple[int, Tensor, Tensor]  # of an SVD: how many reflections, their packed vectors, the singular values
 
 
-def value(n: int, m: int, u: Tensor, right: Right | None = None) -> Tensor:
+def forward(n: int, m: int, u: Tensor, right: Right | None = None) -> Tensor:
     """``H_n(u_n) ... H_k(u_k)`` ``(..., n, n)``, or that times diag(s) and the reflections of the right side.
 
     Shapes:
@@ -118,11 +118,11 @@ def value(n: int, m: int, u: Tensor, right: Right | None = None) -> Tensor:
     m2, v, s = right or (0, u, u)
     counts = (m, m2, n, u.shape[-1], v.shape[-1])
     with torch.cuda.device(u.device):
-        _value[grid](u.contiguous(), v.contiguous(), s.contiguous(), out, *counts, TWO=right is not None, **options)
+        _forward[grid](u.contiguous(), v.contiguous(), s.contiguous(), out, *counts, TWO=right is not None, **options)
     return out
 
 
-def slope(G: Tensor, W: Tensor, n: int, m: int, u: Tensor, right: Right | None = None) -> Tensor:
+def vjp(G: Tensor, W: Tensor, n: int, m: int, u: Tensor, right: Right | None = None) -> Tensor:
     """The gradients of u, or of u, v and s one after another, from the matrix W and its gradient G."""
     grid, options = _shared_out(n, u.shape[:-1].numel())
     m2, v, s = right or (0, u, u)
@@ -131,7 +131,7 @@ def slope(G: Tensor, W: Tensor, n: int, m: int, u: Tensor, right: Right | None =
     parts = u.new_empty(*u.shape[:-1], grid[0], size)
     given = (x.contiguous() for x in (u, v, s, W, G))
     with torch.cuda.device(u.device):
-        _slope[grid](*given, parts, *counts, TWO=right is not None, **options)
+        _vjp[grid](*given, parts, *counts, TWO=right is not None, **options)
     return parts.sum(-2)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from evenflow.maps.differentiated import Differentiated
-from evenflow.runtime.triton_kernels import small_kernels
+from evenflow.runtime.triton_kernels import triton_module
 
 SPREAD = 0.05  # starting angles are drawn from U(-SPREAD, SPREAD)
 
@@ -23,7 +23,7 @@ class Rotations(Differentiated):
 
     Args:
         layers: k, from 1 to 2⌈log2 n⌉ (default).
-        seed: of the permutations, which are kept in the state_dict.
+        seed: of the permutations, which are saved in the state_dict.
         precision: see `Map`.
 
     Starting value: angles from U(-0.05, 0.05): W is almost a permutation, of either determinant.
@@ -67,18 +67,18 @@ class Rotations(Differentiated):
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
         return ((self.layers, self.rows // 2),)
 
-    def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         kernel = _kernel(raw[0])
-        W = self.layered_value(raw[0]) if kernel is None else kernel.value(raw[0], self.permutations)
+        W = self.layered_forward(raw[0]) if kernel is None else kernel.forward(raw[0], self.permutations)
         return W, (raw[0],)
 
-    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+    def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         kernel = _kernel(W)
         if kernel is None:
-            return (self.layered_slope(G, W, kept[0]),)
-        return (kernel.slope(G, W, kept[0], self.permutations),)
+            return (self.layered_vjp(G, W, saved[0]),)
+        return (kernel.vjp(G, W, saved[0], self.permutations),)
 
-    def layered_value(self, angles: Tensor) -> Tensor:
+    def layered_forward(self, angles: Tensor) -> Tensor:
         """The matrix, layer by layer."""
         # Coordinates are rows here, so that a permutation moves whole rows. In float64: a rounded cos² + sin² is off by
         # 6e-8, and such errors add up over the layers.
@@ -89,8 +89,8 @@ class Rotations(Differentiated):
             W = _turn(W.index_select(-2, self.permutations[k]), cos[k], sin[k])
         return W.to(angles.dtype)
 
-    def layered_slope(self, G: Tensor, W: Tensor, angles: Tensor) -> Tensor:
-        """The gradient of the angles. Every layer is undone by the opposite turn: nothing in between need be kept."""
+    def layered_vjp(self, G: Tensor, W: Tensor, angles: Tensor) -> Tensor:
+        """The gradient of the angles. Every layer is undone by the opposite turn: nothing in between is saved."""
         cos, sin = (x.unsqueeze(-1).unbind(-3) for x in (angles.cos(), -angles.sin()))
         back = self.permutations.argsort()
         pair, half = torch.cat((W, G), -1), self.rows // 2
@@ -118,7 +118,7 @@ class Rotations(Differentiated):
             h = torch.cat((cos[k] * a - sin[k] * b, sin[k] * a + cos[k] * b), -1)
         return h
 
-    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+    def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         raise ValueError(
             f"Rotations cannot be given a matrix: {self.parameter_count} angles do not make every one; set the angles"
         )
@@ -134,7 +134,7 @@ class Rotations(Differentiated):
 
 def _kernel(tensor: Tensor) -> ModuleType | None:
     """The CUDA kernels, where they can run."""
-    return small_kernels("evenflow.maps.rotations_cuda", tensor)
+    return triton_module("evenflow.maps.rotations_cuda", tensor)
 
 
 def _turn(X: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

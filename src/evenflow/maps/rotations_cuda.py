@@ -15,7 +15,7 @@ COLUMNS = 8  # of the matrix for one program: 64 bytes of a float64 row
 
 
 @triton.jit
-def _value(  # type: ignore[no-untyped-def]
+def _forward(  # type: ignore[no-untyped-def]
     angles, permutations, work, out, layers, n, half, HALF: tl.constexpr, COLUMNS: tl.constexpr
 ):
     model = tl.program_id(1).to(tl.int64)
@@ -52,7 +52,7 @@ def _value(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _slope(  # type: ignore[no-untyped-def]
+def _vjp(  # type: ignore[no-untyped-def]
     angles, permutations, matrix, pull, work, parts, layers, n, half, blocks, HALF: tl.constexpr, COLUMNS: tl.constexpr
 ):
     block, model = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -89,7 +89,7 @@ def _slope(  # type: ignore[no-untyped-def]
         tl.debug_barrier()
 
 
-def value(angles: Tensor, permutations: Tensor) -> Tensor:
+def forward(angles: Tensor, permutations: Tensor) -> Tensor:
     """The matrix ``(..., n, n)`` of angles ``(..., k, n/2)``, computed in float64."""
     layers, half = angles.shape[-2:]
     n, lead = 2 * half, angles.shape[:-2]
@@ -97,7 +97,7 @@ def value(angles: Tensor, permutations: Tensor) -> Tensor:
     out = angles.new_empty(*lead, n, n)
     work = torch.empty(models, 2, n, n, dtype=torch.float64, device=angles.device)
     with torch.cuda.device(angles.device):
-        _value[(triton.cdiv(n, COLUMNS), models)](
+        _forward[(triton.cdiv(n, COLUMNS), models)](
             angles.contiguous(),
             permutations,
             work,
@@ -112,7 +112,7 @@ def value(angles: Tensor, permutations: Tensor) -> Tensor:
     return out
 
 
-def slope(G: Tensor, W: Tensor, angles: Tensor, permutations: Tensor) -> Tensor:
+def vjp(G: Tensor, W: Tensor, angles: Tensor, permutations: Tensor) -> Tensor:
     """The gradient of the angles, from the matrix W and its gradient G."""
     layers, half = angles.shape[-2:]
     n, lead = 2 * half, angles.shape[:-2]
@@ -120,7 +120,7 @@ def slope(G: Tensor, W: Tensor, angles: Tensor, permutations: Tensor) -> Tensor:
     work = angles.new_empty(models, 2, 2, n, n)
     parts = angles.new_empty(*lead, blocks, layers, half)
     with torch.cuda.device(angles.device):
-        _slope[(blocks, models)](
+        _vjp[(blocks, models)](
             angles.contiguous(),
             permutations,
             W.contiguous(),

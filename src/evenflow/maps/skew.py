@@ -59,14 +59,14 @@ class Skew(Differentiated):
         return (gradient - gradient.mT).flatten(-2).index_select(-1, self.upper)
 
     def logarithm(self, matrix: Tensor) -> Tensor:
-        """The B of one orthogonal float64 matrix ``(n, n)``, or a ValueError; what a subclass writes for `solve`."""
+        """The B of one orthogonal float64 matrix ``(n, n)``, or a ValueError; what a subclass writes for `inverse`."""
         raise NotImplementedError
 
     def signed(self, matrix: Tensor) -> Tensor:
         """The matrix with the map's signs undone, for a map that has them."""
         return matrix
 
-    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+    def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         full = matrix.double()
         need_orthogonal(full, type(self).__name__, matrix.dtype)
         B = torch.stack([self.logarithm(one) for one in self.signed(full).reshape(-1, self.rows, self.rows)])

@@ -155,7 +155,7 @@ class Recordable:
 
 
 def exponential(B: Tensor, headroom: Headroom | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """exp(B) ``(..., n, n)``, and what `exponential_slope` needs.
+    """exp(B) ``(..., n, n)``, and what `exponential_vjp` needs.
 
     That is B, the Hermitian matrices of the polynomial, B² first, and ``exp(B / 2ᵏ) - I`` for k = s ... 1. Only a
     polynomial of all three Hermitian matrices is squared, so that their number tells how many of each there are.
@@ -196,10 +196,10 @@ def exponential(B: Tensor, headroom: Headroom | None = None) -> tuple[Tensor, tu
     return W, (B, *hermitian, *roots)
 
 
-def exponential_slope(G: Tensor, B: Tensor, *kept: Tensor) -> Tensor:
+def exponential_vjp(G: Tensor, B: Tensor, *saved: Tensor) -> Tensor:
     """A gradient of B, of which the skew-Hermitian part counts, from the gradient G of exp(B)."""
     most = len(POLYNOMIALS[B.dtype.to_real()])
-    hermitian, roots = kept[:most], kept[most:]
+    hermitian, roots = saved[:most], saved[most:]
     c, x, steps, a, b = polynomial(B.dtype, len(hermitian), len(roots))
     for E in reversed(roots):
         G = onto(addmm(G, G, E.mH, 2), E.mH, G)

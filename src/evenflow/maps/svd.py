@@ -10,7 +10,7 @@ from torch import Tensor
 from evenflow.maps import reflections
 from evenflow.maps.differentiated import Differentiated, addmm, minus_mm
 from evenflow.maps.map import residual
-from evenflow.maps.spectrum import Spectrum
+from evenflow.maps.singular_values import SingularValues
 
 Pair = Tensor | tuple[Tensor, Tensor]  # one for either side; as a tensor, along its first dimension
 
@@ -27,7 +27,8 @@ class SVD(Differentiated):
 
     Args:
         reflectors: m1 and m2 as a pair, or one number for both; from 0 to the side's size, by default the smaller size.
-        center, margin, bound: s* (1), r (0.01; None: no bound) and how (``"sigmoid"`` or ``"clip"``): see `Spectrum`.
+        center, margin, bound: s* (1), r (0.01; None: no bound) and how (``"sigmoid"`` or ``"clip"``), see
+            `SingularValues`.
         precision: see `Map`.
 
     Starting value: vectors drawn Glorot-uniform, of length one; all singular values s*.
@@ -62,7 +63,7 @@ class SVD(Differentiated):
         for m, side in ((m1, self.rows), (m2, self.columns)):
             if not isinstance(m, int) or not 0 <= m <= side:
                 raise ValueError(f"reflectors must be from 0 to {side} for a side of {side}, got {m!r}")
-        self.m1, self.m2, self.spectrum = m1, m2, Spectrum(center, margin, bound)
+        self.m1, self.m2, self.spectrum = m1, m2, SingularValues(center, margin, bound)
         self.twins = m1 == m2 and self.rows == self.columns
         self._keep_constants()
 
@@ -105,24 +106,24 @@ class SVD(Differentiated):
         """The CUDA kernels, for square matrices."""
         return reflections.kernels(tensor, self.rows, self.m1, self.m2) if self.rows == self.columns else None
 
-    def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         kernels = self.kernels(raw[0])
         if kernels is None:
-            return self.blocked_value(*raw)
+            return self.blocked_forward(*raw)
         s = self.singular_values(*raw)
-        return kernels.value(self.rows, self.m1, raw[0], (self.m2, raw[1], s)), (*raw, s)
+        return kernels.forward(self.rows, self.m1, raw[0], (self.m2, raw[1], s)), (*raw, s)
 
-    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
-        kernels = self.kernels(W) if len(kept) == 4 else None  # what a value by the kernels keeps
+    def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+        kernels = self.kernels(W) if len(saved) == 4 else None  # what a value by the kernels keeps
         if kernels is None:
-            return self.blocked_slope(G, *kept)
-        u, v, p, s = kept
-        slopes = kernels.slope(G, W, self.rows, self.m1, u, (self.m2, v, s))
+            return self.blocked_vjp(G, *saved)
+        u, v, p, s = saved
+        slopes = kernels.vjp(G, W, self.rows, self.m1, u, (self.m2, v, s))
         du, dv, ds = slopes.split([u.shape[-1], v.shape[-1], self.rank], -1)
-        return du, dv, ds * self.spectrum.slopes(p)
+        return du, dv, ds * self.spectrum.derivatives(p)
 
-    def blocked_value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The matrix by products of matrices, and what `blocked_slope` needs."""
+    def blocked_forward(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The matrix by products of matrices, and what `blocked_vjp` needs."""
         UV, S, Y = self.bases(*raw)
         s = self.singular_values(*raw)
         # A = diag(s) (I - VᵀYv)ᵀ, then W = (I - UᵀYu) A: nothing larger than n x n by m.
@@ -132,9 +133,9 @@ class SVD(Differentiated):
         sides = (UV, S, Y) if self.twins else (*UV, *S, *Y)
         return addmm(A, UV[0].mT, P, 1, -1), (raw[2], s, A, P, *sides)
 
-    def blocked_slope(self, G: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+    def blocked_vjp(self, G: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         """The gradients of the free numbers."""
-        p, s, A, P, *sides = kept
+        p, s, A, P, *sides = saved
         UV, S, Y = sides if self.twins else (sides[:2], sides[2:4], sides[4:])
         UG = UV[0] @ G
         dA = addmm(G, Y[0].mT, UG, 1, -1)[..., : self.rank, :]
@@ -147,13 +148,13 @@ class SVD(Differentiated):
         direct = (P @ G.mT, (Ys * s.unsqueeze(-2)) @ dA)
         through = (UG @ A.mT, dYv)
         if self.twins:
-            both = reflections.compact_slope(torch.stack(direct), torch.stack(through), *sides)
+            both = reflections.compact_vjp(torch.stack(direct), torch.stack(through), *sides)
             du, dv = both.flatten(-2).index_select(-1, self.filled_u).neg_()
         else:
-            dU, dV = (reflections.compact_slope(direct[i], through[i], UV[i], S[i], Y[i]) for i in (0, 1))
+            dU, dV = (reflections.compact_vjp(direct[i], through[i], UV[i], S[i], Y[i]) for i in (0, 1))
             du = dU.flatten(-2).index_select(-1, self.filled_u).neg_()
             dv = dV.flatten(-2).index_select(-1, self.filled_v).neg_()
-        return du, dv, ds * self.spectrum.slopes(p)
+        return du, dv, ds * self.spectrum.derivatives(p)
 
     def _padded(self, wide: Tensor) -> Tensor:
         """Columns up to the number of rows of W: the singular values beyond the smaller size are zero."""
@@ -174,7 +175,7 @@ class SVD(Differentiated):
         h = self._padded(h[..., : self.rank] * (s.unsqueeze(-2) if s.dim() > 1 else s))
         return h - (h @ Yu.mT.to(h.dtype)) @ U.to(h.dtype)
 
-    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+    def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         full = matrix.double()
         if self.m1 >= self.rank and self.m2 >= self.rank:
             P, s, Qh = torch.linalg.svd(full, full_matrices=False)
@@ -184,7 +185,7 @@ class SVD(Differentiated):
             U, V = (full.new_zeros(*full.shape[:-2], m, n) for m, n in ((self.m1, self.rows), (self.m2, self.columns)))
         else:
             U, V, s = self._solve_orthogonal(full)
-        return U.flatten(-2)[..., self.filled_u], V.flatten(-2)[..., self.filled_v], self.spectrum.solve(s)
+        return U.flatten(-2)[..., self.filled_u], V.flatten(-2)[..., self.filled_v], self.spectrum.inverse(s)
 
     def _needs_no_reflectors(self, full: Tensor) -> bool:
         """Whether the matrix is a diagonal within the margin."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from evenflow.maps.differentiated import Differentiated, addmm
 from evenflow.maps.logarithm import unitary_log
 from evenflow.maps.map import COMPLEX, need_orthogonal
-from evenflow.maps.squaring import Recordable, exponential, exponential_slope
+from evenflow.maps.squaring import Recordable, exponential, exponential_vjp
 
 METHODS = ("exponential", "cayley")
 STARTS = ("phases", "haar", "identity")
@@ -74,7 +74,7 @@ class Unitary(Recordable, Differentiated):
         real, imaginary = gradient.real, gradient.imag
         return (real - real.mT).triu(1) + imaginary.tril() + imaginary.mT.tril(-1)
 
-    def value(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         if self.method == "exponential":
             return exponential(self.skew(raw[0]), self.headroom)
         A = self.skew(raw[0].double())
@@ -83,9 +83,9 @@ class Unitary(Recordable, Differentiated):
         W.diagonal(dim1=-2, dim2=-1).sub_(1)
         return W.to(COMPLEX[raw[0].dtype]), ()
 
-    def slope(self, G: Tensor, W: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
+    def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         if self.method == "exponential":
-            return (self.pack(exponential_slope(G, *kept)),)
+            return (self.pack(exponential_vjp(G, *saved)),)
         G = addmm(G, W.mH, G)
         return (self.pack(addmm(G, G, W.mH, -0.5, -0.5)),)
 
@@ -96,7 +96,7 @@ class Unitary(Recordable, Differentiated):
         I = torch.eye(self.rows, dtype=A.dtype, device=A.device)
         return torch.linalg.solve(I + A, I - A)
 
-    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+    def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         full = matrix.to(torch.complex128)
         need_orthogonal(full, "Unitary", matrix.dtype)
         A = torch.stack([self.logarithm(one) for one in full.reshape(-1, self.rows, self.rows)])
@@ -124,7 +124,7 @@ class Unitary(Recordable, Differentiated):
         normal = torch.randn(n, n, generator=generator, dtype=torch.complex128, device=where).cpu()
         Q, R = torch.linalg.qr(normal)
         # QR alone prefers some phases; those of R's diagonal make the draw uniform.
-        return (self.solve(Q * torch.sgn(R.diagonal()))[0].float(),)
+        return (self.inverse(Q * torch.sgn(R.diagonal()))[0].float(),)
 
     def extra_repr(self) -> str:
         return f"{self.rows}, method={self.method!r}, init={self.init!r}"

@@ -19,7 +19,7 @@ class UnitaryProduct(Map):
         that.
 
     Args:
-        seed: of the permutation, which is kept in the state_dict.
+        seed: of the permutation, which is saved in the state_dict.
         precision: see `Map`.
 
     Starting value: angles from U(-π, π), vectors from U(-1, 1).
@@ -64,7 +64,7 @@ class UnitaryProduct(Map):
         eye = torch.eye(self.rows, dtype=torch.complex128, device=angles.device)
         return self._applied(eye, angles, parts).mT.to(COMPLEX[raw[0].dtype])
 
-    def solve(self, matrix: Tensor) -> tuple[Tensor, ...]:
+    def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         raise ValueError(
             f"UnitaryProduct cannot be given a matrix: {self.parameter_count} numbers do not make every one; "
             f"Unitary has all of them"

@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize
 
 from evenflow.maps import MAPS, Map, detach
 from evenflow.maps.factorized import Factorized
-from evenflow.maps.spectrum import Spectrum
+from evenflow.maps.singular_values import SingularValues
 from evenflow.maps.svd import SVD
 from evenflow.models.sequence_model import SequenceModel
 
@@ -116,7 +116,7 @@ class Population(nn.Module):
             return None
         bare, *others = (copy.deepcopy(chain[0]) for chain in chains)
         for map in (bare, *others):
-            map.spectrum = Spectrum(1.0, None, "sigmoid")
+            map.spectrum = SingularValues(1.0, None, "sigmoid")
         return bare if all(_alike(other, bare) for other in others) else None
 
     def _matrices(self, weight: Mapped) -> Tensor:

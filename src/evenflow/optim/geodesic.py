@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from evenflow.maps import residual
-from evenflow.maps.differentiated import ieee_products
 from evenflow.optim import stiefel
 from evenflow.optim.recorded_step import replay
+from evenflow.runtime.torch_state import ieee_products
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 # How far from orthonormal a parameter may be when it is handed over: a rounded float32 matrix is nearer.

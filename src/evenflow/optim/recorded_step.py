@@ -16,6 +16,7 @@ from torch import Tensor
 
 from evenflow.optim.stiefel import narrow
 from evenflow.runtime.recorded import attempt, familiar, take, uncollected
+from evenflow.runtime.torch_state import stream_id
 
 STEPS_BEFORE = 3  # the state exists by then, and an optimiser that makes one step is not recorded
 MOST = 8  # recordings of one optimiser: shapes beyond these run without
@@ -82,7 +83,7 @@ def replay(
         or any(type(G) is not Tensor for G in grads)
     ):
         return None
-    stream = torch._C._cuda_getCurrentRawStream(first.device.index)
+    stream = stream_id(first.device)
     lying = [(p.data_ptr(), p.stride()) for p in parameters]
     lying += [(v.data_ptr(), v.stride()) for state in states for v in state.values() if isinstance(v, Tensor)]
     if len(known) > 8 * MOST:  # memory that moves from step to step

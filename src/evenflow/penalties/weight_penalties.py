@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.maps.differentiated import ieee_products
 from evenflow.penalties.matrices import matrices, singular_values
 from evenflow.penalties.penalty import Penalty, Watched
+from evenflow.runtime.torch_state import ieee_products
 
 
 class SoftOrthogonality(Penalty):

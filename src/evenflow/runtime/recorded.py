@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from evenflow.runtime.torch_state import followed
+from evenflow.runtime.torch_state import is_batched_gradient, is_observed, stream_id
 
 if TYPE_CHECKING:
     from evenflow.maps.map import Map
@@ -136,7 +136,7 @@ class _Replayed(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         raw = ctx.saved_tensors
         again = torch.is_grad_enabled()
-        many = torch._C._functorch.is_legacy_batchedtensor(G)  # side by side, by `is_grads_batched`
+        many = is_batched_gradient(G)  # side by side, by `is_grads_batched`
         if ctx.serial == ctx.recording.serial and not again and not many:
             return None, None, *ctx.recording.slope(G)
         # Another matrix was made since, or a gradient of this gradient, or many, are wanted: from the beginning.
@@ -151,12 +151,12 @@ class _Replayed(torch.autograd.Function):
 
 def replay(map: Map, raw: tuple[Tensor, ...]) -> Tensor | None:
     """The matrix by a recording, or None where there is none: on a CPU, at first, and inside another recording."""
-    if not raw[0].is_cuda or not map.recordable or followed() or torch.cuda.is_current_stream_capturing():
+    if not raw[0].is_cuda or not map.recordable or is_observed() or torch.cuda.is_current_stream_capturing():
         return None
     if any(type(r) not in (Tensor, torch.nn.Parameter) for r in raw):  # a subclass may mean something else
         return None
     device = raw[0].device
-    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    stream = stream_id(device)
     key = (stream, device, map.extra_repr(), raw[0].dtype, *(r.shape for r in raw))  # a margin may be changed later
     if map.outgrown(*raw):
         map.recordings.clear()

@@ -1,7 +1,8 @@
-"""Kernels in Triton, which torch for CUDA brings along: whether they can run here."""
+"""Load modules of Triton kernels where Triton, which torch for CUDA brings along, can compile and run a kernel."""
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from importlib import import_module
@@ -11,47 +12,49 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-_works: bool | None = None  # once it has been tried
+from evenflow.runtime.torch_state import in_dispatch_mode
 
 
-def compiled() -> bool:
-    """Whether compiled code and kernels are wanted: not where ``EVENFLOW_NATIVE=0`` says so."""
+class _NoTrialNow(RuntimeError):
+    """Triton cannot be tried at this moment: the answer is not cached."""
+
+
+def compiled_code_allowed() -> bool:
+    """Return False where the environment has ``EVENFLOW_NATIVE=0``: no compiled code, no kernels."""
     return os.environ.get("EVENFLOW_NATIVE", "1") != "0"
 
 
-def small_kernels(name: str, like: Tensor) -> ModuleType | None:
-    """The module called `name` of kernels for tensors such as `like`; None where they are not wanted or cannot run.
+def triton_module(name: str, like: Tensor) -> ModuleType | None:
+    """The module `name` of Triton kernels for tensors such as `like`, or None where its kernels cannot run.
 
-    Triton makes kernels at first use and needs a C compiler for it. Where that fails, it is said once, and products of
-    matrices take their place.
+    Triton compiles kernels at first use and needs a C compiler for it. Where that fails, one warning is given and
+    torch's matrix products run instead.
     """
-    if not like.is_cuda or not compiled() or not _tried(like.device):
+    if not like.is_cuda or not compiled_code_allowed():
         return None
-    return import_module(name)
-
-
-def _tried(device: torch.device) -> bool:
-    global _works
-    if _works is None:
-        if torch.cuda.is_current_stream_capturing() or torch._C._len_torch_dispatch_stack():
-            return False  # not now: no fair trial
-        _works = _trial(device) if find_spec("triton") is not None else False
-    return bool(_works)
-
-
-def _trial(device: torch.device) -> bool | None:
-    """Whether a kernel runs; None where that cannot be told yet."""
     try:
-        kernels = import_module("evenflow.maps.rotations_cuda")
-        kernels.value(torch.zeros(1, 1, device=device), torch.arange(2, device=device).unsqueeze(0))
-    except torch.OutOfMemoryError:
+        return import_module(name) if _triton_works(like.device) else None
+    except (_NoTrialNow, torch.OutOfMemoryError):
         return None
+
+
+@functools.cache
+def _triton_works(device: torch.device) -> bool:
+    """Run one small kernel on `device`."""
+    if torch.cuda.is_current_stream_capturing() or in_dispatch_mode():
+        raise _NoTrialNow
+    if find_spec("triton") is None:
+        return False
+    try:
+        import_module("evenflow.runtime.triton_trial").run(device)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         warnings.warn(
             f"evenflow does without its kernels for maps and projections, which Triton could not make: {reason}",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
         return False
     return True

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.runtime.triton_kernels import compiled
+from evenflow.runtime.triton_kernels import compiled_code_allowed
 from evenflow.scan import cpu, torch_operations
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import cuda_recurrence as gpu
@@ -24,7 +24,7 @@ def choose(step: CompiledStep, engine: str, weight: Tensor, tensors: Sequence[Te
     ``engine="auto"`` and ``"linearized"`` take the fastest; anything else means torch operations. Where a GPU has to do
     without kernels the reason is said.
     """
-    if engine not in ("auto", LINEARIZED) or not compiled():
+    if engine not in ("auto", LINEARIZED) or not compiled_code_allowed():
         return torch_operations
     if cpu.runs(step, *tensors):
         return cpu

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenflow.runtime.torch_state import plain_tensors
 from evenflow.scan.compiled_step import compiled_step
-from evenflow.scan.register_operator import operator, plain_tensors
+from evenflow.scan.register_operator import operator
 from evenflow.step import program_text
 from evenflow.step.compute import Values, blocks, row
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from evenflow.cells import Cell, State, Weights
-from evenflow.runtime.torch_state import transformed, untraced
-from evenflow.runtime.triton_kernels import compiled
+from evenflow.runtime.torch_state import has_nonreverse_transform, without_tracing
+from evenflow.runtime.triton_kernels import compiled_code_allowed
 from evenflow.scan import linear, projection, recurrence, reference
 from evenflow.scan.backend import say
 from evenflow.scan.compiled_step import compiled_step
@@ -27,7 +27,7 @@ def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Te
     device = x.device.type
     _same_dtype(cell, x, weights)
     plain = type(cell).project is Cell.project and x.dtype in (torch.float32, torch.float64)
-    if engine != "auto" or not plain or device not in ("cpu", "cuda") or transformed():
+    if engine != "auto" or not plain or device not in ("cpu", "cuda") or has_nonreverse_transform():
         return cell.project(x, weights)
     if torch.is_autocast_enabled(device):
         return cell.project(x, weights)
@@ -87,11 +87,11 @@ def scan(
 
 def program(cell: Cell, a: Tensor, state: State, weights: Weights) -> tuple[str | None, str]:
     """The text of a cell's step, or None and why it runs in the plain loop."""
-    if transformed():
+    if has_nonreverse_transform():
         return None, "a fused scan has a gradient for a backward pass alone, none for torch.func and forward mode"
     if state and len(cell.recurrent) == 0:
         return None, f"{cell.name} has no matrix"
-    step = untraced(lambda: cell.program(a.shape[-1], [s.shape[-1] for s in state], weights))
+    step = without_tracing(lambda: cell.program(a.shape[-1], [s.shape[-1] for s in state], weights))
     return (None, f"of {cell.name}, {step}") if isinstance(step, Untranslatable) else (step, "")
 
 
@@ -106,7 +106,7 @@ def _same_dtype(cell: Cell, x: Tensor, weights: Weights) -> None:
 
 def recordable(cell: Cell, steps: int) -> bool:
     """Whether a scan on a GPU is a few kernels that depend on shapes alone. A long linear one looks at its powers."""
-    return compiled() and cell.is_translated() and not (steps > STEPS_TO_BEGIN and _is_linear(cell))
+    return compiled_code_allowed() and cell.is_translated() and not (steps > STEPS_TO_BEGIN and _is_linear(cell))
 
 
 def _is_linear(cell: Cell) -> bool:

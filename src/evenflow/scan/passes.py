@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.maps.differentiated import ieee_products
+from evenflow.runtime.torch_state import ieee_products
 from evenflow.scan import backend
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
 from evenflow.scan.storage import HALF

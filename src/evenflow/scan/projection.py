@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.runtime.triton_kernels import small_kernels
+from evenflow.runtime.triton_kernels import triton_module
 from evenflow.scan.register_operator import eager, operator
 from evenflow.scan.weight_gradient import summed
 
@@ -21,7 +21,7 @@ THIN = 64  # inputs up to which a copy with a column of ones costs next to nothi
 
 def _thin(x: Tensor, *others: Tensor) -> ModuleType | None:
     """The kernels for few inputs, where they can run."""
-    kernels = small_kernels("evenflow.scan.projection_cuda", x)
+    kernels = triton_module("evenflow.scan.projection_cuda", x)
     return kernels if kernels is not None and kernels.suits(x, *others) else None
 
 

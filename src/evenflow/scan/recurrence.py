@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenflow.runtime.torch_state import is_batched_gradient, plain_tensors
 from evenflow.scan.compiled_step import compiled_step
 from evenflow.scan.passes import run_backward, run_forward, split
-from evenflow.scan.register_operator import batched, one_by_one, operator, plain_tensors, without_autocast
+from evenflow.scan.register_operator import one_by_one, operator, without_autocast
 from evenflow.scan.second_order import Again, differentiable
 
 
@@ -47,7 +48,7 @@ def _backward(*given: Any) -> list[Tensor]:
     tensors = [v for each in given for v in (each if isinstance(each, list | tuple) else [each])]
     if not torch.is_grad_enabled() and plain_tensors(tensors):
         return run_backward(*given)
-    if not torch.compiler.is_compiling() and any(map(batched, given[0])):
+    if not torch.compiler.is_compiling() and any(map(is_batched_gradient, given[0])):
         return one_by_one(lambda grads: run_backward(grads, *given[1:]), given[0])
     return recurrence_backward(*given)
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from evenflow.runtime.torch_state import followed
+from evenflow.runtime.torch_state import is_batched_gradient, plain_tensors
 
 
 def operator(
@@ -80,21 +79,9 @@ def eager(
     return lambda *given: Direct.apply(*given) if plain_tensors(given) else op(*given)
 
 
-def plain_tensors(given: Sequence[Any]) -> bool:
-    """Whether nothing but autograd has a say in what happens to these tensors."""
-    if followed() or torch._C._len_torch_dispatch_stack():
-        return False
-    return all(type(v) in (Tensor, Parameter) and not batched(v) for v in given if isinstance(v, Tensor))
-
-
-def batched(value: Any) -> bool:
-    """Whether a gradient stands for many side by side, as in `torch.autograd.grad` with `is_grads_batched`."""
-    return isinstance(value, Tensor) and torch._C._functorch.is_legacy_batchedtensor(value)
-
-
 def one_by_one(pull: Callable[[list[Tensor | None]], list[Tensor]], grads: Sequence[Tensor | None]) -> list[Tensor]:
     """What `pull` gives for each of the gradients that stand side by side; torch has no rule for lists of tensors."""
-    apart = [_apart(g) if g is not None and batched(g) else (g, 0) for g in grads]
+    apart = [_apart(g) if g is not None and is_batched_gradient(g) else (g, 0) for g in grads]
     level = max(level for _, level in apart)
     count = next(len(g) for g, own in apart if g is not None and own)
     each = [pull([g[n] if g is not None and own else g for g, own in apart]) for n in range(count)]
@@ -105,7 +92,7 @@ def _apart(grad: Tensor) -> tuple[Tensor, int]:
     """The gradients below each other, and the level of torch's that had them side by side."""
     for level in range(1, 65):
         found = torch._remove_batch_dim(grad, level, 1, 0)  # of another level: as it is, with one dimension more
-        if not batched(found):
+        if not is_batched_gradient(found):
             return found, level
     raise RuntimeError("gradients of a fused scan can be side by side once, not within each other")
 

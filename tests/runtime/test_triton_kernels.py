@@ -11,7 +11,7 @@ import torch
 
 from evenflow.maps import make
 from evenflow.maps.blocks import Blocks
-from evenflow.runtime import triton_kernels as small_kernels
+from evenflow.runtime import triton_kernels
 
 NAME = "evenflow.maps.map"  # any module
 
@@ -24,13 +24,13 @@ class OnCuda:
 
 @pytest.fixture(autouse=True)
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_kernels, "_works", None)
+    triton_kernels._triton_works.cache_clear()
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.delenv("EVENFLOW_NATIVE", raising=False)
 
 
 def found(like: Any) -> bool:
-    return small_kernels.small_kernels(NAME, like) is not None
+    return triton_kernels.triton_module(NAME, like) is not None
 
 
 def test_not_on_a_cpu() -> None:
@@ -38,12 +38,12 @@ def test_not_on_a_cpu() -> None:
 
 
 def test_where_triton_cannot_make_them_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_kernels, "find_spec", lambda name: SimpleNamespace())
+    monkeypatch.setattr(triton_kernels, "find_spec", lambda name: SimpleNamespace())
 
     def fails(name: str) -> Any:
         raise RuntimeError("Failed to find C compiler.\nMore.")
 
-    monkeypatch.setattr(small_kernels, "import_module", fails)
+    monkeypatch.setattr(triton_kernels, "import_module", fails)
     with pytest.warns(RuntimeWarning, match="could not make: Failed to find C compiler.$"):
         assert not found(OnCuda())
     with warnings.catch_warnings():
@@ -53,8 +53,8 @@ def test_where_triton_cannot_make_them_it_is_said_once(monkeypatch: pytest.Monke
 
 def test_where_they_work_they_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[torch.device] = []
-    monkeypatch.setattr(small_kernels, "find_spec", lambda name: SimpleNamespace())
-    monkeypatch.setattr(small_kernels, "_trial", lambda device: tried.append(device) is None)
+    monkeypatch.setattr(triton_kernels, "find_spec", lambda name: SimpleNamespace())
+    monkeypatch.setattr(triton_kernels, "import_module", lambda name: SimpleNamespace(run=tried.append))
     assert found(OnCuda())
     assert found(OnCuda())
     assert len(tried) == 1
@@ -63,9 +63,12 @@ def test_where_they_work_they_are_tried_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_not_tried_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_kernels, "find_spec", lambda name: SimpleNamespace())
+    monkeypatch.setattr(triton_kernels, "import_module", lambda name: SimpleNamespace(run=lambda device: None))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert not found(OnCuda())
-    assert small_kernels._works is None
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert found(OnCuda())
 
 
 def test_a_map_of_maps_speaks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:

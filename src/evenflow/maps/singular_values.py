@@ -9,7 +9,7 @@ BOUNDS = ("sigmoid", "clip")
 ROUNDING = 1e-5  # of the margin: how far outside a given singular value may lie and still be taken as on its edge
 
 
-class Spectrum:
+class SingularValues:
     """k singular values from k free numbers.
 
     ``"sigmoid"``: ``s = 2r(σ(p) - ½) + s*``, inside [s* - r, s* + r] for every p. ``"clip"``: p cut to that interval.
@@ -39,7 +39,7 @@ class Spectrum:
             return p.clamp(self.center - self.margin, self.center + self.margin)
         return self.margin * torch.tanh(p / 2) + self.center  # tanh(p/2) = 2σ(p) - 1
 
-    def slopes(self, p: Tensor) -> Tensor:
+    def derivatives(self, p: Tensor) -> Tensor:
         """The derivative of each value by its number."""
         if self.margin is None:
             return torch.ones_like(p)
@@ -53,7 +53,7 @@ class Spectrum:
             return True
         return (s - self.center).abs().max().item() <= self.margin + ROUNDING * max(self.margin, self.margin == 0)
 
-    def solve(self, s: Tensor) -> Tensor:
+    def inverse(self, s: Tensor) -> Tensor:
         """Numbers that give the values s, or a ValueError."""
         if self.margin is None:
             return s

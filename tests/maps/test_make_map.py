@@ -43,6 +43,6 @@ def test_bad_input(map: object, options: dict[str, object], sentence: str) -> No
 
 def test_a_map_alone_says_what_is_missing() -> None:
     bare = Map(3)
-    for verb in (lambda: bare.raw_shapes, lambda: bare.matrix(), bare.start, lambda: bare.solve(torch.eye(3))):
+    for verb in (lambda: bare.raw_shapes, lambda: bare.matrix(), bare.start, lambda: bare.inverse(torch.eye(3))):
         with pytest.raises(NotImplementedError):
             verb()

@@ -9,23 +9,23 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 
-class Pickled(nn.Module):
-    """A module that pickles and copies whole, maps and all; to be inherited from."""
+class Picklable(nn.Module):
+    """Base class of modules that can be pickled and copied with the maps on their weights."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if not parametrize.is_parametrized(self):
             return super().__reduce_ex__(protocol)
         contents = self.__dict__ | {"_modules": dict(self._modules), "_parameters": dict(self._parameters)}
-        mapped = contents["_modules"].pop("parametrizations")
-        return _unpickled, (parametrize.type_before_parametrizations(self), contents, dict(mapped.items()))
+        maps = contents["_modules"].pop("parametrizations")
+        return _unpickle, (parametrize.type_before_parametrizations(self), contents, dict(maps.items()))
 
 
-def _unpickled(kind: type[nn.Module], contents: dict[str, Any], mapped: dict[str, nn.Module]) -> nn.Module:
-    """The module again: a placeholder makes the property of each mapped weight, then gives way to the saved map."""
+def _unpickle(kind: type[nn.Module], contents: dict[str, Any], maps: dict[str, nn.Module]) -> nn.Module:
+    """Rebuild a module. A placeholder creates the property of each mapped weight, then the pickled map replaces it."""
     module = kind.__new__(kind)
     module.__dict__.update(contents)
-    for name, saved in mapped.items():
+    for name, pickled in maps.items():
         module.register_parameter(name, nn.Parameter(torch.empty(0)))
         parametrize.register_parametrization(module, name, nn.Identity(), unsafe=True)
-        module.parametrizations[name] = saved  # type: ignore[index,operator,assignment]
+        module.parametrizations[name] = pickled  # type: ignore[index,operator,assignment]
     return module
