@@ -143,7 +143,19 @@ def test_the_library_needs_torch_numpy_and_safetensors_alone(environments: dict[
 
 
 def test_the_lab_runs_the_command_line(environments: dict[str, Path], tmp_path: Path) -> None:
-    options = ["--folder", tmp_path / "run", "--hidden", "8", "--steps", "3", "-t", "length=20", "--device", "cpu", "-q"]
+    options = [
+        "--folder",
+        tmp_path / "run",
+        "--hidden",
+        "8",
+        "--steps",
+        "3",
+        "-t",
+        "length=20",
+        "--device",
+        "cpu",
+        "-q",
+    ]
     trained = run(environments["lab"] / "evenflow", "train", "adding", "sgornn", *options)
     assert trained.returncode == 0, trained.stderr
     assert "3 updates, validation loss" in trained.stdout

@@ -16,8 +16,8 @@ from evenflow import LSTM, RNN, SequenceModel, create
 from evenflow.lab import cli
 from evenflow.lab.diagnosis import doctor
 from evenflow.lab.diagnosis.advice import advise
-from evenflow.lab.diagnosis.checkup import checkup
-from evenflow.lab.diagnosis.examination import _afford
+from evenflow.lab.diagnosis.cli_target import diagnose_target
+from evenflow.lab.diagnosis.diagnose import _afford
 from evenflow.lab.training import train
 from evenflow.probes import jacobian_norms
 from evenflow.systems import SYSTEMS
@@ -323,7 +323,7 @@ def test_command_on_a_run(run, capsys):
 
 
 def test_a_runs_weights_are_the_ones_looked_at(run):
-    best = checkup(str(run))
+    best = diagnose_target(str(run))
     fresh = create("rnn", 2, 8)
     from evenflow.lab.training import Run
 
@@ -336,7 +336,7 @@ def test_a_runs_weights_are_the_ones_looked_at(run):
 def test_weights_of_torchs_modules_in_a_file(kind, tmp_path):
     model = nn.ModuleDict({"rnn": kind(3, 6, 2, bidirectional=True), "head": nn.Linear(12, 1)})
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    found = checkup(str(tmp_path / "weights.pt"), length=20)
+    found = diagnose_target(str(tmp_path / "weights.pt"), length=20)
     assert len(found.rates) == 4
     expected = doctor(model["rnn"], torch.randn(20, 4, 3, generator=torch.Generator().manual_seed(1)), steps=20)
     np.testing.assert_allclose(found.profile, expected.profile)
@@ -355,7 +355,7 @@ def test_weights_that_tell_their_layer_of_evenflow(name, tmp_path):
     model = SequenceModel(create(name, 3, 6, **OURS[name]), 1)
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     before = torch.get_rng_state()
-    found = checkup(str(tmp_path / "weights.pt"), length=20)
+    found = diagnose_target(str(tmp_path / "weights.pt"), length=20)
     assert torch.equal(torch.get_rng_state(), before)
     expected = doctor(model.layer, torch.randn(20, 4, 3, generator=torch.Generator().manual_seed(1)), steps=20)
     assert str(found) == str(expected)
@@ -369,7 +369,7 @@ def test_weights_that_do_not_tell_their_layer_are_refused(name, tmp_path):
     names = list(layer.state_dict())
     shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     with pytest.raises(ValueError) as refused:
-        checkup(str(tmp_path / "weights.pt"), length=20)
+        diagnose_target(str(tmp_path / "weights.pt"), length=20)
     assert f"got {shown}, which do not tell what layer they are of" in str(refused.value)
     assert str(refused.value).endswith("through its run folder, or evenflow.doctor(model, batch)")
 
@@ -377,7 +377,7 @@ def test_weights_that_do_not_tell_their_layer_are_refused(name, tmp_path):
 def test_weights_of_torch_with_more_than_torch_has_are_refused(tmp_path):
     torch.save(nn.GRU(2, 4).state_dict() | {"gate_l0": torch.ones(1)}, tmp_path / "more.pt")
     with pytest.raises(ValueError, match="bias_hh_l0, gate_l0, which do not tell"):
-        checkup(str(tmp_path / "more.pt"))
+        diagnose_target(str(tmp_path / "more.pt"))
 
 
 def test_a_pickled_module_is_refused_unless_trusted(tmp_path, capsys):
@@ -424,13 +424,13 @@ def test_damaged_best_weights_are_not_passed_over(tmp_path):
     train({"task": {"name": "adding", "length": 8}, "system": {"name": "rnn", "hidden_size": 4},
            "training": {"steps": 4, "batch_size": 2, "validate_every": 2, "validation_batches": 1}},
           tmp_path / "run", progress=False)  # fmt: skip
-    checkup(str(tmp_path / "run"))
+    diagnose_target(str(tmp_path / "run"))
     (tmp_path / "run" / "checkpoint" / "best.safetensors").write_bytes(b"torn")
     with pytest.raises(ValueError, match="best"):
-        checkup(str(tmp_path / "run"))
+        diagnose_target(str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(("name", "value"), [("hidden", 5), ("input", 3), ("length", 5)])
 def test_what_a_run_has_of_its_own_is_not_passed_over(name, value, tmp_path):
     with pytest.raises(ValueError, match=rf"^{name} must be left out for '.*', which has its own, got {value}$"):
-        checkup(str(tmp_path), **{name: value})
+        diagnose_target(str(tmp_path), **{name: value})

@@ -41,9 +41,9 @@ def doctor(
 
     Example:  evenflow doctor runs/adding-rnn
     """
-    from evenflow.lab.diagnosis.checkup import checkup
+    from evenflow.lab.diagnosis.cli_target import diagnose_target
 
-    say(str(checkup(target, hidden=hidden, input=input, length=length, weights=weights, trusted=trusted)))
+    say(str(diagnose_target(target, hidden=hidden, input=input, length=length, weights=weights, trusted=trusted)))
 
 
 @app.command()

@@ -1,9 +1,9 @@
-"""The doctor: do a model's gradients vanish or explode, where, what does theory promise, and what to change?"""
+"""The doctor: whether a model's gradients vanish or explode, what theory guarantees, and what to change."""
 
 from __future__ import annotations
 
 from evenflow.lab.diagnosis.advice import Advice
-from evenflow.lab.diagnosis.examination import doctor
-from evenflow.lab.diagnosis.finding import Diagnosis
+from evenflow.lab.diagnosis.diagnose import doctor
+from evenflow.lab.diagnosis.diagnosis import Diagnosis
 
 __all__ = ["Advice", "Diagnosis", "doctor"]

@@ -1,4 +1,4 @@
-"""What to change in a layer whose gradients vanish or explode: lines of code, each with its reason."""
+"""Advice for a layer whose gradients vanish or explode: lines of code, each with its reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenflow.reservoir import EchoState
 
 @dataclass(frozen=True)
 class Advice:
-    """A line of code to try, and why; `code` is None where there is nothing to type."""
+    """A line of code to try and the reason for it; `code` is None if there is nothing to change."""
 
     code: str | None
     why: str
@@ -25,21 +25,23 @@ class Advice:
 
 
 def advise(layer: Layer, word: str, steps: int, place: str = "layer") -> list[Advice]:
-    """What to try, the most telling first.
+    """What to try, the most effective first.
 
     Args:
+        layer: the layer.
         word: "vanishes", "explodes" or "steady".
-        steps: over how many steps the layer is to remember.
-        place: how the lines call the layer.
+        steps: the number of steps that the layer should remember.
+        place: the Python expression for the layer in the lines of code.
     """
     if word == "steady":
         return [Advice(None, "Nothing: over these steps gradients arrive at a size that can be learnt from.")]
-    cell = as_evenflow_layer(layer).cell if _has_twin(layer) else None
-    own = _explodes(layer, cell, place) if word == "explodes" else _vanishes(layer, cell, steps, place)
-    return own + (_general(layer, steps) if word == "vanishes" else [])
+    cell = None if getattr(layer, "proj_size", 0) else as_evenflow_layer(layer).cell
+    if word == "explodes":
+        return _against_explosion(layer, cell, place)
+    return [*_against_vanishing(layer, cell, steps, place), _sgornn(layer, steps)]
 
 
-def _explodes(layer: Layer, cell: object, place: str) -> list[Advice]:
+def _against_explosion(layer: Layer, cell: object, place: str) -> list[Advice]:
     sizes = _sizes(layer)
     clip = Advice(
         "evenflow.fit(model, task, clip_norm=1.0)",
@@ -47,7 +49,7 @@ def _explodes(layer: Layer, cell: object, place: str) -> list[Advice]:
     )
     if isinstance(cell, Elman):
         activation = cell.activation.key
-        found = [
+        layers = [
             Advice(
                 f'evenflow.RNN({sizes}, map="exponential", activation="{activation}")',
                 "an orthogonal recurrent matrix: no step can stretch a gradient.",
@@ -57,68 +59,48 @@ def _explodes(layer: Layer, cell: object, place: str) -> list[Advice]:
                 "singular values within 0.01 of one: a step stretches by 1% at most.",
             ),
         ]
-        if isinstance(layer, nn.RNN):
-            found.insert(0, _attach(layer, place))
-        return [*found, clip]
+        return [*([_attach(layer, place)] if isinstance(layer, nn.RNN) else []), *layers, clip]
     if isinstance(cell, GRUStep):
-        return [
-            Advice(
-                f'evenflow.create("ugru", {sizes})',
-                "an orthogonal matrix for the candidate, the part that can stretch most.",
-            ),
-            clip,
-        ]
+        why = "an orthogonal matrix for the candidate, the part that can stretch most."
+        return [Advice(f'evenflow.create("ugru", {sizes})', why), clip]
     return [clip]
 
 
-def _vanishes(layer: Layer, cell: object, steps: int, place: str) -> list[Advice]:
-    H, sizes = layer.hidden_size, _sizes(layer)
-    ours = isinstance(layer, Recurrent)
-    shut = f"{math.log(max(2, steps) - 0.99):.2f}"
+def _against_vanishing(layer: Layer, cell: object, steps: int, place: str) -> list[Advice]:
+    H, sizes, ours = layer.hidden_size, _sizes(layer), isinstance(layer, Recurrent)
+    bias = f"{math.log(max(2, steps) - 0.99):.2f}"  # of a gate that then keeps the state for about `steps` steps
     if isinstance(layer, EchoState):
-        leak = f"{1 / max(2, steps):.3g}"
-        return [
-            Advice(f"evenflow.EchoState({sizes}, radius=0.99, leak={leak})", "slow units that forget little a step.")
-        ]
+        options = f"radius=0.99, leak={1 / max(2, steps):.3g}"
+        return [Advice(f"evenflow.EchoState({sizes}, {options})", "slow units that forget little a step.")]
     if isinstance(cell, ScalarGated | ComplexElman):
         return []
     if isinstance(cell, Elman):
-        found = [
-            Advice(
-                f'evenflow.RNN({sizes}, map="exponential", activation="abs")',
-                "singular values and slopes of one: the gradient keeps its size at every lag (Lin and Wang).",
-            )
-        ]
-        if isinstance(layer, nn.RNN):
-            found.append(_attach(layer, place))
-        return found
+        why = "singular values and slopes of one: the gradient keeps its size at every lag (Lin and Wang)."
+        orthogonal = Advice(f'evenflow.RNN({sizes}, map="exponential", activation="abs")', why)
+        return [orthogonal, _attach(layer, place)] if isinstance(layer, nn.RNN) else [orthogonal]
     if isinstance(cell, LSTMStep):
-        code = (
-            f"evenflow.LSTM({sizes}, forget_bias={shut})" if ours else f"{place}.bias_hh_l0.data[{H}:{2 * H}] = {shut}"
-        )
-        return [Advice(code, f"starts the forget gates open, with a memory of about {steps} steps: ln(T - 1).")]
+        new, assigned = f"evenflow.LSTM({sizes}, forget_bias={bias})", f"{place}.bias_hh_l0.data[{H}:{2 * H}] = {bias}"
+        why = f"starts the forget gates open, with a memory of about {steps} steps: ln(T - 1)."
+        return [Advice(new if ours else assigned, why)]
     if isinstance(cell, GRUStep):
         name = "bias_l0" if ours else "bias_hh_l0"
         why = f"starts the update gates at keeping the state for about {steps} steps: ln(T - 1)."
-        return [Advice(f"{place}.{name}.data[{H}:{2 * H}] = {shut}", why)]
+        return [Advice(f"{place}.{name}.data[{H}:{2 * H}] = {bias}", why)]
     if isinstance(cell, SCRNStep):
-        return [
-            Advice(f"evenflow.SCRN({sizes}, alpha={_near_one(steps)})", f"context units that last about {steps} steps.")
-        ]
+        code = f"evenflow.SCRN({sizes}, alpha={1 - 1 / max(2, steps):.6g})"
+        return [Advice(code, f"context units that last about {steps} steps.")]
     if isinstance(cell, LSTM1997):
-        return [Advice(f"evenflow.LSTM({sizes}, forget_bias={shut})", "forget gates, and the whole gradient.")]
+        return [Advice(f"evenflow.LSTM({sizes}, forget_bias={bias})", "forget gates, and the whole gradient.")]
     return []
 
 
-def _general(layer: Layer, steps: int) -> list[Advice]:
+def _sgornn(layer: Layer, steps: int) -> Advice:
     alpha = 1 / (4 * steps)
     options = f"alpha={alpha:.3g}, beta={1 - 2 * float(f'{alpha:.3g}'):.6g}"
-    return [
-        Advice(
-            f'evenflow.create("sgornn", {_sizes(layer, even=True)}, {options})',
-            f"gates of this size leave at least {(1 - 3 * alpha) ** steps:.2f} of a gradient over {steps} steps.",
-        )
-    ]
+    return Advice(
+        f'evenflow.create("sgornn", {_sizes(layer, even=True)}, {options})',
+        f"gates of this size leave at least {(1 - 3 * alpha) ** steps:.2f} of a gradient over {steps} steps.",
+    )
 
 
 def _attach(layer: nn.RNN, place: str) -> Advice:
@@ -129,20 +111,8 @@ def _attach(layer: nn.RNN, place: str) -> Advice:
 
 
 def _sizes(layer: Layer, even: bool = False) -> str:
-    """The arguments that make a layer of the same form; rotations turn pairs of units, so theirs are even."""
-    H = layer.hidden_size + (layer.hidden_size % 2 if even else 0)
-    shown = [f"{layer.input_size}, {H}"]
-    shown += [
-        f"{name}={getattr(layer, name)}"
-        for name, default in (("num_layers", 1), ("batch_first", False), ("bidirectional", False))
-        if getattr(layer, name) != default
-    ]
+    """The arguments for a layer of the same shape; the rotations of ``sgornn`` need an even number of units."""
+    shown = [f"{layer.input_size}, {layer.hidden_size + (layer.hidden_size % 2 if even else 0)}"]
+    defaults = {"num_layers": 1, "batch_first": False, "bidirectional": False}
+    shown += [f"{name}={getattr(layer, name)}" for name, value in defaults.items() if getattr(layer, name) != value]
     return ", ".join(shown)
-
-
-def _near_one(steps: int) -> str:
-    return f"{1 - 1 / max(2, steps):.6g}"
-
-
-def _has_twin(layer: Layer) -> bool:
-    return isinstance(layer, Recurrent) or not getattr(layer, "proj_size", 0)

@@ -1,4 +1,4 @@
-"""What was found in a model's gradients through time, and the sentences that say so."""
+"""The result of the doctor: measurements of a model's gradients through time, and their text of one screen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenflow.bounds import Band
 from evenflow.lab.diagnosis.advice import Advice
 from evenflow.probes import MemoryLength, Spectrum
 
-FRACTION = 1e-3  # below it a gradient counts as vanished, above its inverse as exploded
+FRACTION = 1e-3  # a gradient below it counts as vanished, one above its inverse as exploded
 WIDTH, SHOWN = 100, 4
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -21,19 +21,21 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What `doctor` found; its text is one screen.
+    """The result of `doctor`; ``str`` gives a text of one screen.
 
     Attributes:
-        model: what was looked at. steps: T, over how many steps.
-        word: "vanishes", "explodes" or "steady". lag: the first lag at which less than a thousandth is left, or more
-            than a thousand times has come of it; None where steady.
-        rate: what a step back multiplies the gradient by, on average.
-        profile: ``‖∂s_T/∂s_{T-lag}‖_F / √n`` for lag 0, 1, ...: 1 at the start. s is the state, of an LSTM (h, c).
-        rates: the rate of each layer and direction, in the order of the final states; `profile` is of the one that
-            reaches furthest.
+        model: the name and sizes of the layer, and of the batch.
+        steps: T, the number of steps.
+        word: "vanishes", "explodes" or "steady".
+        lag: the first lag at which the gradient is below a thousandth, or above a thousand; None if it is steady.
+        rate: the average factor by which one step of the backward pass multiplies the gradient.
+        profile: ``‖∂s_T/∂s_{T-lag}‖_F / √n`` for lag 0, 1, ..., with 1 at lag 0; s is the state, (h, c) of an LSTM.
+        rates: the rate of each layer and direction, in the order of the final states; `profile` belongs to the one
+            whose gradient reaches furthest.
         memory: how far back an input still changes the layer's output.
-        spectra: of the recurrent matrices. band: what theory allows one step, where there is a theory.
-        flow: ``‖∂L/∂h_t‖`` for every layer and step, where a loss was given.
+        spectra: the spectra of the recurrent matrices.
+        band: bounds from theory on one step, or None for a cell without such a theorem.
+        flow: ``‖∂L/∂h_t‖`` for every layer and step, or None without a loss.
         advice: what to change.
     """
 

@@ -1,4 +1,4 @@
-"""One look at a model's gradients through time."""
+"""Diagnose vanishing and exploding gradients: measure a model's Jacobians through time and judge them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenflow.bounds import Band, gradient_band
 from evenflow.cells import State
 from evenflow.checks import whole_number
 from evenflow.lab.diagnosis.advice import advise
-from evenflow.lab.diagnosis.finding import FRACTION, Array, Diagnosis
+from evenflow.lab.diagnosis.diagnosis import FRACTION, Array, Diagnosis
 from evenflow.layers.recurrent import Recurrent
 from evenflow.probes import gradient_flow, memory_length, spectrum
 from evenflow.probes.jacobian import hutchinson
@@ -23,9 +23,9 @@ from evenflow.probes.model_layer import Layer, find_layer
 from evenflow.probes.unrolled import Unrolled, unroll
 
 SEQUENCES, PROBES = 4, 16
-WORK = 1e10  # multiplications; wide layers are looked at with fewer random vectors, and then over fewer steps
-EIGENVALUES = 512  # units up to which they are computed
-LARGEST = 1e30  # of a state; beyond, float32 is near its end
+WORK = 1e10  # multiplications; wide layers are measured with fewer random vectors, and then over fewer steps
+EIGENVALUES = 512  # units up to which eigenvalues are computed
+LARGEST = 1e30  # of a state; larger ones are near the end of float32
 
 
 def doctor(
@@ -35,19 +35,19 @@ def doctor(
     *,
     steps: int = 1000,
 ) -> Diagnosis:
-    """Do this model's gradients vanish or explode, where, what does theory promise, and what could be changed?
+    """Diagnose whether a model's gradients vanish or explode, compare them with theory, and advise what to change.
 
     Args:
-        model: any module that holds one recurrent layer, of evenflow or torch's RNN, GRU or LSTM.
+        model: any module that contains one recurrent layer, of evenflow or torch's RNN, GRU or LSTM.
         batch: inputs as the model takes them, or a tuple (inputs, targets) or (inputs, targets, lengths), as tasks draw
-            them. The longest four sequences are looked at.
-        loss: of outputs and targets; adds what arrives of the loss's own gradient at each step.
-        steps: look at the first so many steps at most.
+            them. The four longest sequences are measured.
+        loss: function of outputs and targets; with it the diagnosis includes the loss's own gradient at each step.
+        steps: the largest number of steps to measure, from the first one.
 
-    The verdict is about the Jacobian of states: less than a thousandth left at some lag "vanishes", more than a
-    thousand times "explodes", neither "steady". A stack vanishes if all its layers do, and explodes if one does. States
-    start where the layer itself starts them. Norms are estimated from 16 random vectors, the same ones every time. The
-    model is left as it was.
+    The verdict is about the Jacobian of states: "vanishes" if its norm is below a thousandth at some lag, "explodes" if
+    it is above a thousand, else "steady". A stack vanishes if all its layers do, and explodes if one does. The first
+    state is the layer's own. Norms are estimated from 16 random vectors, which are the same in every call. The model is
+    left unchanged.
 
     >>> print(doctor(nn.RNN(2, 64), torch.randn(200, 8, 2)))
     RNN of torch, tanh: 2 inputs, 64 units; 4 sequences of 200 steps.
@@ -59,15 +59,13 @@ def doctor(
     if loss is not None and targets is None:
         raise ValueError("batch must hold targets for the loss: a tuple (inputs, targets), got inputs alone")
     layer = find_layer(model)
-    x, vectors = _afford(layer, _entering(model, layer, inputs, lengths), steps)
-    x, paths = _while_finite(layer, x)
-    given = _as_taken(layer, x)
-    profiles = [_profile(path, vectors) for path in paths]
-    place = next(name for name, part in model.named_modules() if part is layer)
-    furthest = max(range(len(paths)), key=lambda i: np.nan_to_num(profiles[i][-1], nan=np.inf))
+    x, vectors = _afford(layer, _layer_input(model, layer, inputs, lengths), steps)
+    x, members = _while_finite(layer, x)
+    profiles = [_profile(member, vectors) for member in members]
+    name = next(name for name, module in model.named_modules() if module is layer)
+    furthest = max(range(len(members)), key=lambda i: np.nan_to_num(profiles[i][-1], nan=np.inf))
     profile = profiles[furthest]
     word, lag = _judge(profile)
-    band = _band(layer, len(x) - 1, furthest)
     return Diagnosis(
         model=_describe(model, layer, x),
         steps=len(x),
@@ -76,25 +74,25 @@ def doctor(
         rate=_rate(profile),
         profile=profile,
         rates=tuple(_rate(p) for p in profiles),
-        memory=memory_length(layer, given, sums=vectors),
+        memory=memory_length(layer, _in_layer_order(layer, x), sums=vectors),
         spectra=tuple(spectrum(layer, eigenvalues_up_to=EIGENVALUES)),
-        band=band,
+        band=_band(layer, len(x) - 1, furthest),
         flow=None if loss is None else gradient_flow(model, inputs, targets, loss, lengths, layers="all"),  # type: ignore[arg-type]
-        advice=tuple(advise(layer, word, len(x), _spelt(model, place))),
+        advice=tuple(advise(layer, word, len(x), _expression(model, name))),
     )
 
 
-def _spelt(model: nn.Module, place: str) -> str:
-    """A module's place in a model as Python has it: ``model.layers[0]`` for ``layers.0``."""
-    spelt = "model"
-    for name in place.split(".") if place else ():
+def _expression(model: nn.Module, path: str) -> str:
+    """The Python expression for a submodule: ``model.layers[0]`` for the path ``layers.0``."""
+    text = "model"
+    for name in path.split(".") if path else ():
         if name.isidentifier() and not iskeyword(name):
-            spelt += f".{name}"
+            text += f".{name}"
         else:
             numbered = name.isdecimal() and isinstance(model, nn.ModuleList | nn.Sequential)
-            spelt += f"[{name}]" if numbered else f'.get_submodule("{name}")'
+            text += f"[{name}]" if numbered else f'.get_submodule("{name}")'
         model = model.get_submodule(name)
-    return spelt
+    return text
 
 
 def _read(batch: Any) -> tuple[Any, Tensor | None, Tensor | None]:
@@ -108,8 +106,8 @@ def _read(batch: Any) -> tuple[Any, Tensor | None, Tensor | None]:
     return inputs, targets, lengths
 
 
-def _entering(model: nn.Module, layer: Layer, inputs: Any, lengths: Tensor | None) -> Tensor:
-    """What enters the recurrent layer, ``(T, B, I)``: the longest sequences, cut to the shortest of them."""
+def _layer_input(model: nn.Module, layer: Layer, inputs: Any, lengths: Tensor | None) -> Tensor:
+    """The input of the recurrent layer ``(T, B, I)``: the longest sequences, cut to the shortest of them."""
     calls = run_for_inputs(model, layer, inputs, lengths)
     data, packed = calls[0]
     if packed is not None:
@@ -120,36 +118,36 @@ def _entering(model: nn.Module, layer: Layer, inputs: Any, lengths: Tensor | Non
 
 
 def _afford(layer: Layer, x: Tensor, steps: int) -> tuple[Tensor, int]:
-    """As many steps and random vectors as keep a wide layer within seconds."""
-    each = sum(found.numel() for name, found in layer.state_dict().items() if "weight_hh" in name)
-    each = max(each, layer.hidden_size**2) * min(x.shape[1], SEQUENCES)
-    steps = min(steps, len(x), max(2, int(WORK / (4 * each))))
-    return x[:steps], max(4, min(PROBES, int(WORK / (each * steps))))
+    """x and the number of random vectors, reduced for a wide layer so that the diagnosis takes seconds."""
+    per_step = sum(weight.numel() for name, weight in layer.state_dict().items() if "weight_hh" in name)
+    per_step = max(per_step, layer.hidden_size**2) * min(x.shape[1], SEQUENCES)
+    steps = min(steps, len(x), max(2, int(WORK / (4 * per_step))))
+    return x[:steps], max(4, min(PROBES, int(WORK / (per_step * steps))))
 
 
-def _as_taken(layer: Layer, x: Tensor) -> Tensor:
+def _in_layer_order(layer: Layer, x: Tensor) -> Tensor:
     return x.transpose(0, 1) if layer.batch_first else x
 
 
 def _while_finite(layer: Layer, x: Tensor) -> tuple[Tensor, list[Unrolled]]:
-    """x up to the step where a state grows out of its numbers, and the recurrences on it."""
-    paths = unroll(layer, _as_taken(layer, x))
-    whole = [next((step for step, state in enumerate(path.states[1:]) if not _small(state)), len(x)) for path in paths]
-    if min(whole) == len(x):
-        return x, paths
-    if min(whole) == 0:
+    """x up to the step where a state overflows, and the layer unrolled on it."""
+    members = unroll(layer, _in_layer_order(layer, x))
+    steps = min(next((t for t, s in enumerate(m.states[1:]) if not _is_small(s)), len(x)) for m in members)
+    if steps == len(x):
+        return x, members
+    if steps == 0:
         raise ValueError("the layer's states must be finite to be looked at, got some that are not at the first step")
-    return x[: min(whole)], unroll(layer, _as_taken(layer, x[: min(whole)]))
+    return x[:steps], unroll(layer, _in_layer_order(layer, x[:steps]))
 
 
-def _small(state: State) -> bool:
+def _is_small(state: State) -> bool:
     return all(bool((s.abs() < LARGEST).all()) for s in state)
 
 
-def _profile(path: Unrolled, vectors: int) -> Array:
-    last = len(path.inputs) - 1
-    norms = hutchinson(path, last, list(range(last + 1)), "state", vectors)
-    size = sum(s.shape[-1] for s in path.states[0])
+def _profile(member: Unrolled, vectors: int) -> Array:
+    last = len(member.inputs) - 1
+    norms = hutchinson(member, last, list(range(last + 1)), "state", vectors)
+    size = sum(s.shape[-1] for s in member.states[0])
     with np.errstate(over="ignore", invalid="ignore"):
         return np.sqrt(np.square(norms[::-1]).mean(1) / size)
 
@@ -163,7 +161,7 @@ def _judge(profile: Array) -> tuple[str, int | None]:
 
 
 def _rate(profile: Array) -> float:
-    """The factor of the straight line through the logarithms; the first step to zero or infinity ends it."""
+    """The factor per step of an exponential fitted to the profile, up to its first zero or infinity."""
     usable = np.isfinite(profile) & (profile > 0)
     end = len(profile) if usable.all() else int(np.flatnonzero(~usable)[0])
     if end < 2:
@@ -175,7 +173,7 @@ def _rate(profile: Array) -> float:
 def _band(layer: Layer, lag: int, member: int) -> Band | None:
     try:
         return gradient_band(layer, lag, norm="spectral", member=member)
-    except ValueError:  # a cell that no theorem covers
+    except ValueError:  # no theorem covers the cell
         return None
 
 

@@ -1,4 +1,4 @@
-"""What ``evenflow doctor`` looks at: a run folder, a file of weights, or a fresh layer of a named system."""
+"""The target of ``evenflow doctor``: a run folder, a file of weights, or a new layer of a named system."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import nn
 
 from evenflow.checks import one_of, unknown, whole_number
-from evenflow.lab.diagnosis.examination import doctor
-from evenflow.lab.diagnosis.finding import Diagnosis
+from evenflow.lab.diagnosis.diagnose import doctor
+from evenflow.lab.diagnosis.diagnosis import Diagnosis
+from evenflow.lab.training import Run, build, read_config
+from evenflow.lab.training.checkpoint import BEST, load_weights
+from evenflow.lab.training.seeds import derive
 from evenflow.layers.named import GRU, LSTM
+from evenflow.probes.model_layer import find_layer
 from evenflow.systems import SYSTEMS, create
 
 WEIGHTS = ("best", "last")
 SEQUENCES = 4
 SHOWN = 6  # names of weights in a message
-# Layers that their weights tell, with the rows of weight_hh for each unit. The first that fits is taken: without a bias
-# the form of 1997 looks like a GRU of torch, and an LSTM like torch's, which is the same. evenflow's plain and
-# scalar-gated layers are not among them: nothing in a file says what their activation is.
+# Layers that are recognised by their weights, with the rows of weight_hh for each unit. The first match is used:
+# without a bias the LSTM of 1997 has the weights of torch's GRU, and evenflow's LSTM those of torch's, which computes
+# the same. evenflow's plain and scalar-gated layers cannot be recognised: a file does not contain their activation.
 KINDS: tuple[tuple[int, Callable[..., nn.Module]], ...] = (
     (1, nn.RNN),
     (3, nn.GRU),
@@ -35,7 +40,7 @@ KINDS: tuple[tuple[int, Callable[..., nn.Module]], ...] = (
 ELSEWHERE = "its run folder, or evenflow.doctor(model, batch)"
 
 
-def checkup(
+def diagnose_target(
     target: str,
     *,
     hidden: int | None = None,
@@ -44,20 +49,21 @@ def checkup(
     weights: str | None = None,
     trusted: bool = False,
 ) -> Diagnosis:
-    """The diagnosis of what `target` names.
+    """Diagnose the model that `target` names.
 
     Args:
-        target: a run folder, looked at with its weights and a batch its training never saw; a file of weights; or the
-            name of a system, for a fresh layer. The last two are given random inputs, N(0, 1).
-        hidden: units of a fresh layer, 128 by default. input: its input's width, 2. length: steps of the random inputs,
-            200.
-        weights: of a run, ``"best"`` or ``"last"``; the best there are, by default.
-        trusted: whether a file may hold a whole pickled module. Reading one runs the code in it, so it is refused
-            unless you trust where it came from.
+        target: a run folder, whose model is diagnosed on a batch that its training did not use; a file of weights; or
+            the name of a system, for a new layer. The last two get random inputs, N(0, 1).
+        hidden: units of a new layer, 128 by default.
+        input: input width of a new layer, 2 by default.
+        length: steps of the random inputs, 200 by default.
+        weights: the weights of a run, ``"best"`` or ``"last"``; the best ones by default, if the run has any.
+        trusted: whether a file may contain a whole pickled module. Reading one runs the code in it, so it is refused
+            unless you trust its origin.
     """
     path = Path(target)
-    given = {"hidden": hidden, "input": input, "length": length}
-    unused = given if path.is_dir() else {"hidden": hidden, "input": input} if path.is_file() else {}
+    options = {"hidden": hidden, "input": input, "length": length}
+    unused = options if path.is_dir() else {"hidden": hidden, "input": input} if path.is_file() else {}
     for name, value in unused.items():
         if value is not None:
             raise ValueError(f"{name} must be left out for {target!r}, which has its own, got {value!r}")
@@ -81,10 +87,6 @@ def checkup(
 
 
 def _run(folder: Path, which: str | None) -> Diagnosis:
-    from evenflow.lab.training import Run, build, read_config
-    from evenflow.lab.training.checkpoint import load_weights
-    from evenflow.lab.training.seeds import derive
-
     if which is not None:
         one_of("weights", which, WEIGHTS)
     run = Run(folder)
@@ -94,30 +96,21 @@ def _run(folder: Path, which: str | None) -> Diagnosis:
         )
     task, system, settings = read_config(run.config)
     model = build(task, system, settings.seed)
-    load_weights(model, _weights(run, which), folder)
+    if which is None:
+        which = "best" if (run.folder / "checkpoint" / BEST).exists() else "last"
+    load_weights(model, run.weights(which), folder)
     generator = torch.Generator().manual_seed(derive(settings.seed, "probe"))
     batch = task.held_out().batch(min(settings.batch_size, 2 * SEQUENCES), generator)
     return doctor(model, batch, task.loss)
 
 
-def _weights(run: Any, which: str | None) -> dict[str, Tensor]:
-    if which is not None:
-        return run.weights(which)
-    from evenflow.lab.training.checkpoint import BEST
-
-    validated = (run.folder / "checkpoint" / BEST).exists()
-    return run.weights("best" if validated else "last")
-
-
 def _file(path: Path, trusted: bool) -> tuple[nn.Module, int]:
-    """The recurrent layer that a file holds, and its input's width."""
+    """The recurrent layer in a file, and its input width."""
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            found = load_file(path)
+            content = load_file(path)
         else:
-            found = torch.load(path, map_location="cpu", weights_only=not trusted)
+            content = torch.load(path, map_location="cpu", weights_only=not trusted)
     except pickle.UnpicklingError:
         raise ValueError(
             f"file {str(path)!r} holds more than weights, and reading it could run any code: save state_dict() "
@@ -127,33 +120,31 @@ def _file(path: Path, trusted: bool) -> tuple[nn.Module, int]:
         raise ValueError(
             f"file {str(path)!r} cannot be read as weights of torch.save or safetensors ({type(error).__name__})"
         ) from error
-    if isinstance(found, nn.Module):
-        from evenflow.probes.model_layer import find_layer
-
-        layer = find_layer(found)
+    if isinstance(content, nn.Module):
+        layer = find_layer(content)
         return layer, layer.input_size
-    if not isinstance(found, Mapping):
-        raise ValueError(f"file {str(path)!r} must hold a state_dict, got {type(found).__name__}")
-    return _from_weights(path, found)
+    if not isinstance(content, Mapping):
+        raise ValueError(f"file {str(path)!r} must hold a state_dict, got {type(content).__name__}")
+    return _from_weights(path, content)
 
 
 def _from_weights(path: Path, table: Mapping[str, Any]) -> tuple[nn.Module, int]:
-    """The layer whose tensors these are, all of them, wherever in a model it stood; a plain one of torch has tanh."""
-    places = [name.removesuffix("weight_hh_l0") for name in table if name.endswith("weight_hh_l0")]
-    if len(places) != 1 or f"{places[0]}weight_ih_l0" not in table:
+    """The layer in a state_dict of a layer or of a model around it; torch's plain RNN is taken to have tanh."""
+    prefixes = [name.removesuffix("weight_hh_l0") for name in table if name.endswith("weight_hh_l0")]
+    if len(prefixes) != 1 or f"{prefixes[0]}weight_ih_l0" not in table:
         raise ValueError(
             f"file {str(path)!r} must hold the weights of one recurrent module of torch (weight_ih_l0, weight_hh_l0); "
             f"a layer of evenflow with a map is looked at through {ELSEWHERE}"
         )
-    # What stands beside the layer in a model is none of its own; what a map makes a matrix from is.
-    names = {name: name.removeprefix(places[0]) for name in table if name.startswith(places[0])}
+    # Other modules of the model are left out; the parameters of the layer's maps are not.
+    names = {name: name.removeprefix(prefixes[0]) for name in table if name.startswith(prefixes[0])}
     own = {n: table[name] for name, n in names.items() if "." not in n or n.startswith("parametrizations.")}
     if "weight_hr_l0" in own:
         raise ValueError(
             f"file {str(path)!r} must hold a layer without proj_size, which no probe knows, got weight_hr_l0"
         )
     for rows, make in KINDS:
-        module = _made(rows, make, own)
+        module = _build(rows, make, own)
         if module is not None:
             module.load_state_dict(own)
             return module.to(own["weight_hh_l0"].dtype), own["weight_ih_l0"].shape[-1]
@@ -164,8 +155,8 @@ def _from_weights(path: Path, table: Mapping[str, Any]) -> tuple[nn.Module, int]
     )
 
 
-def _made(rows: int, make: Callable[..., nn.Module], own: Mapping[str, Any]) -> nn.Module | None:
-    """A layer of this kind for these tensors; None where its own have other names or shapes."""
+def _build(rows: int, make: Callable[..., nn.Module], own: Mapping[str, Any]) -> nn.Module | None:
+    """A layer of this kind for these tensors; None if its weights have other names or shapes."""
     shapes = {name: tuple(getattr(value, "shape", ())) for name, value in own.items()}
     width, units = shapes["weight_ih_l0"][-1:], shapes["weight_hh_l0"][-1:]
     if not width or not units or 0 in width + units or shapes["weight_hh_l0"] != (rows * sum(units), *units):
@@ -177,7 +168,9 @@ def _made(rows: int, make: Callable[..., nn.Module], own: Mapping[str, Any]) -> 
     }
     if make not in (nn.RNN, nn.GRU, nn.LSTM):
         options["initial_state"] = "learned" if "h0_l0" in own else "zero"
-        options["generator"] = torch.Generator()  # torch's global one is left alone; every weight is written over
+        options["generator"] = (
+            torch.Generator()
+        )  # so that torch's global generator does not move; every weight is overwritten
     with torch.device("meta"):
         module = make(*width, *units, **options)
     if shapes != {name: tuple(value.shape) for name, value in module.state_dict().items()}:
