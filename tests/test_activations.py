@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pack_sequence
 from evenflow import MLP, RNN, SCRN, ScalarGatedRNN, SequenceModel, SpectralMLP, create
 from evenflow.activations import ACTIVATIONS, Activation, ActivationChoice, activation, make
 from evenflow.bounds import gradient_band
-from evenflow.bounds.reading import tame
+from evenflow.bounds.model_sizes import is_tame
 from evenflow.models.population import Population
 from evenflow.step import translate
 from evenflow.step.differentiate import differentiate
@@ -441,7 +441,7 @@ def test_models_of_two_functions_are_no_population() -> None:
 
 
 def test_bounds_know_every_activation() -> None:
-    assert [name for name, f in ACTIVATIONS.items() if not tame(f)] == [
+    assert [name for name, f in ACTIVATIONS.items() if not is_tame(f)] == [
         "prelu",
         "sigmoid",
         "modrelu",

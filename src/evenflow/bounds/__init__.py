@@ -1,4 +1,4 @@
-"""What theory promises: each theorem as numbers, from a model or from its sizes."""
+"""Theorems on gradients and generalisation as functions: each computes its numbers from a model or from sizes."""
 
 from evenflow.bounds.band import Band, band, gradient_band, regime
 from evenflow.bounds.direction import DirectionCondition, convergence_constant, direction_condition

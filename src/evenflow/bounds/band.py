@@ -1,4 +1,4 @@
-"""The band that ‖∂h_t/∂h_k‖ cannot leave, from singular values and the slopes of the activation."""
+"""Lower and upper bounds on ‖∂h_t/∂h_k‖ from singular values and the slopes of the activation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from evenflow.probes.model_layer import find_layer
 from evenflow.probes.unrolled import step_weights
 
 NORMS = ("frobenius", "spectral")
-EVEN = 1e-4  # how near to one a rate counts as one: float32 maps are orthogonal to 1e-6
+EVEN = 1e-4  # a rate this close to one counts as one; float32 maps are orthogonal to 1e-6
 
-# The uRNN document's Table 1: by the lower rate, then by the upper rate; "may" is its star.
+# The uRNN document's Table 1, by the lower and the upper rate; "may" is its asterisk.
 REGIMES = {
     ("below", "below"): "vanishes",
     ("below", "one"): "may vanish",
@@ -33,7 +33,8 @@ class Band:
     """``lower <= ‖∂h_t/∂h_k‖ <= upper`` for t - k = lag, whatever the input.
 
     Attributes:
-        lower_rate, upper_rate: what one step multiplies the norm by, at least and at most.
+        lag: t - k.
+        lower_rate, upper_rate: the smallest and the largest factor by which one step multiplies the norm.
         lower, upper: the rates to the power of the lag, times ‖I‖ (√h for the Frobenius norm, 1 for the spectral one).
     """
 
@@ -45,25 +46,26 @@ class Band:
 
     @property
     def regime(self) -> str:
-        """What becomes of the gradient as the lag grows: a word of Table 1."""
+        """The behaviour of the gradient as the lag grows, in the words of Table 1; see `regime`."""
         return regime(self.lower_rate, self.upper_rate)
 
 
 def gradient_band(model: nn.Module, lag: int, *, norm: str = "frobenius", member: int | None = None) -> Band:
     """``(β σ_min)^lag ‖I‖ <= ‖∂h_t/∂h_k‖ <= (γ σ_max)^lag ‖I‖`` of a plain or scalar-gated layer.
 
-    σ are the singular values of the recurrent matrix, [β, γ] the sizes of the activation's slopes. A scalar-gated
-    step, α f(...) + β' h, has at most ``α γ σ_max + β'`` and at least what the larger of its two parts leaves over.
+    σ are the singular values of the recurrent matrix, [β, γ] the absolute slopes of the activation. A scalar-gated
+    step, α f(...) + β' h, has at most the rate ``α γ σ_max + β'``, and at least the difference of its two terms.
 
     Args:
-        model: a layer of evenflow, torch's RNN, or a module that holds one. Cells with gates of their own (GRU, LSTM,
-            SCRN) have no such band.
+        model: a layer of evenflow, torch's RNN, or a module that contains one. There is no such band for cells with
+            vector gates (GRU, LSTM, SCRN).
+        lag: t - k.
         norm: ``"frobenius"`` or ``"spectral"``.
-        member: see `probes.jacobian_norms`. The band is for the states of one layer.
+        member: which layer and direction, see `probes.jacobian_norms`. The band is for the states of one layer.
 
-    Note on the theorem: the document takes eigenvalues of a diagonalisable matrix, and its proof a unitary basis, which
-    normal matrices alone have. With singular values it holds for any matrix, and is the same for normal ones.
-    `test_eigenvalues_would_not_do` has a matrix of radius 1/2 whose powers grow at first.
+    Note on the theorem: the document has the eigenvalues of a diagonalisable matrix, and its proof uses a unitary
+    basis, which only normal matrices have. With singular values it holds for any matrix, and is the same for normal
+    ones. `test_eigenvalues_would_not_do` has a matrix of radius 1/2 whose powers grow at first.
 
     >>> gradient_band(RNN(2, 100, map="exponential", activation="abs"), lag=30)
     Band(lag=30, lower_rate=1.0, upper_rate=1.0, lower=10.0, upper=10.0)
@@ -97,9 +99,14 @@ def band(
     """`gradient_band` from numbers: the smallest and largest singular value, the slopes [β, γ], and h.
 
     Args:
-        gates: α and β' of a scalar-gated step; (1, 0) is the plain one.
+        singular_values: the smallest and the largest.
+        slope_bounds: β and γ.
+        lag: t - k.
+        units: h.
+        gates: α and β' of a scalar-gated step; (1, 0) for a plain one.
+        norm: ``"frobenius"`` or ``"spectral"``.
 
-    >>> band((1, 1), (0.5, 1), lag=30, units=200).lower  # Table 6 of the document, with the √200 it leaves out
+    >>> band((1, 1), (0.5, 1), lag=30, units=200).lower  # Table 6 of the document, times the √200 that it omits
     1.3170889...e-08
     """
     whole_number("lag", lag, 0)
@@ -118,7 +125,7 @@ def band(
 
 
 def regime(lower_rate: float, upper_rate: float) -> str:
-    """What becomes of ‖∂h_t/∂h_k‖ as t grows: a word of the uRNN document's Table 1.
+    """The behaviour of ‖∂h_t/∂h_k‖ as t grows, in the words of the uRNN document's Table 1.
 
     >>> regime(0.5, 1)
     'may vanish'
@@ -128,7 +135,7 @@ def regime(lower_rate: float, upper_rate: float) -> str:
 
 
 def slopes(cell: Cell, weights: dict[str, Tensor]) -> tuple[float, float]:
-    """β and γ with β <= |f'| <= γ, of the activation with the numbers it has trained (the document's Table 2)."""
+    """β and γ with β <= |f'| <= γ for the activation with its trained parameters (the document's Table 2)."""
     assert isinstance(cell, Elman | ComplexElman)
     return cell.activation.slopes(weights.get("activation"))
 

@@ -1,4 +1,4 @@
-"""When a direction that is not the gradient still leads down: Galvan's condition 3.33, and what follows from it."""
+"""Galvan's condition 3.33, under which a direction other than the gradient still descends."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from evenflow.probes.temporal_components import alignment
 
 @dataclass(frozen=True)
 class DirectionCondition:
-    """``1 + α² - 2 α cos θ <= μ²``, the squared distance of a direction from the gradient, by the gradient's size.
+    """``1 + α² - 2 α cos θ <= μ²``, the squared relative distance of a direction from the gradient.
 
     Attributes:
         cosine: cos θ, of the angle between the direction and the gradient.
-        ratio: α, the direction's length by the gradient's.
+        ratio: α, the norm of the direction over the norm of the gradient.
         mu: μ.
     """
 
@@ -28,7 +28,7 @@ class DirectionCondition:
 
     @property
     def distance(self) -> float:
-        """``√(1 + α² - 2 α cos θ)``: the least μ that would do."""
+        """``√(1 + α² - 2 α cos θ)``: the smallest μ for which the condition holds."""
         return math.sqrt(max(0.0, 1 + self.ratio**2 - 2 * self.ratio * self.cosine))
 
     @property
@@ -37,7 +37,7 @@ class DirectionCondition:
 
     @property
     def widest_angle(self) -> float:
-        """The largest θ, in degrees, that would do at this α; nan where none does."""
+        """The largest θ, in degrees, for which the condition holds at this α; nan if there is none."""
         if self.ratio == 0:
             return 180.0 if self.mu >= 1 else math.nan
         cosine = (1 + self.ratio**2 - self.mu**2) / (2 * self.ratio)
@@ -47,16 +47,17 @@ class DirectionCondition:
 def direction_condition(
     direction: Sequence[Tensor] | Tensor, gradient: Sequence[Tensor] | Tensor, mu: float
 ) -> DirectionCondition:
-    """The condition for a direction and a gradient, each a tensor or a list of them taken as one vector.
+    """The condition for a direction and a gradient, each a tensor or a list of tensors taken as one vector.
 
-    A complex number counts as its two parts.
+    A complex number counts as its real and imaginary part.
 
     Args:
-        direction: what is stepped against, as the gradient is: ``x - γ direction``.
+        direction: the update is ``x - γ direction``.
+        gradient: the gradient at x.
         mu: μ, above 0. With ``μ < c / L`` the steps γ = β/j converge on a c-strongly convex loss whose gradient is
             L-Lipschitz; see `convergence_constant`.
 
-    A direction rescaled to the gradient's length has α = 1, and the condition is an angle: ``cos θ >= 1 - μ²/2``.
+    A direction with the norm of the gradient has α = 1; the condition is then an angle, ``cos θ >= 1 - μ²/2``.
 
     >>> direction_condition(torch.tensor([1.0, 0.1]), torch.tensor([1.0, 0.0]), mu=0.5).holds
     True
@@ -70,9 +71,9 @@ def direction_condition(
         raise ValueError("direction must have the shapes of gradient, got others")
     if not any(bool(v.any()) for v in g):
         raise ValueError("gradient must not be zero, there is no angle to it")
-    found = alignment([_double(v) for v in d], [_double(v) for v in g])
-    cosine = float(found.cosine) if float(found.ratio) else 0.0  # no step has no direction
-    return DirectionCondition(max(-1.0, min(1.0, cosine)), float(found.ratio), mu)
+    compared = alignment([_double(v) for v in d], [_double(v) for v in g])
+    cosine = float(compared.cosine) if float(compared.ratio) else 0.0  # zero has no direction
+    return DirectionCondition(max(-1.0, min(1.0, cosine)), float(compared.ratio), mu)
 
 
 def convergence_constant(strong: float, lipschitz: float, mu: float, moment: float, beta: float, start: float) -> float:
@@ -81,9 +82,13 @@ def convergence_constant(strong: float, lipschitz: float, mu: float, moment: flo
     ``Q = max(β² M² / (2 c̄ β - 1), ‖x_1 - x*‖²)``, ``c̄ = c - μ L``.
 
     Args:
-        strong, lipschitz: c and L of the loss. moment: M, with ``E ‖D‖² <= M²``. start: ``‖x_1 - x*‖²``.
+        strong, lipschitz: c and L of the loss.
+        mu: μ, below c / L.
+        moment: M, with ``E ‖D‖² <= M²``.
+        beta: β of the step size.
+        start: ``‖x_1 - x*‖²``.
 
-    Note on the constant: the document's 3.25 has ``2 c̄ - 1`` below the line; the induction needs ``2 c̄ β - 1``.
+    Note on the constant: the document's 3.25 has the denominator ``2 c̄ - 1``; the induction needs ``2 c̄ β - 1``.
 
     Reference: Galvan, 3.22 to 3.25.
     """

@@ -1,4 +1,4 @@
-"""Two upper bounds on how much of a change is left: by the largest weight, and by the largest singular value."""
+"""Two upper bounds on ∂h_t/∂h_k: from the largest weight, and from the largest singular value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evenflow.probes.unrolled import step_weights
 
 @dataclass(frozen=True)
 class UpperBound:
-    """``norm <= value`` after `lag` steps, each of which multiplies it by at most `rate`."""
+    """``norm <= value`` after `lag` steps, each of which multiplies the norm by at most `rate`."""
 
     lag: int
     rate: float
@@ -26,7 +26,7 @@ class UpperBound:
 
     @property
     def vanishes(self) -> bool:
-        """Whether the bound says that nothing can be left in the end: sufficient, not necessary."""
+        """True if the bound goes to zero with the lag: sufficient for a vanishing gradient, not necessary."""
         return self.rate < 1
 
 
@@ -35,20 +35,21 @@ def hochreiter_bound(model: nn.Module, lag: int, *, member: int | None = None) -
 
     Args:
         model: a layer of evenflow, torch's RNN, or a module that holds one.
-        member: see `probes.jacobian_norms`.
+        lag: t - k.
+        member: which layer and direction, see `probes.jacobian_norms`.
 
-    Note on the exponent: the document has τ^(t-k-1), but its product has t - k factors. The first of them needs no h,
-    which gives τ^(t-k) / h; equal weights of one sign and slopes of γ reach it, as the document says of its own.
-    `test_the_printed_exponent_is_too_small` has a layer above τ^(t-k-1).
+    Note on the exponent: the document has τ^(t-k-1), but its product has t - k factors. The first of them has no factor
+    h, which gives τ^(t-k) / h; equal weights of one sign and slopes of γ reach this bound, as the document says of its
+    own. `test_the_printed_exponent_is_too_small` has a layer above τ^(t-k-1).
 
-    Note on a and h: the document follows pre-activations, which have the same factors in the other order.
+    Note on a and h: the document differentiates pre-activations, which gives the same factors in another order.
 
     Reference: Galvan, 1.64 to 1.68, after Hochreiter 1991.
     """
     cell, weights = _plain(model, member)
     W, slope = weights["weight_hh"], slopes(cell, weights)[1]
-    if cell.activation.paired and cell.activation.name != "oplu":  # which permutes: one entry in a row
-        slope *= math.sqrt(2)  # a row of a pair's Jacobian has two entries, of sum at most √2 times its norm
+    if cell.activation.paired and cell.activation.name != "oplu":  # which permutes: one entry in each row
+        slope *= math.sqrt(2)  # two entries in each row, with a sum of at most √2 times the norm
     return hochreiter_from(float(W.abs().max()), slope, W.shape[-1], lag)
 
 
@@ -60,7 +61,7 @@ def hochreiter_from(largest_weight: float, slope: float, units: int, lag: int) -
     """
     whole_number("units", units, 1)
     tau = units * _least("slope", slope) * _least("largest_weight", largest_weight)
-    # No step at all is the identity, whose largest entry is 1.
+    # Lag 0 is the identity, whose largest entry is 1.
     return UpperBound(lag, tau, _power(tau, lag) / (units if lag else 1))
 
 
@@ -70,8 +71,8 @@ def singular_value_bound(model: nn.Module, lag: int, *, member: int | None = Non
     Args:
         model, member: see `hochreiter_bound`.
 
-    Note on the exponent: again t - k, where the document prints t - k - 1. And λ_max = μ_max holds for normal matrices
-    alone, not for all diagonalisable ones: a singular value is never below the radius, and may be far above.
+    Note on the exponent: again t - k, where the document prints t - k - 1. Its λ_max = μ_max holds only for normal
+    matrices, not for all diagonalisable ones: the largest singular value may be far above the spectral radius.
 
     Reference: Galvan, 1.69 to 1.72.
     """

@@ -1,4 +1,4 @@
-"""What scalar gates over an orthogonal matrix promise: a generalisation gap, and gradients that cannot explode."""
+"""Bounds for scalar gates over an orthogonal matrix: the generalisation gap, and the size of the gradients."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evenflow.bounds.reading import Sizes, read
+from evenflow.bounds.model_sizes import ModelSizes, model_sizes
 from evenflow.cells import ScalarGated
 from evenflow.checks import whole_number
 from evenflow.maps import Rotations
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.probes.model_layer import find_layer
 
-ROUNDING = 1e-4  # what α + β and ‖U‖ may be above their limits: float32
+ROUNDING = 1e-4  # α + β and ‖U‖ may exceed their limits by this float32 error
 
 
 @dataclass(frozen=True)
 class ScalarGateGradients:
-    """Largest sizes of the gradient of a loss that changes no faster than the answer (1-Lipschitz).
+    """Upper bounds on the gradient of a loss that is 1-Lipschitz in the outputs.
 
     Attributes:
-        weight_ih: of each entry of ∂L/∂W, bias included: ``C α T √h / R_W`` (8).
-        weight_hh: of ‖∂L/∂U‖, spectral and Frobenius: ``C (αT)²``, from the proof.
-        raw: of each entry of ∂L/∂Θ: ``C M_φ h (αT)²`` (7); for rotations ``M_φ = 4 √h log2 h`` (9).
-        raw_sharp: the same for rotations, by our own argument: ``√2 C (αT)²``. None for other maps.
+        weight_ih: on each entry of ∂L/∂W, bias included: ``C α T √h / R_W`` (8).
+        weight_hh: on ‖∂L/∂U‖, spectral and Frobenius: ``C (αT)²``, from the proof.
+        raw: on each entry of ∂L/∂Θ, for the parameters Θ of the map: ``C M_φ h (αT)²`` (7); for rotations
+            ``M_φ = 4 √h log2 h`` (9).
+        raw_sharp: on the same entries for rotations, by our own argument: ``√2 C (αT)²``. None for other maps.
     """
 
     weight_ih: float
@@ -36,17 +37,19 @@ class ScalarGateGradients:
 
 
 def scalar_gate_gradients(model: SequenceModel, inputs: Tensor) -> ScalarGateGradients:
-    """Theorem 2 and Corollary 1 for a model with a scalar-gated layer, read out after the last step.
+    """Theorem 2 and Corollary 1 for a model with a scalar-gated layer and readout after the last step.
 
     Args:
-        inputs: a batch; T and the largest ‖x_t‖ are read from it.
+        model: a `SequenceModel` with one scalar-gated layer and readout ``"last"``.
+        inputs: a batch, for T and the largest ‖x_t‖.
 
-    Note on the proof: it bounds the sum of all |∂L/∂U| by ``√h ‖·‖_F`` and that by ``√h √h ‖·‖₂``; the first factor is
-    h. But ∂L/∂U is a sum of products of two vectors, whose Frobenius and spectral norms are the same, so the second
-    factor is not needed and (7) holds as printed.
+    Note on the proof: it bounds the sum of all |∂L/∂U| by ``√h ‖·‖_F`` and that by ``√h √h ‖·‖₂``; the first factor
+    must be h. But ∂L/∂U is a sum of outer products, whose Frobenius and spectral norms are equal, so the second factor
+    is not needed and (7) holds as printed.
 
-    Note on Corollary 1: an angle turns one plane and stands once in the product, so ∂φ/∂θ is an orthogonal matrix times
-    a plane's: its Frobenius norm is √2. That gives `raw_sharp`, smaller than (9) by ``√8 h^{3/2} log2 h``.
+    Note on Corollary 1: an angle rotates one plane and occurs once in the product, so ∂φ/∂θ is an orthogonal matrix
+    times the derivative of a plane rotation, with Frobenius norm √2. This gives `raw_sharp`, smaller than (9) by
+    ``√8 h^{3/2} log2 h``.
 
     >>> limits = scalar_gate_gradients(SequenceModel(create("sgornn", 2, 128), 1), torch.randn(100, 8, 2))
 
@@ -85,9 +88,11 @@ def scalar_gate_gradients_from(
     """`scalar_gate_gradients` from numbers.
 
     Args:
-        R_x, R_W, R_v: ‖x_t‖ at most, ‖W‖_F, and the readout's length (spectral norm, with several outputs).
+        alpha, beta: α and β.
+        steps, units: T and h.
+        R_x, R_W, R_v: the largest ‖x_t‖, ‖W‖_F, and the norm of the readout (spectral, with several outputs).
         map_slope: M_φ, the largest entry of ∂U/∂Θ_ij over all i, j.
-        rotations: whether the map is made of plane rotations, for `raw_sharp`.
+        rotations: whether the map is a product of plane rotations, for `raw_sharp`.
     """
     whole_number("steps", steps, 1)
     whole_number("units", units, 1)
@@ -110,17 +115,19 @@ def rotation_slope(units: int) -> float:
 def scalar_gate_gap(
     model: SequenceModel, inputs: Tensor, samples: int, *, loss_bound: float = 1.0, delta: float = 0.05
 ) -> float:
-    """Theorem 1: what the expected loss is above the training loss at most, with probability 1 - δ.
+    """Theorem 1: with probability 1 - δ the expected loss exceeds the training loss by at most this.
 
     ``4 C α T / √m + 3 B_L √(ln(2/δ) / 2m)``, ``C = R_x R_W R_v``.
 
     Args:
-        inputs: a batch; T and the largest ‖x_t‖ are read from it, and the theorem asks that no input be larger.
-        samples: m, the number of training sequences. loss_bound: B_L; the loss is 1-Lipschitz with values in [0, B_L].
+        model: a `SequenceModel` with one scalar-gated layer and readout ``"last"``.
+        inputs: a batch, for T and the largest ‖x_t‖; the theorem requires that no input is larger.
+        samples: m, the number of training sequences.
+        loss_bound: B_L; the loss is 1-Lipschitz with values in [0, B_L].
         delta: δ.
 
-    Note on the last term: the statement has m below the root's line, the proof 2m. The proof's is right, and tighter.
-    Note on R_W, R_v: the theorem fixes them before training; here they are the trained model's own.
+    Note on the last term: the statement divides by m under the root, the proof by 2m. The proof is right, and tighter.
+    Note on R_W, R_v: the theorem fixes them before training; here they are those of the trained model.
 
     Reference: the SGORNN document, Theorem 1.
     """
@@ -154,8 +161,8 @@ def scalar_gate_gap_from(
     return 4 * C * alpha * steps / math.sqrt(samples) + chance
 
 
-def _sizes(model: SequenceModel, inputs: Tensor, theorem: str) -> Sizes:
-    sizes = read(model, inputs, theorem)
+def _sizes(model: SequenceModel, inputs: Tensor, theorem: str) -> ModelSizes:
+    sizes = model_sizes(model, inputs, theorem)
     if not isinstance(sizes.cell, ScalarGated):
         raise ValueError(f"{theorem} needs a scalar-gated layer, got a {sizes.cell.name} cell")
     if model.readout != "last":

@@ -1,4 +1,4 @@
-"""What bounded singular values promise: how far an answer moves with the weights, and a generalisation gap."""
+"""Bounds for singular values near one: the change of the output with the weights, and the generalisation gap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evenflow.bounds.reading import read
+from evenflow.bounds.model_sizes import model_sizes
 from evenflow.cells import Elman
 from evenflow.checks import whole_number
 from evenflow.models.sequence_model import SequenceModel
@@ -20,9 +20,9 @@ class SpectralGap:
 
     Attributes:
         complexity: B(w).
-        gap: ``√((B(w) + ln(tm/δ)) / m)``, without the constant that the O hides: to compare models with.
-        corollary: the same from Corollary 1's simpler complexity, which knows of W only how far from 1 its singular
-            values are.
+        gap: ``√((B(w) + ln(tm/δ)) / m)``, without the constant of the O: for comparing models.
+        corollary: the same with Corollary 1's simpler complexity, which depends on W only through the distance of its
+            singular values from 1.
     """
 
     complexity: float
@@ -39,18 +39,22 @@ def spectral_gap(
     matrix W, the input matrix M and the readout Y; norms without a letter are spectral.
 
     Args:
-        inputs: a batch; t and B, the largest ‖x_t‖, are read from it.
-        samples: m, the number of training sequences. margin: γ. delta: δ.
+        model: a `SequenceModel` with one plain layer.
+        inputs: a batch, for t and for B, the largest ‖x_t‖.
+        samples: m, the number of training sequences.
+        margin: γ.
+        delta: δ.
 
     Note on n: the document has square matrices; here n is the largest of input, hidden and output size.
 
     Note on the proof: it draws the perturbations of the three matrices with one variance, which would put t² before
-    all three terms of the bracket. The bracket as printed needs one variance for each. And "without loss of generality
-    ‖Y‖, ‖M‖ >= 1" is not: scaling one of them up scales the other down. The statement does not need it then.
+    all three terms of the bracket. The bracket as printed needs one variance for each. Its assumption "without loss of
+    generality ‖Y‖, ‖M‖ >= 1" does lose generality, as scaling one of them up scales the other down; with three
+    variances the statement does not need it.
 
     Reference: Zhang, Lei and Dhillon, Theorem 5 and Corollary 1.
     """
-    sizes = read(model, inputs, "Theorem 5 of Spectral-RNN")
+    sizes = model_sizes(model, inputs, "Theorem 5 of Spectral-RNN")
     if type(sizes.cell) is not Elman:
         raise ValueError(f"Theorem 5 of Spectral-RNN needs a plain layer, got a {sizes.cell.name} cell")
     values = torch.linalg.svdvals(sizes.U)
@@ -102,19 +106,20 @@ def spectral_gap_from(
 
 
 def output_change(model: SequenceModel, inputs: Tensor, dW: float, dM: float, dY: float) -> float:
-    """Lemma 2: how far the answer after the last step moves at most when the three matrices do.
+    """Lemma 2: the largest change of the output after the last step for a change of the three matrices.
 
     ``t B max(‖W‖^{t-1}, 1) (e t ‖Y‖ ‖M‖ ‖δW‖ + e ‖Y‖ ‖δM‖ + ‖M‖ ‖δY‖)``.
 
     Args:
-        dW, dM, dY: ‖δW‖, ‖δM‖, ‖δY‖, spectral, each at most a t-th of its matrix's norm.
+        model, inputs: see `spectral_gap`.
+        dW, dM, dY: the spectral norms ‖δW‖, ‖δM‖, ‖δY‖, each at most 1/t of its matrix's norm.
 
-    Note on the lemma: its first line, on the states, prints a smaller bound than its proof gives; the second, this one,
-    is what the proof gives.
+    Note on the lemma: its first line, on the states, states a smaller bound than its proof gives. This is the second
+    line, which agrees with the proof.
 
     Reference: Zhang, Lei and Dhillon, Lemma 2.
     """
-    sizes = read(model, inputs, "Lemma 2 of Spectral-RNN")
+    sizes = model_sizes(model, inputs, "Lemma 2 of Spectral-RNN")
     if type(sizes.cell) is not Elman:
         raise ValueError(f"Lemma 2 of Spectral-RNN needs a plain layer, got a {sizes.cell.name} cell")
     W, M, Y, t = _spectral(sizes.U), _spectral(sizes.W), _spectral(sizes.V), sizes.steps

@@ -1,4 +1,4 @@
-"""The sizes that bounds on whole models ask for: of inputs, weights and readout."""
+"""The sizes of inputs, weights and readout that bounds on whole models depend on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from evenflow.probes.unrolled import step_weights
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """A model of one plain or scalar-gated layer in numbers; a bias is a column of the input matrix, for an input of 1.
+class ModelSizes:
+    """The sizes of a model of one plain or scalar-gated layer on a batch.
 
     Attributes:
-        steps: T. units: h. inputs, outputs: I and O.
-        x: the largest ‖x_t‖. W, U, V: input, recurrent and output matrix, float64.
+        cell, weights: the cell and the weights of its step.
+        steps: T.
+        x: the largest ‖x_t‖.
+        W, U, V: input, recurrent and output matrix in float64. A bias is a column of W, for an input of 1.
     """
 
     cell: Cell
@@ -42,14 +44,14 @@ class Sizes:
         return max(*self.W.shape, *self.V.shape)
 
 
-def tame(f: Activation) -> bool:
-    """Whether ‖f(a) - f(b)‖ <= ‖a - b‖ and f(0) = 0, and f trains nothing."""
+def is_tame(f: Activation) -> bool:
+    """True if ‖f(a) - f(b)‖ <= ‖a - b‖, f(0) = 0, and f has no trained parameters."""
     return not f.trained and f.slope_bounds[1] <= 1 and not bool(f(torch.zeros(2)).any())
 
 
 @torch.no_grad()
-def read(model: SequenceModel, inputs: Tensor, theorem: str) -> Sizes:
-    """The sizes of a model on a batch; a ValueError says what `theorem` does not cover."""
+def model_sizes(model: SequenceModel, inputs: Tensor, theorem: str) -> ModelSizes:
+    """The sizes of a model on a batch; a ValueError if `theorem` does not cover the model."""
     layer = find_layer(model)
     if not isinstance(model, SequenceModel) or layer.num_layers > 1 or layer.bidirectional:
         raise ValueError(f"{theorem} needs a SequenceModel with one layer in one direction")
@@ -58,13 +60,13 @@ def read(model: SequenceModel, inputs: Tensor, theorem: str) -> Sizes:
     if getattr(layer, "initial_state", "zero") != "zero":
         raise ValueError(f"{theorem} needs a layer that starts at zero, got a learned initial state")
     cell, weights = step_weights(layer)
-    if not isinstance(cell, Elman) or not tame(cell.activation):
+    if not isinstance(cell, Elman) or not is_tame(cell.activation):
         what = repr(cell.activation.key) if isinstance(cell, Elman) else f"a {cell.name} cell"
-        known = ", ".join(name for name, f in ACTIVATIONS.items() if tame(f))
-        raise ValueError(f"{theorem} needs a plain or scalar-gated layer with one of {known}, got {what}")
+        names = ", ".join(name for name, f in ACTIVATIONS.items() if is_tame(f))
+        raise ValueError(f"{theorem} needs a plain or scalar-gated layer with one of {names}, got {what}")
     x = inputs if model.embedding is None else model.embedding(inputs)
     size = float(torch.linalg.vector_norm(x.double(), dim=-1).max())
     W = weights["weight_ih"]
     if "bias" in weights:
         W, size = torch.cat([W, weights["bias"].unsqueeze(1)], 1), math.hypot(size, 1)
-    return Sizes(cell, weights, len(x), size, W, weights["weight_hh"], model.output.weight.detach().double())
+    return ModelSizes(cell, weights, len(x), size, W, weights["weight_hh"], model.output.weight.detach().double())
