@@ -410,19 +410,22 @@ def error(made: dict[str, Any], name: str, hidden: int, batch: int) -> dict[str,
 
     from evenflow.scan import torch_operations
     from evenflow.scan.cuda import cuda_recurrence
+    from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
 
     forget(made)
     step = layers_by_name.step_of(layers_by_name.made(name, hidden))
     if why := cuda_recurrence._without(step, torch.device("cuda", 0)):
         raise RuntimeError(why)
     given = inputs(step, name, 1, STEPS, batch)
-    new, kept, marks = torch_operations.forward(step, *given.double(), None)
-    got, *_ = cuda_recurrence.forward(step, *given, None)
+    new, kept, marks = torch_operations.forward(ScanInputs(step, *given.double()))
+    got, *_ = cuda_recurrence.forward(ScanInputs(step, *given))
     grads = [torch.randn_like(s) for s in got]
     stored = [s.float() for s in new], kept.float(), marks
     wide = doubled(stored[0]), stored[1].double(), marks
-    right = gradients(torch_operations.backward(step, doubled(grads), *given.double(), *wide, None, True))
-    found = gradients(cuda_recurrence.backward(step, grads, *given, *stored, None, True))
+    right = gradients(
+        scan_gradients(torch_operations, ScanInputs(step, *given.double()), ScanOutputs(*wide), doubled(grads), True)
+    )
+    found = gradients(scan_gradients(cuda_recurrence, ScanInputs(step, *given), ScanOutputs(*stored), grads, True))
     offs = {key: off(found[key], value) for key, value in right.items()}
     sums = [value for key, value in offs.items() if "parameter" in key]
     return {

@@ -21,6 +21,7 @@ from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import capacity
 from evenflow.scan.cuda import cuda_recurrence as recurrence
 from evenflow.scan.cuda import launch_plan as plan
+from evenflow.scan.engine import ScanInputs
 
 STEPS, HIDDEN = 784, 512
 TILES = {
@@ -40,7 +41,7 @@ WHAT = (
 def forward(step: CompiledStep, batch: int, tile: plan.Tile) -> float:
     given = inputs(step, "elman tanh", 1, STEPS, batch)
     with on(plan.Choice(tile, (tile.held,))):
-        return round(milliseconds(lambda: recurrence.forward(step, *given, None)), 3)
+        return round(milliseconds(lambda: recurrence.forward(ScanInputs(step, *given))), 3)
 
 
 def main() -> None:

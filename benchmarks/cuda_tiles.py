@@ -23,6 +23,7 @@ from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import cuda_recurrence as recurrence
 from evenflow.scan.cuda import launch_plan as plan
 from evenflow.scan.cuda import problem
+from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
 
 STEPS = 784
 MOST_ERROR = 1e-5
@@ -93,12 +94,18 @@ class Direction:
         self.text = layers_by_name.step_of(layers_by_name.made(cell, hidden)).text
         step = CompiledStep(self.text)
         self.given = inputs(step, cell, models, steps, batch)
-        new, kept, marks = torch_operations.forward(step, *self.given.double(), None)
+        new, kept, marks = torch_operations.forward(ScanInputs(step, *self.given.double()))
         self.expected = new
         self.stored = [s.float() for s in new], kept.float(), marks
         self.grads = [torch.randn_like(s, dtype=torch.float32) for s in new]
         wide = doubled(self.stored[0]), self.stored[1].double(), marks
-        back = torch_operations.backward(step, doubled(self.grads), *self.given.double(), *wide, None, False)
+        back = scan_gradients(
+            torch_operations,
+            ScanInputs(step, *self.given.double()),
+            ScanOutputs(*wide),
+            doubled(self.grads),
+            False,
+        )
         self.expected_back = gradients(back)
 
     def step(self) -> CompiledStep:
@@ -120,8 +127,8 @@ class Direction:
 
     def run(self, way: str, step: CompiledStep) -> Any:
         if way == "forward":
-            return recurrence.forward(step, *self.given, None)
-        return recurrence.backward(step, self.grads, *self.given, *self.stored, None, False)
+            return recurrence.forward(ScanInputs(step, *self.given))
+        return scan_gradients(recurrence, ScanInputs(step, *self.given), ScanOutputs(*self.stored), self.grads, False)
 
     def error(self, way: str, step: CompiledStep) -> float:
         found = self.run(way, step)

@@ -33,6 +33,7 @@ from evenflow.models.population import Population
 from evenflow.runtime.recorded import uncollected, watched
 from evenflow.scan import recurrence
 from evenflow.scan.cuda import cuda_recurrence as kernels
+from evenflow.scan.engine import ScanInputs
 
 STEPS, INPUT, ROUNDS, WARM = 784, 2, 15, 9
 # Kind, H, B: the largest ratio to cuDNN's RNN, GRU or LSTM of the same size, with a map and alone.
@@ -122,7 +123,7 @@ def alone(hidden: int, batch: int, models: int, tap: bool = False) -> Pass:
         leaf.requires_grad_()
 
     def run() -> None:
-        states, *_ = recurrence.scan(step, leaves[0], [leaves[2]], [leaves[1]], [], leaves[3] if tap else None)
+        states, *_ = recurrence.fused_scan(step, leaves[0], [leaves[2]], [leaves[1]], [], leaves[3] if tap else None)
         torch.autograd.grad(states, leaves, grad)
 
     return run
@@ -174,7 +175,7 @@ def linear(steps: int = 10_000) -> dict[str, Any]:
         a = torch.randn(1, steps, batch, 128, device="cuda")
         weight = torch.linalg.qr(torch.randn(1, 128, 128, device="cuda"))[0].contiguous()
         start, absent = torch.zeros(1, batch, 128, device="cuda"), [None for _ in step.program.parameters]
-        run = partial(kernels.forward, step, a, [start], [weight], absent, None)
+        run = partial(kernels.forward, ScanInputs(step, a, [start], [weight], absent))
         row = {"pieces": kernels._pieces(a), "plan_ms": milliseconds(warm(run))}
         with mock.patch.object(kernels, "_pieces", return_value=1):
             row["steps_ms"] = milliseconds(warm(run))

@@ -49,12 +49,12 @@ def step_of(layer: Any) -> Any:
 
     from evenflow.scan.compiled_step import CompiledStep
 
-    layer.cell.__dict__.pop("_programs", None)
+    layer.cell.programs.clear()
     engine, layer.engine = layer.engine, "torch"
     with torch.no_grad():
         layer(torch.zeros(1, 1, layer.input_size))
     layer.engine = engine
-    (found,) = layer.cell.__dict__["_programs"].values()
+    (found,) = layer.cell.programs.values()
     if not isinstance(found, str):
         raise found
     return CompiledStep(found)

@@ -26,7 +26,9 @@ from torch import Tensor, nn
 
 from evenflow.lab.bench import hardware
 from evenflow.layers.named import GRU, LSTM, RNN
-from evenflow.scan import chunked, cpu, linear, torch_operations
+from evenflow.scan import chunked, cpu, torch_operations
+from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
+from evenflow.scan.projection import linear
 
 SIZES = [
     *((hidden, 50, 784) for hidden in (32, 64, 100)),
@@ -76,13 +78,13 @@ def pieces(batch: int) -> dict[str, Pass]:
     absent = [None for _ in step.program.parameters]
 
     def compiled(a: Tensor, weight: Tensor, h: Tensor) -> Tensor:
-        return cpu.forward(step, a.contiguous(), [h.contiguous()], [weight], absent, None)[0][0]
+        return cpu.forward(ScanInputs(step, a.contiguous(), [h.contiguous()], [weight], absent))[0][0]
 
     def torch_pass(in_pieces: bool) -> None:
         given = (a, [start], [weight], absent)
         with mock.patch.object(chunked, "pays", return_value=in_pieces):
-            stored = torch_operations.forward(step, *given, None)
-            torch_operations.backward(step, [grad], *given, *stored, None, False)
+            stored = torch_operations.forward(ScanInputs(step, *given))
+            scan_gradients(torch_operations, ScanInputs(step, *given), ScanOutputs(*stored), [grad], False)
 
     return {
         "torch, pieces": partial(torch_pass, True),
@@ -101,17 +103,17 @@ def parts(cell: str, hidden: int = 128, batch: int = 50, steps: int = 784) -> di
     start, grad = torch.zeros(1, batch, hidden), torch.randn(1, steps, batch, hidden)
     step = step_of(LSTM(2, hidden) if cell == "LSTM" else RNN(2, hidden, activation="relu"))
     given = (a, [start] * len(step.state_sizes), [weight], [None for _ in step.program.parameters])
-    stored = cpu.forward(step, *given, None)
+    stored = cpu.forward(ScanInputs(step, *given))
     grads = [grad, *(None for _ in step.state_sizes[1:])]
-    d_a, *_ = cpu.backward(step, grads, *given, *stored, None, False)
+    d_a, *_ = scan_gradients(cpu, ScanInputs(step, *given), ScanOutputs(*stored), grads, False)
 
     def projected() -> None:
-        linear.project(x, into, None).backward(a[0])
+        linear(x, into, None).backward(a[0])
 
     return {
-        "forward": partial(cpu.forward, step, *given, None),
-        "way back": partial(cpu.backward, step, grads, *given, *stored, None, False),
-        "gradient of W_hh": partial(linear.weight_gradient, d_a, stored[0][0], start),
+        "forward": partial(cpu.forward, ScanInputs(step, *given)),
+        "way back": partial(scan_gradients, cpu, ScanInputs(step, *given), stored, grads, False),
+        "gradient of W_hh": partial(cpu.weight_gradient, d_a, stored[0][0], start),
         "projection and its gradient": projected,
     }
 

@@ -25,16 +25,13 @@ def ran() -> dict[str, Any]:
     scope: dict[str, Any] = {"__name__": "cells_page"}
     said: list[str] = []
     scope["print"] = lambda *values: said.append(" ".join(map(str, values)))
-    before, backend._said = backend._said, set()
-    try:
-        with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always")
-            for number, block in enumerate(BLOCKS):
-                name = f"cells.md block {number}"
-                linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
-                exec(compile(block, name, "exec"), scope)
-    finally:
-        backend._said = before
+    backend._warn_once.cache_clear()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for number, block in enumerate(BLOCKS):
+            name = f"cells.md block {number}"
+            linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
+            exec(compile(block, name, "exec"), scope)
     heard = [str(w.message) for w in heard if w.category is RuntimeWarning]
     return {**scope, "said": said, "heard": heard}
 

@@ -67,7 +67,7 @@ def branches(a, h, U, *, deep=True):
 @pytest.fixture
 def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
     """No reason has been said yet in this process."""
-    monkeypatch.setattr(backend, "_said", set())
+    backend._warn_once.cache_clear()
 
 
 # --- what is refused

@@ -26,6 +26,7 @@ from evenflow.scan.cuda import cuda_recurrence as recurrence
 from evenflow.scan.cuda import gemm, gemm_tiles, problem
 from evenflow.scan.cuda import launch_plan as plan
 from evenflow.scan.cuda.launch_plan import Tile
+from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scan"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -168,18 +169,19 @@ def check(run: Run) -> None:
     if why := run.missing(step):
         pytest.skip(why)
     given, sizes = inputs(run, step), run.sizes()
-    new, kept, marks = torch_operations.forward(step, *given.double(), sizes)
+    new, kept, marks = torch_operations.forward(ScanInputs(step, *given.double(), sizes))
     with on(run.tile):
-        got, got_kept, got_marks = recurrence.forward(step, *given, sizes)
+        got, got_kept, got_marks = recurrence.forward(ScanInputs(step, *given, sizes))
     close({f"state {i}": pair for i, pair in enumerate(zip(got, new, strict=True))} | {"kept": (got_kept, kept)})
     if marks.numel():
         assert (got_marks != marks).double().mean() < FEW_AT_A_KINK
     grads = [normal(*s.shape, seed=40 + i) for i, s in enumerate(new)]
     stored = [s.float() for s in new], kept.float(), marks
     wide = doubled(stored[0]), stored[1].double(), marks
-    expected = gradients(torch_operations.backward(step, doubled(grads), *given.double(), *wide, sizes, True))
+    exact, loose = ScanInputs(step, *given.double(), sizes), ScanInputs(step, *given, sizes)
+    expected = gradients(scan_gradients(torch_operations, exact, ScanOutputs(*wide), doubled(grads), True))
     with on(run.back or run.tile):
-        found = gradients(recurrence.backward(step, grads, *given, *stored, sizes, True))
+        found = gradients(scan_gradients(recurrence, loose, ScanOutputs(*stored), grads, True))
     assert found.keys() == expected.keys()
     close({name: (found[name], value) for name, value in expected.items()})
 
@@ -289,11 +291,12 @@ def test_tensor_cores_keep_the_norm(cell: str) -> None:
     given = inputs(run, step)
     given.a.zero_()
     with on(run.tile):
-        (states,), kept, marks = recurrence.forward(step, *given, None)
+        stored = recurrence.forward(ScanInputs(step, *given))
+        (states,) = stored.states
         assert (states[:, -1].norm() / given.states[0].norm() - 1).abs() < NORM_KEPT
         grad = torch.zeros_like(states)
         grad[:, -1] = normal(1, 8, 256, seed=4)
-        back = recurrence.backward(step, [grad], *given, [states], kept, marks, None, False)
+        back = scan_gradients(recurrence, ScanInputs(step, *given), stored, [grad], False)
     assert (back[1][0].norm() / grad.norm() - 1).abs() < NORM_KEPT
 
 
@@ -302,13 +305,13 @@ def passes(run: Run, times: int = 3) -> list[list[Tensor]]:
     step, found = run.step(), []
     if why := run.missing(step):
         pytest.skip(why)
-    given = inputs(run, step)
+    given = ScanInputs(step, *inputs(run, step), run.sizes())
     for _ in range(times):
         with on(run.tile):
-            new, kept, marks = recurrence.forward(step, *given, run.sizes())
+            stored = recurrence.forward(given)
         with on(run.back or run.tile):
-            back = gradients(recurrence.backward(step, new, *given, new, kept, marks, run.sizes(), True))
-        found.append([*new, kept, marks, *back.values()])
+            back = gradients(scan_gradients(recurrence, given, stored, stored.states, True))
+        found.append([*stored.states, stored.kept, stored.marks, *back.values()])
     return found
 
 
@@ -346,14 +349,14 @@ def test_many_weights_come_through_a_ring() -> None:
 def test_a_gradient_that_does_not_arrive_counts_as_zero() -> None:
     run = Run("lstm", 128, steps=20)
     step = run.step()
-    given = inputs(run, step)
-    new, kept, marks = recurrence.forward(step, *given, None)
-    grads = [normal(*s.shape, seed=4) for s in new]
+    given = ScanInputs(step, *inputs(run, step))
+    stored = recurrence.forward(given)
+    grads = [normal(*s.shape, seed=4) for s in stored.states]
     for missing in (0, 1):
         found = []
-        for absent in (None, torch.zeros_like(new[missing])):
+        for absent in (None, torch.zeros_like(stored.states[missing])):
             arriving = [absent if i == missing else g for i, g in enumerate(grads)]
-            found.append(gradients(recurrence.backward(step, arriving, *given, new, kept, marks, None, True)))
+            found.append(gradients(scan_gradients(recurrence, given, stored, arriving, True)))
         assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
@@ -383,11 +386,11 @@ def test_memory_is_what_the_step_keeps(cell: str) -> None:
     run = Run(cell, 128, 16)
     step = run.step()
     given = inputs(run, step)
-    recurrence.forward(step, *given, None)
+    recurrence.forward(ScanInputs(step, *given))
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    results = recurrence.forward(step, *given, None)
+    results = recurrence.forward(ScanInputs(step, *given))
     wanted = (4 * (sum(step.state_sizes) + step.kept_size) + step.marks_size) * 784 * 16
     assert results
     assert torch.cuda.memory_allocated() - before < wanted + (16 << 20)
@@ -470,11 +473,11 @@ def test_on_a_stream_of_its_own() -> None:
         run = Run(cell, 128, steps=100)
         step = run.step()
         given = inputs(run, step)
-        expected = recurrence.forward(step, *given, None)[0][0]
+        expected = recurrence.forward(ScanInputs(step, *given))[0][0]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            got = recurrence.forward(step, *given, None)[0][0]
+            got = recurrence.forward(ScanInputs(step, *given))[0][0]
         stream.synchronize()
         assert torch.equal(got, expected)
 
@@ -499,7 +502,7 @@ def test_which_problems_run() -> None:
 
 
 def test_a_cell_without_a_kernel_runs_by_torch_operations_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_said", set())
+    backend._warn_once.cache_clear()
 
     @evenflow.cell()
     def largest(a, h, U):  # type: ignore[no-untyped-def]
@@ -647,7 +650,7 @@ def test_cudnn_gives_the_same(kind: str, hidden: int) -> None:
 
 
 def test_a_double_precision_layer_says_that_it_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_said", set())
+    backend._warn_once.cache_clear()
     layer = create("rnn", 2, 4).cuda().double()
     with pytest.warns(RuntimeWarning, match=r"step by step.*float32, not torch.float64"):
         layer(torch.zeros(3, 1, 2, device="cuda", dtype=torch.float64))

@@ -42,7 +42,7 @@ def choose(engine: str, weight: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_said", set())
+    backend._warn_once.cache_clear()
     monkeypatch.delenv("EVENFLOW_NATIVE", raising=False)
 
 
@@ -190,7 +190,7 @@ def test_what_is_said_compiles_nothing_anew() -> None:
     for why in ("one reason", "another"):
         compiled(torch.zeros(3, 2, 2))
         with pytest.warns(RuntimeWarning):
-            backend.say("slowly", why)
+            backend.warn_slow("slowly", why)
     compiled(torch.zeros(3, 2, 2))
     assert compiler.frame_count == 1
 

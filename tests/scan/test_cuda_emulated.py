@@ -7,6 +7,7 @@ What this cannot show is speed, and whether a GPU's memory is as orderly as the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import cuda_recurrence as recurrence
 from evenflow.scan.cuda import problem
 from evenflow.scan.cuda.launch_plan import Tile
+from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 
@@ -112,14 +114,13 @@ def emulated(machine: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
 Outputs = dict[str, Tensor]
 
 
-def forward(
-    engine: object, step: CompiledStep, given: Problem, sizes: Sequence[int] | None
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    return engine.forward(step, *given, sizes)  # type: ignore[attr-defined,no-any-return]
+def forward(engine: Any, step: CompiledStep, given: Problem, sizes: Sequence[int] | None) -> ScanOutputs:
+    outputs: ScanOutputs = engine.forward(ScanInputs(step, *given, sizes))
+    return outputs
 
 
 def backward(
-    engine: object,
+    engine: Any,
     step: CompiledStep,
     grads: Sequence[Tensor | None],
     given: Problem,
@@ -127,11 +128,14 @@ def backward(
     sizes: Sequence[int] | None,
     tap: bool,
 ) -> Outputs:
-    d_a, d_states, d_matrices, d_parameters, d_tap = engine.backward(step, grads, *given, *stored, sizes, tap)  # type: ignore[attr-defined]
+    inputs = ScanInputs(step, *given, sizes)
+    d_a, d_states, d_matrices, d_parameters, d_tap = scan_gradients(engine, inputs, ScanOutputs(*stored), grads, tap)
     found = {"d_a": d_a, **{f"d_s0 {i}": d for i, d in enumerate(d_states)}}
     found |= {f"d_weight {i}": d for i, d in enumerate(d_matrices)}
     found |= {f"d_parameter {i}": d for i, d in enumerate(d_parameters) if d is not None}
-    return found | ({"tap": d_tap} if tap else {})
+    if d_tap is not None:
+        found["tap"] = d_tap
+    return found
 
 
 def same(got: Outputs, expected: Outputs, bound: float = CLOSE) -> None:

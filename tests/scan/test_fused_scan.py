@@ -230,7 +230,7 @@ def over_models(cell: Cell, tensors: dict[str, Tensor], engine: str) -> Tensor:
     text = cell.program(tensors["a"].shape[-1], [s.shape[-1] for s in states], members[0])
     assert isinstance(text, str)
     parameters = with_derived(text, parameters)
-    found = recurrence.scan(text, tensors["a"], states, matrices, parameters, engine=engine)
+    found = recurrence.fused_scan(text, tensors["a"], states, matrices, parameters, engine=engine)
     return torch.stack(found[: len(states)], 1)
 
 

@@ -79,7 +79,7 @@ def test_a_step_without_a_kernel_says_what_it_lacks() -> None:
         x = a + h @ U.mT
         return torch.tanh(x - x.amax(-1, keepdim=True))
 
-    (text,) = evenflow.Recurrent(largest(), 2, 8).cell.__dict__["_programs"].values()
+    (text,) = evenflow.Recurrent(largest(), 2, 8).cell.programs.values()
     assert "the largest number of a row" in str(recurrence._without(CompiledStep(text), CPU))
 
 

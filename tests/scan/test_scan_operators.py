@@ -14,8 +14,8 @@ from evenflow.cells import LSTM1997, Cell, Elman, GatedFeedback, GRUStep, LSTMSt
 from evenflow.cells.gated_feedback import UNITS
 from evenflow.scan.compiled_step import compiled_step
 from evenflow.scan.derived_parameters import with_derived
-from evenflow.scan.linear import linear
-from evenflow.scan.recurrence import recurrence, scan
+from evenflow.scan.projection import linear
+from evenflow.scan.recurrence import fused_scan, recurrence
 
 ENGINES = ["auto", "torch"]
 LAYERS = [
@@ -119,7 +119,7 @@ def assert_gradients(inputs: Inputs, engine: str, second: bool = False, tapped: 
     def run(a: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         parts = [list(rest[sum(counts[:i]) : sum(counts[: i + 1])]) for i in range(3)]
         last = rest[-1] if tapped else None
-        return tuple(scan(text, a, *parts, last, [2, 2, 1], engine)[: counts[0]])
+        return tuple(fused_scan(text, a, *parts, last, [2, 2, 1], engine)[: counts[0]])
 
     check = torch.autograd.gradgradcheck if second else torch.autograd.gradcheck
     assert check(run, tuple(leaves))
@@ -323,5 +323,5 @@ def test_curves_are_those_of_libm(name: str) -> None:
     for dtype, bound in ((torch.float32, 2e-7), (torch.float64, 4e-16)):
         a = x.to(dtype).view(1, 1, -1, 1)
         weight, zeros = torch.zeros(1, 1, 1, dtype=dtype), torch.zeros(1, len(x), 1, dtype=dtype)
-        found, *_ = scan(*of(CURVES[name](), a, [zeros], {"weight_hh": weight}))
+        found, *_ = fused_scan(*of(CURVES[name](), a, [zeros], {"weight_hh": weight}))
         assert (found.flatten() - getattr(torch, name)(a.flatten().double()).to(dtype)).abs().max() <= bound

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from evenflow import GRU, LSTM, RNN, SCRN, ComplexRNN, GatedFeedbackRNN, ScalarGatedRNN
 from evenflow.layers.recurrent import Recurrent
-from evenflow.scan import cpu, dispatch, state_checkpoints, torch_operations
+from evenflow.scan import cpu, recurrence, state_checkpoints, torch_operations
 
 # The same sums in another order, in double precision.
 SAME = {"rtol": 1e-10, "atol": 1e-10}
@@ -122,7 +122,7 @@ def test_states_and_nothing_else_are_kept(name: str, monkeypatch: pytest.MonkeyP
 
 def test_half_precision_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The states are stored with eight bits, and the steps went on from more."""
-    monkeypatch.setattr(dispatch, "known_results", lambda *given: pytest.fail("was found from rounded states"))
+    monkeypatch.setattr(recurrence, "outputs_from_states", lambda *given: pytest.fail("was found from rounded states"))
     found = []
     for every in (1, None):
         layer = ScalarGatedRNN(3, 6, generator=torch.Generator().manual_seed(1), checkpoint_every=every).bfloat16()

@@ -21,6 +21,7 @@ from torch import Tensor
 from evenflow.runtime import compile_c as native
 from evenflow.scan import cpu, derived_parameters, recurrence, torch_operations
 from evenflow.scan.compiled_step import CompiledStep
+from evenflow.scan.engine import ScanInputs, scan_gradients
 from evenflow.step import Untranslatable, compute, hoisted, program_text, translate
 from evenflow.step.program import flat
 from evenflow.step.tangent import tangent
@@ -124,12 +125,11 @@ def by_autograd(step: Step, run: Run, given: Any) -> dict[str, Tensor]:
 def by_engine(engine: Any, made: CompiledStep, run: Run, given: Any) -> dict[str, Tensor]:
     a, states, matrices, parameters, arriving = given
     sizes = None if run.batch_sizes is None else list(run.batch_sizes)
-    new, kept, marks = engine.forward(made, a, states, matrices, parameters, sizes)
-    found = {f"new {i}": s for i, s in enumerate(new)}
+    outputs = engine.forward(ScanInputs(made, a, states, matrices, parameters, sizes))
+    found = {f"new {i}": s for i, s in enumerate(outputs.states)}
     read = a if made.reads_a else a.new_empty(0)  # as the operator gives it
-    d_a, d_states, d_matrices, d_parameters, tap = engine.backward(
-        made, arriving, read, states, matrices, parameters, new, kept, marks, sizes, run.tap
-    )
+    inputs = ScanInputs(made, read, states, matrices, parameters, sizes)
+    d_a, d_states, d_matrices, d_parameters, tap = scan_gradients(engine, inputs, outputs, arriving, run.tap)
     found["gradient by a"] = d_a
     assert (tap is not None) == run.tap
     if tap is not None:
@@ -242,7 +242,7 @@ def by_operator(step: Step, run: Run, given: Any) -> dict[str, Tensor]:
     present = iter(listed)
     derived = derived_parameters.with_derived(source, [None if p is None else next(present) for p in parameters])
     tap = inputs["tap"] if run.tap else None
-    new = recurrence.scan(source, inputs["a"], before, held, derived, tap, sizes, "torch")[: len(states)]
+    new = recurrence.fused_scan(source, inputs["a"], before, held, derived, tap, sizes, "torch")[: len(states)]
     found = {f"new {i}": s.detach() for i, s in enumerate(new)}
     loss = sum((s * g).sum() for s, g in zip(new, arriving, strict=True) if g is not None)
     assert isinstance(loss, Tensor)

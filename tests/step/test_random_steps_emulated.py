@@ -107,5 +107,5 @@ def test_the_widest_block_decides() -> None:
 
     layer = evenflow.GatedFeedbackRNN(2, 7, 2)
     layer(torch.randn(2, 2, 2))
-    (program,) = layer.cell.__dict__["_programs"].values()
+    (program,) = layer.cell.programs.values()
     assert recurrence.direction(CompiledStep(program), False).width == 7

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
+from evenflow.scan.engine import ScanInputs, scan_gradients
 from evenflow.step import Untranslatable, program_text, translate
 from evenflow.step.operations import POINTWISE
 
@@ -79,11 +80,10 @@ def held(step, a: int = 6, states=(6,), matrices=((6, 6),), parameters=(), above
     arriving = [torch.randn_like(s) for s in wanted]
     known = torch.autograd.grad(wanted, inputs, arriving, allow_unused=True)
     with torch.no_grad():
-        found = torch_operations.forward(made, a_t, before, weights, given, None)
+        scanned = ScanInputs(made, a_t, before, weights, given)
+        found = torch_operations.forward(scanned)
         up = [g[None, None] for g in arriving]
-        d_a, d_states, d_matrices, d_parameters, _ = torch_operations.backward(
-            made, up, a_t, before, weights, given, *found, None, False
-        )
+        d_a, d_states, d_matrices, d_parameters, _ = scan_gradients(torch_operations, scanned, found, up, False)
     for mine, theirs in zip(found[0], wanted, strict=True):
         torch.testing.assert_close(mine[0, 0], theirs, **SAME)
     got = [d_a, *d_states, *d_matrices, *(d for d in d_parameters if d is not None)]
@@ -186,10 +186,9 @@ def test_gradient_of_clamp_at_its_ends(low, high) -> None:  # type: ignore[no-un
     a = torch.tensor([[[[-0.5, 0.5, 0.7]]]], dtype=torch.float64, requires_grad=True)
     h, U = torch.zeros(1, 1, 3).double(), torch.zeros(1, 3, 3).double()
     (wanted,) = torch.autograd.grad(a.clamp(low, high).sum(), a)
-    found = torch_operations.forward(made, a.detach(), [h], [U], [], None)
-    d_a, *_ = torch_operations.backward(
-        made, [torch.ones(1, 1, 1, 3).double()], a.detach(), [h], [U], [], *found, None, False
-    )
+    inputs = ScanInputs(made, a.detach(), [h], [U], [])
+    found = torch_operations.forward(inputs)
+    d_a, *_ = scan_gradients(torch_operations, inputs, found, [torch.ones(1, 1, 1, 3).double()], False)
     torch.testing.assert_close(d_a, wanted)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -55,6 +55,12 @@ class Cell:
     parameters: tuple[str, ...] = ()
     takes_complex = False  # whether its matrices may be complex
     equation = ""
+    programs: dict[Sizes, str | Untranslatable]  # by sizes, what `program` returned
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        cell = super().__new__(cls)
+        cell.__dict__["programs"] = {}
+        return cell
 
     @property
     def name(self) -> str:
@@ -113,35 +119,25 @@ class Cell:
     def advance(self, a: Tensor, state: State, weights: Weights) -> State:
         """The new states as a tuple, from those before and the weights that `prepare` gave."""
         matrices, parameters = self.arguments(weights)
-        found = self.step(a, *state, *matrices, *parameters)
-        return found if isinstance(found, tuple) else (found,)
+        new = self.step(a, *state, *matrices, *parameters)
+        return new if isinstance(new, tuple) else (new,)
 
     def program(self, a: int, states: Sequence[int], weights: Weights) -> str | Untranslatable:
-        """The text of the step's program at some sizes, or why there is none; found once and kept.
+        """The text of the step's program at some sizes, or why there is none.
 
         Args:
             a, states: sizes of the pre-activations and of each state.
             weights: as `prepare` gave them; their shapes count.
         """
-        matrices, parameters = self.arguments(weights)
-        shapes = tuple((m.shape[-2], m.shape[-1]) for m in matrices)
-        sizes = tuple(None if p is None else p.shape[-1] for p in parameters)
-        key = (a, tuple(states), shapes, sizes)
-        known: dict[Sizes, str | Untranslatable] = self.__dict__.get("_programs", {})
-        if key in known:
-            return known[key]
-        found = _translated(self, key)
-        if not torch.compiler.is_compiling():  # which would compile anew for what is known afterwards
-            self.__dict__.setdefault("_programs", {})[key] = found
-        return found
+        sizes = step_sizes(a, states, *self.arguments(weights))
+        return self.programs.get(sizes) or self.translate(sizes)
 
-    def programs(self) -> list[str]:
-        """The texts that were asked for."""
-        return [found for found in self.__dict__.get("_programs", {}).values() if isinstance(found, str)]
-
-    def is_translated(self) -> bool:
-        """Whether no program that was asked for was found not to be."""
-        return not any(isinstance(found, Untranslatable) for found in self.__dict__.get("_programs", {}).values())
+    def translate(self, sizes: Sizes) -> str | Untranslatable:
+        """Translate the step for these sizes and keep the result in `programs`."""
+        program = _translated(self, sizes)
+        if not torch.compiler.is_compiling():  # otherwise the compiler would compile anew once this is known
+            self.programs[sizes] = program
+        return program
 
     def check(self, hidden_size: int, shapes: Mapping[str, torch.Size]) -> None:
         """Refuse a step that returns something else than its states, before the first batch comes.
@@ -155,11 +151,17 @@ class Cell:
         self.program(weights["weight_ih"].shape[0], [hidden_size] * len(self.states), weights)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self.__dict__.pop("_programs", None)  # those of the step as it was
+        self.programs.clear()  # they are those of the step as it was
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_programs"}
+        return {name: value for name, value in self.__dict__.items() if name != "programs"}
+
+
+def step_sizes(a: int, states: Sequence[int], matrices: Sequence[Tensor], parameters: Sequence[Tensor | None]) -> Sizes:
+    """What a program depends on besides the step."""
+    shapes = tuple((m.shape[-2], m.shape[-1]) for m in matrices)
+    return a, tuple(states), shapes, tuple(None if p is None else p.shape[-1] for p in parameters)
 
 
 def _translated(cell: Cell, key: Sizes) -> str | Untranslatable:

@@ -32,10 +32,11 @@ class GatedFeedback(Cell):
         forget_bias: see `LSTMStep`; for LSTM units alone.
 
     Weights, of each layer j (the layer adds the suffix, `prepare` brings them together):
-        weight_ih ``(blocks * H, I)`` and bias ``(blocks * H)``, as in `GRUStep` and `LSTMStep`; weight_hh ``(L H, H)``,
-        the U^{ij} below each other; weight_ih_gate ``(L, I)`` and weight_hh_gate ``(L, L H)``, the rows w^{ij} and
-        u^{ij}, Glorot uniform; weight_hh_own ``(2H, H)`` or ``(3H, H)``, of the unit's own gates (r, z or i, f, o); bias_hh_n
-        ``(H)`` as in `GRUStep`.
+        weight_ih ``(blocks * H, I)`` and bias ``(blocks * H)``: as in `GRUStep` and `LSTMStep`.
+        weight_hh ``(L H, H)``: the U^{ij} below each other.
+        weight_ih_gate ``(L, I)`` and weight_hh_gate ``(L, L H)``: the rows w^{ij} and u^{ij}, Glorot uniform.
+        weight_hh_own ``(2H, H)`` or ``(3H, H)``: of the unit's own gates (r, z or i, f, o).
+        bias_hh_n ``(H)``: as in `GRUStep`.
 
     Note on the text: Galvan's 2.16 has no t on g, which changes with every step, and his sentence feeds layer i to "a
     lower layer j", where his figure and Chung et al. have all pairs, i = j too. He prints no equation of the units;

@@ -92,7 +92,7 @@ class ScalarGated(Elman):
 
     def prepare(self, weights: Weights) -> Weights:
         alpha, beta = self.scalars(weights)
-        return {**super().prepare(weights), "alpha": alpha, "beta": beta}
+        return {**(weights if self.gain == 1 else super().prepare(weights)), "alpha": alpha, "beta": beta}
 
     def step(  # type: ignore[override]
         self, a: Tensor, h: Tensor, U: Tensor, alpha: Tensor, beta: Tensor, p: Tensor | None = None

@@ -99,7 +99,7 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     if any(map.outgrown(*chain._parameters.values()) for map, chain in maps):  # plainly, each prepares for more
         _layers.pop(layer, None)
         return None
-    own = (value for name, value in vars(layer.cell).items() if name != "_programs")
+    own = (value for name, value in vars(layer.cell).items() if name != "programs")
     settings = (type(layer.cell).__name__, *own, *((type(p), p.extra_repr()) for p in made))
     shapes = [_states(layer, input)] * len(layer.suffixes) if tapped else []
     found = replay(layer, size, (input, *states), settings, tuple(map.recorded_for for map, _ in maps), shapes)

@@ -135,7 +135,7 @@ class Map(nn.Module):
                 return self.forward(*raw)
         if not raw[0].is_meta and self._empty():  # numbers were assigned to a map that was on no device
             self._keep_constants(raw[0].device)
-        replayed = replay(self, raw)
+        replayed = replay(self, raw) if raw[0].is_cuda else None
         return self.compute(*raw) if replayed is None else replayed
 
     def compute(self, *raw: Tensor) -> Tensor:

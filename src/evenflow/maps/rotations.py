@@ -134,7 +134,7 @@ class Rotations(Differentiated):
 
 def _kernel(tensor: Tensor) -> ModuleType | None:
     """The CUDA kernels, where they can run."""
-    return triton_module("evenflow.maps.rotations_cuda", tensor)
+    return triton_module("evenflow.maps.rotations_cuda", tensor) if tensor.is_cuda else None
 
 
 def _turn(X: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

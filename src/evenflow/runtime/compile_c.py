@@ -41,6 +41,11 @@ class Missing(Exception):
     """There is no compiled library; the message says why."""
 
 
+def compiled_code_allowed() -> bool:
+    """Return False where the environment has ``EVENFLOW_NATIVE=0``: no compiled code, no kernels."""
+    return os.environ.get("EVENFLOW_NATIVE", "1") != "0"
+
+
 def takes(*tensors: Tensor | None) -> bool:
     """Whether compiled code can take these tensors: all on a CPU, of one dtype it knows."""
     given = [t for t in tensors if t is not None]
@@ -64,7 +69,7 @@ def library(source: str | None = None) -> ctypes.CDLL | None:
 
 @functools.cache
 def _library(source: str | None) -> ctypes.CDLL | None:
-    if os.environ.get("EVENFLOW_NATIVE", "1") == "0":
+    if not compiled_code_allowed():
         return None
     if source is not None and _library(None) is None:  # said already
         return None

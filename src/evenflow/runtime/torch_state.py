@@ -117,3 +117,17 @@ def ieee_products(tensor: Tensor) -> Iterator[None]:
         yield
     finally:
         backend.fp32_precision = before
+
+
+def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn autocast off inside the backward of an autograd function, where `.backward()` is called under autocast."""
+
+    def run(ctx: Any, *grads: Any) -> Any:
+        flat = (g for each in grads for g in (each if isinstance(each, list | tuple) else (each,)))
+        device = next((g.device.type for g in flat if g is not None), "cpu")
+        if not torch.is_autocast_enabled(device):
+            return backward(ctx, *grads)
+        with torch.autocast(device, enabled=False):
+            return backward(ctx, *grads)
+
+    return run

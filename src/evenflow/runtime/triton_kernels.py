@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,16 +11,12 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from evenflow.runtime.compile_c import compiled_code_allowed
 from evenflow.runtime.torch_state import in_dispatch_mode
 
 
 class _NoTrialNow(RuntimeError):
     """Triton cannot be tried at this moment: the answer is not cached."""
-
-
-def compiled_code_allowed() -> bool:
-    """Return False where the environment has ``EVENFLOW_NATIVE=0``: no compiled code, no kernels."""
-    return os.environ.get("EVENFLOW_NATIVE", "1") != "0"
 
 
 def triton_module(name: str, like: Tensor) -> ModuleType | None:

@@ -1,7 +1,8 @@
 """The loop over time: a readable reference, and fused ways that agree with it."""
 
-from evenflow.scan.dispatch import ENGINES, project, recordable, scan
+from evenflow.scan.backend import ENGINES, STORAGES
+from evenflow.scan.projection import project
+from evenflow.scan.recurrence import recordable, scan
 from evenflow.scan.state_checkpoints import checkpointed
-from evenflow.scan.storage import STORAGES
 
 __all__ = ["ENGINES", "STORAGES", "checkpointed", "project", "recordable", "scan"]

@@ -1,7 +1,13 @@
-"""Which engine runs a recurrence: compiled code, a GPU's kernels, or torch operations."""
+"""Which engine runs a recurrence, and both passes by it: from tensors to tensors, without autograd.
+
+Engines: compiled C on a CPU (`cpu`), kernels on an NVIDIA GPU (`cuda.cuda_recurrence`), and `torch_operations` for
+everything else. Half precision is only a way to store numbers: a recurrence on it runs in single precision.
+"""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -9,20 +15,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.runtime.triton_kernels import compiled_code_allowed
+from evenflow.runtime.compile_c import compiled_code_allowed
+from evenflow.runtime.torch_state import ieee_products
 from evenflow.scan import cpu, torch_operations
-from evenflow.scan.compiled_step import CompiledStep
+from evenflow.scan.compiled_step import CompiledStep, compiled_step
 from evenflow.scan.cuda import cuda_recurrence as gpu
+from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
+from evenflow.step.compute import leaves, row
 
-LINEARIZED = "linearized"  # an engine: the fastest, whose gradient has one of its own by what arrives, all else held
-_said: set[str] = set()
+ENGINES = ("auto", "torch", "reference")  # that a user can ask for
+# The fastest engine, with second derivatives by the incoming gradients alone: weights and states are held constant.
+LINEARIZED = "linearized"
+STORAGES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+HALF = tuple(STORAGES.values())
 
 
 def choose(step: CompiledStep, engine: str, weight: Tensor, tensors: Sequence[Tensor]) -> Any:
-    """The module whose `forward` and `backward` run these tensors, `weight` among them.
+    """The engine module that runs these tensors, `weight` among them.
 
-    ``engine="auto"`` and ``"linearized"`` take the fastest; anything else means torch operations. Where a GPU has to do
-    without kernels the reason is said.
+    ``"auto"`` and ``"linearized"`` take the fastest, any other name torch operations. A warning says why a GPU has to
+    do without kernels.
     """
     if engine not in ("auto", LINEARIZED) or not compiled_code_allowed():
         return torch_operations
@@ -34,14 +46,115 @@ def choose(step: CompiledStep, engine: str, weight: Tensor, tensors: Sequence[Te
     if why is None:
         return gpu
     if weight.numel():
-        say("step by step, up to a hundred times slower than by GPU kernels", why)
+        warn_slow("step by step, up to a hundred times slower than by GPU kernels", why)
     return torch_operations
 
 
-def say(how: str, why: str) -> None:
-    """That a recurrence runs slower than it could, once per reason and process."""
-    # A compiler would compile anew with every reason that is said, so it is asked first.
-    if torch.compiler.is_compiling() or why in _said:
-        return
-    _said.add(why)
-    warnings.warn(f"evenflow runs a recurrence {how}: {why}", RuntimeWarning, stacklevel=3)
+def warn_slow(how: str, why: str) -> None:
+    """Warn that a recurrence runs slower than it could, once per reason and process."""
+    if not torch.compiler.is_compiling():  # a compiler would compile anew for every reason
+        _warn_once(how, why)
+
+
+@functools.cache
+def _warn_once(how: str, why: str) -> None:
+    warnings.warn(f"evenflow runs a recurrence {how}: {why}", RuntimeWarning, stacklevel=4)
+
+
+def run_forward(
+    a: Tensor,
+    states: Sequence[Tensor],
+    matrices: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    tap: Tensor | None,
+    step: str,
+    batch_sizes: Sequence[int] | None,
+    engine: str,
+) -> list[Tensor]:
+    """All states, each ``(M, T, B, size)``, then what else the backward pass reads of every step: numbers and marks.
+
+    Args:
+        a, states, matrices, batch_sizes: as in `engine.ScanInputs`.
+        parameters: those that the step is called with, each ``(M, size)``.
+        tap: zeros, there for their gradient alone; they are not added.
+        step: the text of a program, see `step.program_text`.
+    """
+    tensors, half = upcast([a, *states, *matrices, *parameters])
+    inputs = scan_inputs(compiled_step(step), tensors, batch_sizes)
+    run = choose(inputs.step, engine, inputs.matrices[0] if matrices else inputs.a, tensors)
+    outputs = run.forward(inputs)
+    if half:
+        return [*(s.to(a.dtype) for s in outputs.states), outputs.kept.to(a.dtype), outputs.marks]
+    return [*outputs.states, outputs.kept, outputs.marks]
+
+
+def run_backward(
+    grads: Sequence[Tensor | None],
+    a: Tensor,
+    states: Sequence[Tensor],
+    matrices: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    results: Sequence[Tensor],
+    step: str,
+    batch_sizes: Sequence[int] | None,
+    want_tap: bool,
+    engine: str,
+) -> list[Tensor]:
+    """Gradients by a, the states, the matrices, the parameters and (where wanted, else empty) every first state.
+
+    A missing gradient by a state counts as zeros; a is empty where the backward pass does not read it.
+    """
+    *read, marks = results
+    arriving = [g for g in grads if g is not None]
+    tensors, half = upcast([a, *states, *matrices, *parameters, *read, *arriving])
+    first = 1 + len(states) + len(matrices) + len(parameters)
+    inputs = scan_inputs(compiled_step(step), tensors[:first], batch_sizes)
+    *new, kept = tensors[first : first + len(read)]
+    ready = iter(tensors[first + len(read) :])
+    by_new = [None if g is None else next(ready) for g in grads]
+    run = choose(inputs.step, engine, inputs.matrices[0] if matrices else new[0], [v for v in tensors if v.numel()])
+    found = scan_gradients(run, inputs, ScanOutputs(new, kept, marks), by_new, want_tap)
+    tap = new[0].new_empty(0) if found.tap is None else found.tap
+    gradients = [found.a, *found.states, *found.matrices, *(d for d in found.parameters if d is not None), tap]
+    if half:
+        likes = [results[0], *states, *matrices, *parameters, results[0]]
+        gradients = [d.to(like.dtype) for d, like in zip(gradients, likes, strict=True)]
+    return gradients
+
+
+def upcast(tensors: Sequence[Tensor]) -> tuple[list[Tensor], bool]:
+    """The tensors contiguous, those in half precision in float32 (float64 where others are); whether there were any."""
+    half = any(v.dtype in HALF for v in tensors)
+    full = torch.float64 if any(v.dtype == torch.float64 for v in tensors) else torch.float32
+    return [(v.to(full) if half and v.dtype in HALF else v).contiguous() for v in tensors], half
+
+
+def scan_inputs(step: CompiledStep, tensors: Sequence[Tensor], batch_sizes: Sequence[int] | None) -> ScanInputs:
+    """The arguments of an engine from a, states, matrices and those parameters that the step is called with."""
+    program = step.program
+    first = 1 + len(program.states)
+    last = first + len(program.matrices)
+    present = iter(tensors[last:])
+    parameters = [next(present) if nodes else None for nodes in program.parameters]
+    return ScanInputs(step, tensors[0], tensors[1:first], tensors[first:last], parameters, batch_sizes)
+
+
+def outputs_from_states(inputs: ScanInputs, states: Sequence[Tensor]) -> list[Tensor]:
+    """What `run_forward` gives, where all states are known: all steps are computed at once."""
+    step, a, places = inputs.step, inputs.a, inputs.step.places
+    with torch.no_grad(), ieee_products(a):
+        pairs = zip(inputs.states, states, strict=True)
+        before = [torch.cat([first.unsqueeze(1), s[:, :-1]], 1).flatten(1, 2) for first, s in pairs]
+        rows = a.flatten(1, 2)
+        values = leaves(step.program, rows, before, inputs.parameters)
+        step.keeping_plan(values, inputs.matrices, a)
+        shape = rows.shape[:-1]
+        kept = row(values, places.kept, shape) if places.kept else a.new_empty(*shape, 0)
+        marks = row(values, places.marks, shape).to(torch.int8) if places.marks else a.new_empty(*shape, 0).char()
+        return [*states, *(v.contiguous().unflatten(1, a.shape[1:3]) for v in (kept, marks))]
+
+
+def split(tensors: Sequence[Any], counts: Sequence[int]) -> list[list[Any]]:
+    """Lists of so many tensors, then a list of the others."""
+    each = iter(tensors)
+    return [*(list(itertools.islice(each, count)) for count in counts), list(each)]

@@ -18,6 +18,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from evenflow.scan.engine import ScanInputs, ScanOutputs, StepGradients
+
 # The norm of W^c over that of an orthogonal matrix, √H. A matrix whose powers stay below this loses less than a digit.
 GROWTH = 10.0
 Loop = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -39,6 +41,27 @@ def pays(a: Tensor) -> bool:
     ):  # `scan` looks at a number, and waits for it
         return False
     return 0 < models * batch * hidden**2 <= (CPU_STEP if a.device.type == "cpu" else DEVICE_STEP)
+
+
+def forward(inputs: ScanInputs, pieces: int | None = None, loop: Loop | None = None) -> ScanOutputs | None:
+    """The forward pass of a linear step in pieces, see `scan`; None where powers of W grow."""
+    a = inputs.a
+    states = scan(a, inputs.matrices[0], inputs.states[0], pieces, loop)
+    if states is None:
+        return None
+    return ScanOutputs([states], a.new_empty(*a.shape[:-1], 0), a.new_empty(*a.shape[:-1], 0, dtype=torch.int8))
+
+
+def backward(
+    inputs: ScanInputs, grad: Tensor, want_tap: bool, pieces: int | None = None, loop: Loop | None = None
+) -> StepGradients | None:
+    """The backward pass of a linear step, ``D_t = grad_t + D_{t+1} W``: the same recurrence from the last step."""
+    weight = inputs.matrices[0]
+    reverse = scan(grad.flip(1), weight.mT.contiguous(), torch.zeros_like(inputs.states[0]), pieces, loop)
+    if reverse is None:
+        return None
+    d_a = reverse.flip(1)
+    return StepGradients(d_a, d_a[..., :0], [d_a[:, 0] @ weight], d_a.clone() if want_tap else None)
 
 
 def scan(a: Tensor, weight: Tensor, h0: Tensor, pieces: int | None = None, loop: Loop | None = None) -> Tensor | None:

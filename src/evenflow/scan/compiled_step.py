@@ -62,7 +62,7 @@ class CompiledStep:
         return Evaluator(flat(self.program.new), self.leaves, self.program.products)
 
     @cached_property
-    def prelude_plan(self) -> Evaluator:
+    def derived_plan(self) -> Evaluator:
         """What is computed from parameters once for all steps."""
         return Evaluator(self.program.derived, flat(self.program.parameters[: -len(self.program.derived)]))
 
@@ -158,9 +158,25 @@ class CompiledStep:
             return True
         return False
 
-    @property
+    @cached_property
     def added(self) -> list[Node]:
+        """What the backward pass sums over all steps and rows, for the gradients by parameters."""
         return self.places.added
+
+    @cached_property
+    def parameter_sums(self) -> list[list[tuple[int, Node, Place | None]]]:
+        """For each block of each parameter its width, the node whose sum is its gradient, and where that is stored."""
+        places = self.places
+        pairs = zip(self.program.parameters, places.parameters, strict=True)
+        return [
+            [(block.width, v, places.gradients([v])) for block, v in zip(blocks, nodes, strict=True)]
+            for blocks, nodes in pairs
+        ]
+
+    @cached_property
+    def state_moves(self) -> list[bool]:
+        """For each state whether any gradient reaches the one before the first step."""
+        return [self.places.state_moves(i) for i in range(len(self.program.states))]
 
     @cached_property
     def forward_c(self) -> str:

@@ -1,4 +1,4 @@
-"""A recurrence by compiled code on a CPU; see `recurrence` for the arguments and `step.emit_c` for the code."""
+"""The engine of compiled code on a CPU; see `engine` for its functions and `step.emit_c` for the code."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from torch import Tensor
 
 from evenflow.runtime import compile_c as native
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.linear import weight_gradient
-from evenflow.scan.weights import matrix_gradients, parameter_gradients
+from evenflow.scan.engine import ScanInputs, ScanOutputs, StepGradients
 
 HEADER = """#include "head.h"
 
@@ -36,6 +35,11 @@ class StepCall(ctypes.Structure):
     )
 
 
+GradientCall = native.structure(
+    "GradientCall", int64="models steps batch left right threads down x_down x0_down", pointer="d x0 x d_weight"
+)
+
+
 def library(step: CompiledStep, dtype: torch.dtype) -> ctypes.CDLL | None:
     """The compiled passes of a step, forward and backward."""
     if step.libraries.get(dtype) is None:
@@ -54,67 +58,61 @@ def runs(step: CompiledStep, *tensors: Tensor | None) -> bool:
     return native.runs(*given) and library(step, given[0].dtype) is not None
 
 
-def forward(
-    step: CompiledStep,
-    a: Tensor,
-    states: Sequence[Tensor],
-    matrices: Sequence[Tensor],
-    parameters: Sequence[Tensor | None],
-    batch_sizes: Sequence[int] | None,
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    fresh = a.new_empty if batch_sizes is None else a.new_zeros  # rows at their end are not written
-    new = [fresh(*a.shape[:-1], size) for size in step.state_sizes]
-    kept = fresh(*a.shape[:-1], step.kept_size)
-    marks = fresh(*a.shape[:-1], step.marks_size, dtype=torch.int8)
-    _call(step, "forward", a, batch_sizes, [a, *states, *matrices, *parameters, *new, kept, marks])
-    return new, kept, marks
+def forward(inputs: ScanInputs) -> ScanOutputs:
+    outputs = inputs.empty_outputs()
+    _call("forward", inputs, outputs, [])
+    return outputs
 
 
-def backward(
-    step: CompiledStep,
-    grads: Sequence[Tensor | None],
-    a: Tensor,
-    states: Sequence[Tensor],
-    matrices: Sequence[Tensor],
-    parameters: Sequence[Tensor | None],
-    new: Sequence[Tensor],
-    kept: Tensor,
-    marks: Tensor,
-    batch_sizes: Sequence[int] | None,
-    want_tap: bool,
-) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor | None], Tensor | None]:
-    fresh = new[0].new_empty if batch_sizes is None else new[0].new_zeros
-    lead = new[0].shape[:-1]
-    d_a, d_rest = fresh(*lead, step.a_size), fresh(*lead, step.rest_size)
-    d_states = [torch.empty_like(s) for s in states]
-    tap = fresh(new[0].shape) if want_tap else None
-    added = step.added
-    widths = [v.width for v in added]
-    sums = torch.zeros(sum(widths) * states[0][..., 0].numel(), dtype=torch.float64)
-    tensors = [a, *states, *matrices, *parameters, *new, kept, marks, *grads, d_a, d_rest, *d_states, tap, sums]
-    _call(step, "backward", new[0], batch_sizes, tensors)
-    models, batch = states[0].shape[:2]
-    pieces = sums.split([w * models * batch for w in widths])
-    totals = {v: p.view(models, batch, v.width).sum(1) for v, p in zip(added, pieces, strict=True)}
-    d_matrices = matrix_gradients(step, d_a, d_rest, a, states, new, kept, matrices, weight_gradient)
-    return d_a, d_states, d_matrices, parameter_gradients(step, totals, d_a, d_rest, parameters), tap
+def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | None], want_tap: bool) -> StepGradients:
+    gradients, added = inputs.empty_gradients(outputs, want_tap), inputs.step.added
+    models, batch = inputs.states[0].shape[:2]
+    sizes = [models * batch * v.width for v in added]
+    sums = torch.zeros(sum(sizes), dtype=torch.float64)  # of each row over all steps
+    written = [gradients.a, gradients.rest, *gradients.states, gradients.tap, sums]
+    _call("backward", inputs, outputs, [*grads, *written])
+    of_rows = zip(added, sums.split(sizes), strict=True)
+    gradients.sums = {v: rows.view(models, batch, v.width).sum(1) for v, rows in of_rows}
+    return gradients
 
 
-def _call(
-    step: CompiledStep,
-    function: str,
-    like: Tensor,
-    batch_sizes: Sequence[int] | None,
-    tensors: Sequence[Tensor | None],
-) -> None:
-    loaded = library(step, like.dtype)
+def _call(function: str, inputs: ScanInputs, outputs: ScanOutputs, others: Sequence[Tensor | None]) -> None:
+    like, batch_sizes = outputs.states[0], inputs.batch_sizes
+    loaded = library(inputs.step, like.dtype)
     assert loaded is not None
+    read = [inputs.a, *inputs.states, *inputs.matrices, *inputs.parameters]
+    tensors = [*read, *outputs.states, outputs.kept, outputs.marks, *others]
     addresses = (ctypes.c_void_p * len(tensors))(
         *(t.data_ptr() if t is not None and t.numel() else None for t in tensors)
     )
     sizes = None if batch_sizes is None else (ctypes.c_int64 * len(batch_sizes))(*batch_sizes)
     models, steps, batch = like.shape[:3]
-    job = StepCall(models, steps, batch, torch.get_num_threads())
-    job.number, job.tensor = ctypes.addressof(step.number_array), ctypes.addressof(addresses)
-    job.batch_sizes = None if sizes is None else ctypes.addressof(sizes)
-    native.run(loaded, f"{function}_{native.SUFFIXES[like.dtype]}", job)
+    call = StepCall(models, steps, batch, torch.get_num_threads())
+    call.number, call.tensor = ctypes.addressof(inputs.step.number_array), ctypes.addressof(addresses)
+    call.batch_sizes = None if sizes is None else ctypes.addressof(sizes)
+    native.run(loaded, f"{function}_{native.SUFFIXES[like.dtype]}", call)
+
+
+def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
+    """See `engine.scan_gradients`; d, x and x0 may be columns of wider rows."""
+    models, steps, batch, left = d.shape
+    right = x.shape[-1]
+    out = d.new_empty(models, left, right)
+    if not out.numel() or not steps * batch:
+        return out.zero_()
+    sizes = {"models": models, "steps": steps, "batch": batch, "left": left, "right": right}
+    rows = {"down": _row(d), "x_down": _row(x), "x0_down": 0 if x0 is None else _row(x0)}
+    native.call("gradient", GradientCall, d.dtype, **sizes, **rows, d=d, x=x, x0=x0, d_weight=out)
+    return out
+
+
+def _row(tensor: Tensor) -> int:
+    """Numbers from row to row of a tensor whose rows, all alike, may be columns of wider ones."""
+    rows = tensor.shape[:-1]
+    at = next((n for n in reversed(range(len(rows))) if rows[n] > 1), None)
+    if at is None:
+        return tensor.shape[-1]
+    between = 1
+    for n in range(at + 1, len(rows)):
+        between *= rows[n]
+    return tensor.stride(at) // between

@@ -11,31 +11,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.runtime.torch_state import plain_tensors
+from evenflow.runtime.torch_state import plain_tensors, without_autocast
 from evenflow.scan.compiled_step import compiled_step
 from evenflow.scan.register_operator import operator
-from evenflow.step import program_text
 from evenflow.step.compute import Values, blocks, row
+from evenflow.step.program_text import NOTHING_DERIVED
 
 
 def with_derived(step: str, parameters: Sequence[Tensor | None]) -> list[Tensor]:
-    """The parameters that the operator takes: those given, then what the step computes from them alone."""
+    """The parameters that the operator takes: those present, then what the step computes from them alone."""
     present = [p for p in parameters if p is not None]
-    if not program_text.has_derived(step):
+    if step.endswith(NOTHING_DERIVED):
         return present
-    return [*present, *(_derived(present, step) if plain_tensors(present) else prelude(present, step))]
+    return [*present, *(_derived(present, step) if plain_tensors(present) else derived_parameters(present, step))]
 
 
 def _derived(present: Sequence[Tensor], step: str) -> list[Tensor]:
-    made, listed = compiled_step(step), iter(present)
-    program = made.program
+    translated, listed = compiled_step(step), iter(present)
+    program = translated.program
     values: Values = {}
-    for nodes in program.parameters[: -len(made.program.derived)]:
+    for nodes in program.parameters[: -len(translated.program.derived)]:
         values |= blocks(next(listed) if nodes else None, nodes)
-    made.prelude_plan(values, [], present[0])
+    translated.derived_plan(values, [], present[0])
     return [row(values, [v], present[0].shape[:-1]).contiguous() for v in program.derived]
 
 
+@without_autocast
 def _derived_again(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     with torch.enable_grad():
         present = [p.detach().requires_grad_() for p in ctx.saved_tensors]
@@ -54,6 +55,11 @@ def _fake_derived(present: Sequence[Tensor], step: str) -> list[Tensor]:
     return [like.new_empty(*like.shape[:-1], v.width) for v in compiled_step(step).program.derived]
 
 
-prelude = operator(
-    "prelude", "(Tensor[] parameters, str step) -> Tensor[]", _derived, _fake_derived, _setup_derived, _derived_again
+derived_parameters = operator(
+    "derived_parameters",
+    "(Tensor[] parameters, str step) -> Tensor[]",
+    _derived,
+    _fake_derived,
+    _setup_derived,
+    _derived_again,
 )

@@ -1,36 +1,128 @@
-"""The recurrence of any cell as one operator of torch, with a backward pass over the whole sequence.
+"""Runs a cell over time: `scan`, on top of one operator of torch for the recurrences of all cells.
 
-No autograd graph is built for each step: the step's own gradient runs from the last step to the first, and weight
-gradients are products over all steps at the end. Compiled code does the work on a CPU, kernels do on a GPU, and torch
-operations where there is neither.
+The step is translated once. Its gradient then runs from the last step to the first, and weight gradients are products
+over all steps at the end: no autograd graph is built for each step. Where that is not possible, `reference.scan` runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from evenflow.runtime.torch_state import is_batched_gradient, plain_tensors
+from evenflow.cells import Cell, State, Weights
+from evenflow.runtime.compile_c import compiled_code_allowed
+from evenflow.runtime.torch_state import (
+    has_nonreverse_transform,
+    is_batched_gradient,
+    plain_tensors,
+    without_autocast,
+    without_tracing,
+)
+from evenflow.scan import reference
+from evenflow.scan.backend import outputs_from_states, run_backward, run_forward, scan_inputs, split, warn_slow
 from evenflow.scan.compiled_step import compiled_step
-from evenflow.scan.passes import run_backward, run_forward, split
-from evenflow.scan.register_operator import one_by_one, operator, without_autocast
+from evenflow.scan.cuda.cuda_recurrence import STEPS_TO_BEGIN
+from evenflow.scan.derived_parameters import with_derived
+from evenflow.scan.register_operator import one_by_one, operator
 from evenflow.scan.second_order import Again, differentiable
+from evenflow.step import Untranslatable
+from evenflow.step.program_text import NOTHING_DERIVED
+
+
+def scan(
+    cell: Cell,
+    a: Tensor,
+    state: State,
+    weights: Weights,
+    batch_sizes: Sequence[int] | None = None,
+    tap: Tensor | None = None,
+    engine: str = "auto",
+    storage: torch.dtype | None = None,
+    known: State | None = None,
+    again: Callable[[], Tensor] | None = None,
+) -> tuple[Tensor, ...]:
+    """Every state of `cell` over the steps of `a`; shapes and arguments as in `reference.scan`.
+
+    Args:
+        engine: one of `backend.ENGINES`, or `backend.LINEARIZED`.
+        storage: the dtype in which the states, and what else the backward pass reads of every step, are saved.
+        known: every state, where they were computed before: the forward pass does not run again.
+        again: computes a once more; with it a is not held in memory for second derivatives.
+
+    It runs in the dtype of its recurrent matrix, autocast or not: errors of half precision would accumulate.
+    """
+    matrices = [weights[name] for name in cell.recurrent]
+    parameters = [weights.get(name) for name in cell.parameters]
+    dtype = matrices[0].dtype
+    with nullcontext() if a.is_meta else torch.autocast(a.device.type, enabled=False):
+        a, state = a.to(storage or dtype), tuple(s.to(dtype) for s in state)
+        if engine != "reference" and not a.is_meta:
+            step, why = program(cell, a, state, matrices, parameters)
+            if step is not None:
+                present = [p.unsqueeze(0) for p in parameters if p is not None]
+                if not step.endswith(NOTHING_DERIVED):
+                    present = with_derived(step, present)
+                several = fused_scan(
+                    step,
+                    a.unsqueeze(0),
+                    [s.unsqueeze(0) for s in state],
+                    [w.unsqueeze(0) for w in matrices],
+                    present,
+                    None if tap is None else tap.unsqueeze(0),
+                    batch_sizes,
+                    engine,
+                    None if again is None else lambda: again().to(storage or dtype).unsqueeze(0),
+                    None if known is None else [s.unsqueeze(0) for s in known],
+                )
+                # `squeeze`, whose gradient is a view; that of an index would be zeros of the same size, and a copy.
+                return tuple(s.squeeze(0) for s in several[: len(state)])
+            warn_slow("in its plain loop, many times slower than by a fused scan", why)
+        states = reference.scan(cell, a.to(dtype), state, weights, batch_sizes, tap)
+        return states if storage is None else tuple(s.to(storage) for s in states)
+
+
+def program(
+    cell: Cell, a: Tensor, state: State, matrices: Sequence[Tensor], parameters: Sequence[Tensor | None]
+) -> tuple[str | None, str]:
+    """The text of a cell's step, or None and why the cell runs in the plain loop."""
+    if has_nonreverse_transform():
+        return None, "a fused scan has a gradient for a backward pass alone, none for torch.func and forward mode"
+    if state and not matrices:
+        return None, f"{cell.name} has no matrix"
+
+    def find() -> str | Untranslatable:
+        shapes = tuple((m.shape[-2], m.shape[-1]) for m in matrices)
+        widths = tuple(None if p is None else p.shape[-1] for p in parameters)
+        sizes = (a.shape[-1], tuple(s.shape[-1] for s in state), shapes, widths)
+        return cell.programs.get(sizes) or cell.translate(sizes)
+
+    step = without_tracing(find)
+    return (None, f"of {cell.name}, {step}") if isinstance(step, Untranslatable) else (step, "")
+
+
+def recordable(cell: Cell, steps: int) -> bool:
+    """Whether a scan on a GPU is a few kernels that depend on shapes alone: not a long linear one, see `chunked`."""
+    programs = cell.programs.values()
+    if not compiled_code_allowed() or any(isinstance(step, Untranslatable) for step in programs):
+        return False
+    return steps <= STEPS_TO_BEGIN or not any(compiled_step(str(step)).is_linear for step in programs)
 
 
 def _fake(a: Tensor, states, matrices, parameters, tap, step: str, batch_sizes, engine) -> list[Tensor]:  # type: ignore[no-untyped-def]
-    made, lead = compiled_step(step), a.shape[:-1]
-    new = [a.new_empty(*lead, size) for size in made.state_sizes]
-    return [*new, a.new_empty(*lead, made.kept_size), a.new_empty(*lead, made.marks_size, dtype=torch.int8)]
+    translated, lead = compiled_step(step), a.shape[:-1]
+    new = [a.new_empty(*lead, size) for size in translated.state_sizes]
+    return [*new, a.new_empty(*lead, translated.kept_size), a.new_empty(*lead, translated.marks_size, dtype=torch.int8)]
 
 
 def _fake_backward(  # type: ignore[no-untyped-def]
     grads, a: Tensor, states, matrices, parameters, results, step: str, batch_sizes, want_tap: bool, engine
 ) -> list[Tensor]:
-    made, like = compiled_step(step), results[0]
-    d_a = like.new_empty(*like.shape[:-1], sum(v.width for v in made.program.a))
+    like = results[0]
+    d_a = like.new_empty(*like.shape[:-1], compiled_step(step).a_size)
     rest = [torch.empty_like(v, memory_format=torch.contiguous_format) for v in (*states, *matrices, *parameters)]
     return [d_a, *rest, torch.empty_like(like) if want_tap else like.new_empty(0)]
 
@@ -44,37 +136,34 @@ recurrence_backward = operator(
 )
 
 
-def _backward(*given: Any) -> list[Tensor]:
-    tensors = [v for each in given for v in (each if isinstance(each, list | tuple) else [each])]
-    if not torch.is_grad_enabled() and plain_tensors(tensors):
-        return run_backward(*given)
-    if not torch.compiler.is_compiling() and any(map(is_batched_gradient, given[0])):
-        return one_by_one(lambda grads: run_backward(grads, *given[1:]), given[0])
-    return recurrence_backward(*given)
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
     a, states, matrices, parameters, tap, step, batch_sizes, engine = inputs
     ctx.settings, ctx.tapped = (step, batch_sizes, engine), tap is not None
     ctx.counts = (len(states), len(matrices), len(parameters))
-    kept_a = a if compiled_step(step).reads_a else a.new_empty(0)
-    ctx.save_for_backward(kept_a, *states, *matrices, *parameters, *output)
-    ctx.set_materialize_grads(False)  # gradients by the stored numbers would be as many zeros
+    read_a = a if compiled_step(step).reads_a else a.new_empty(0)
+    ctx.save_for_backward(read_a, *states, *matrices, *parameters, *output)
+    ctx.set_materialize_grads(False)  # gradients by the saved numbers would be zeros of their size
 
 
-def _autograd(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
+@without_autocast
+def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     step, batch_sizes, engine = ctx.settings
     a, *rest = ctx.saved_tensors  # once: `torch.utils.checkpoint` gives each out a single time
     states, matrices, parameters, results = split(rest, ctx.counts)
     by_new = list(grads[: len(states)])
     if all(g is None for g in by_new):
         return None, [None] * len(states), [None] * len(matrices), [None] * len(parameters), *(None,) * 4
-    found = _backward(by_new, a, states, matrices, parameters, results, step, batch_sizes, ctx.tapped, engine)
+    saved = (a, states, matrices, parameters, results, step, batch_sizes, ctx.tapped, engine)
+    if not torch.is_grad_enabled() and plain_tensors([*(g for g in by_new if g is not None), a, *rest]):
+        found = run_backward(by_new, *saved)
+    elif not torch.compiler.is_compiling() and any(map(is_batched_gradient, by_new)):
+        found = one_by_one(lambda grads: run_backward(grads, *saved), by_new)
+    else:
+        found = recurrence_backward(by_new, *saved)
     d_a, *others = found
     d_states, d_matrices, d_parameters, (tap,) = split(others, ctx.counts)
     # None, not zeros, as autograd says of what was detached.
-    moves = compiled_step(step).places.state_moves
-    d_states = [d if moves(i) else None for i, d in enumerate(d_states)]
+    d_states = [d if moves else None for d, moves in zip(d_states, compiled_step(step).state_moves, strict=True)]
     return d_a, d_states, d_matrices, d_parameters, tap if ctx.tapped else None, None, None, None
 
 
@@ -84,23 +173,22 @@ recurrence = operator(
     "str engine) -> Tensor[]",
     run_forward,
     _fake,
-    _setup,
-    _autograd,
+    _save,
+    _backward,
 )
 
 
-class _Direct(torch.autograd.Function):
-    """The operator for plain tensors, without the time that torch takes to find it; its gradient has one of its own."""
+class _FusedScan(torch.autograd.Function):
+    """The operator for plain tensors; unlike the operator's, its gradient can be differentiated again."""
 
     @staticmethod
     def forward(
-        ctx: Any, settings: tuple[Any, ...], counts: Any, again: Again | None, results: Any, *tensors: Tensor
+        ctx: Any, settings: tuple[Any, ...], counts: Any, again: Again | None, results: Any, tap: Any, *tensors: Tensor
     ) -> Any:
-        tap, a, *rest = tensors
-        states, matrices, parameters, _ = split(rest, counts)
-        given = (a, states, matrices, parameters, tap, *settings)
-        found = run_forward(*given) if results is None else [r.detach() for r in results]
-        _setup(ctx, given, found)
+        a, *rest = tensors
+        inputs = (a, *split(rest, counts)[:3], tap, *settings)
+        found = run_forward(*inputs) if results is None else [r.detach() for r in results]
+        _save(ctx, inputs, found)
         ctx.again = again
         if again is None and ctx.needs_input_grad[5]:
             ctx.given_a = a
@@ -111,11 +199,11 @@ class _Direct(torch.autograd.Function):
         if torch.is_grad_enabled():
             d_a, d_states, d_matrices, d_parameters, tap = differentiable(ctx, grads)
         else:
-            d_a, d_states, d_matrices, d_parameters, tap, *_ = without_autocast(_autograd)(ctx, grads)
+            d_a, d_states, d_matrices, d_parameters, tap, *_ = _backward(ctx, grads)
         return None, None, None, None, tap, d_a, *d_states, *d_matrices, *d_parameters
 
 
-def scan(
+def fused_scan(
     step: str,
     a: Tensor,
     states: Sequence[Tensor],
@@ -125,17 +213,20 @@ def scan(
     batch_sizes: Sequence[int] | None = None,
     engine: str = "auto",
     again: Again | None = None,
-    results: Sequence[Tensor] | None = None,
+    known: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
-    """What the operator gives, without its price where nobody but autograd follows.
+    """The operator `recurrence`, called directly where only autograd looks at the tensors: torch's lookup takes time.
 
     Args:
-        again: makes a once more, for second derivatives; without it a itself is held.
-        results: what it gives, where that is known: nothing runs until the backward pass.
+        step, a, states, matrices, parameters, tap, batch_sizes, engine: see `backend.run_forward`.
+        again, known: see `scan`, with a dimension of models.
     """
-    tensors = [v for v in (tap, a, *states, *matrices, *parameters) if v is not None]
+    tensors = [a, *states, *matrices, *parameters]
     settings = (step, batch_sizes, engine)
-    if results is None and not plain_tensors(tensors):
+    if known is None and not plain_tensors(tensors if tap is None else [tap, *tensors]):
         return recurrence(a, list(states), list(matrices), list(parameters), tap, *settings)
+    results = None
+    if known is not None:
+        results = outputs_from_states(scan_inputs(compiled_step(step), tensors, batch_sizes), known)
     counts = (len(states), len(matrices), len(parameters))
-    return list(_Direct.apply(settings, counts, again, results, tap, a, *states, *matrices, *parameters))
+    return list(_FusedScan.apply(settings, counts, again, results, tap, *tensors))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.runtime.torch_state import is_batched_gradient, plain_tensors
+from evenflow.runtime.torch_state import is_batched_gradient
 
 
 def operator(
@@ -38,45 +38,10 @@ def operator(
     torch.library.define(full, schema, tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.impl(full, "CompositeExplicitAutograd", run)
     torch.library.register_fake(full, fake)
-    torch.library.register_autograd(full, without_autocast(backward or _refuse), setup_context=setup)
+    torch.library.register_autograd(full, backward or _refuse, setup_context=setup)
     found = getattr(torch.ops.evenflow, name).default
     torch.library.register_vmap(full, vmap or _over_models(found))
     return found
-
-
-def eager(
-    op: Any,
-    run: Callable[..., Any],
-    setup: Callable[..., None] | None = None,
-    backward: Callable[..., Any] | None = None,
-) -> Callable[..., Any]:
-    """`op` for plain tensors without its price: torch takes a tenth of a millisecond to find the way to `run` and back.
-
-    Under `torch.compile`, `torch.vmap`, a tracer or a dispatch mode the operator itself is called, and where a gradient
-    is to be differentiated again. Other transforms of `torch.func` and forward mode do not come here, see `dispatch`.
-
-    Args:
-        op: what `operator` gave.
-        run, setup, backward: what it was made from.
-    """
-    if backward is None:
-        return lambda *given: run(*given) if not torch.is_grad_enabled() and plain_tensors(given) else op(*given)
-
-    pulled = without_autocast(backward)
-
-    class Direct(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *given: Any) -> Any:
-            result = run(*given)
-            assert setup is not None
-            setup(ctx, given, result)
-            return result
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor | None) -> Any:
-            return pulled(ctx, *grads)
-
-    return lambda *given: Direct.apply(*given) if plain_tensors(given) else op(*given)
 
 
 def one_by_one(pull: Callable[[list[Tensor | None]], list[Tensor]], grads: Sequence[Tensor | None]) -> list[Tensor]:
@@ -95,20 +60,6 @@ def _apart(grad: Tensor) -> tuple[Tensor, int]:
         if not is_batched_gradient(found):
             return found, level
     raise RuntimeError("gradients of a fused scan can be side by side once, not within each other")
-
-
-def without_autocast(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """`backward` without autocast, which may be on where `.backward()` is called and would halve its products."""
-
-    def run(ctx: Any, *grads: Any) -> Any:
-        flat = (g for each in grads for g in (each if isinstance(each, list | tuple) else (each,)))
-        device = next((g.device.type for g in flat if g is not None), "cpu")
-        if not torch.is_autocast_enabled(device):
-            return backward(ctx, *grads)
-        with torch.autocast(device, enabled=False):
-            return backward(ctx, *grads)
-
-    return run
 
 
 def _refuse(ctx: Any, *grads: Tensor | None) -> Any:

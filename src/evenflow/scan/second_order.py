@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.scan.backend import LINEARIZED
-from evenflow.scan.compiled_step import CompiledStep, compiled_step
-from evenflow.scan.passes import parts, run_backward, run_forward, split
+from evenflow.scan.backend import LINEARIZED, run_backward, run_forward, scan_inputs, split
+from evenflow.scan.compiled_step import compiled_step
+from evenflow.scan.engine import ScanInputs
 from evenflow.step import program_text
 from evenflow.step.compute import step as one_step
 from evenflow.step.tangent import tangent
@@ -34,7 +34,7 @@ def differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     a = kept_a if kept_a.dim() > 1 else ctx.given_a if ctx.again is None else ctx.again()
     with torch.enable_grad():
         tap = torch.zeros_like(results[0], requires_grad=True) if ctx.tapped else None
-        new = loop(compiled_step(step), a, states, matrices, parameters, batch_sizes, tap)
+        new = loop(scan_inputs(compiled_step(step), [a, *states, *matrices, *parameters], batch_sizes), tap)
     paths = [(s, g) for s, g in zip(new, grads, strict=False) if g is not None and s.requires_grad]
     inputs = [a, *states, *matrices, *parameters, *([] if tap is None else [tap])]
     moving = [v for v in inputs if v.requires_grad]
@@ -46,22 +46,15 @@ def differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     return d_a, d_states, d_matrices, d_parameters, d_tap[0] if d_tap else None
 
 
-def loop(
-    made: CompiledStep,
-    a: Tensor,
-    states: Sequence[Tensor],
-    matrices: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    batch_sizes: Sequence[int] | None,
-    tap: Tensor | None = None,
-) -> list[Tensor]:
-    """All states by one step after another, in operations that torch differentiates as often as one likes."""
-    *_, listed = parts(made, [*states, *matrices, *parameters])
-    rows, before, every = a.shape[2], list(states), []
+def loop(inputs: ScanInputs, tap: Tensor | None) -> list[Tensor]:
+    """All states by one step after another, in operations that torch differentiates any number of times."""
+    step, a = inputs.step, inputs.a
+    rows, before, every = a.shape[2], list(inputs.states), []
     for t in range(a.shape[1]):
-        n = rows if batch_sizes is None else batch_sizes[t]
-        cut = [s[:, :n] for s in before]
-        before = list(one_step(made.program, made.forward_plan, a[:, t, :n], cut, matrices, listed))
+        n = rows if inputs.batch_sizes is None else inputs.batch_sizes[t]
+        running = [s[:, :n] for s in before]
+        new = one_step(step.program, step.forward_plan, a[:, t, :n], running, inputs.matrices, inputs.parameters)
+        before = list(new)
         if tap is not None:
             before[0] = before[0] + tap[:, t, :n]
         every.append([torch.nn.functional.pad(s, (0, 0, 0, rows - n)) for s in before])

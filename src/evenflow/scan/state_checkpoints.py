@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from evenflow.cells import Cell, State, Weights
-from evenflow.scan.dispatch import program, project, scan
-from evenflow.scan.storage import HALF
+from evenflow.scan.backend import HALF
+from evenflow.scan.projection import project
+from evenflow.scan.recurrence import program, scan
 
 # Of a state in a piece where all of them are kept: small enough for a processor's cache, and on a GPU large enough for
 # kernels that run longer than it takes to start them.
@@ -70,7 +71,8 @@ def _translated(cell: Cell, x: Tensor, state: State, weights: Weights, beside: T
         return False
     with torch.no_grad():
         a = project(cell, x[:1], weights)
-    step, _ = program(cell, a if beside is None else torch.cat((a, beside[:1]), -1), state, weights)
+    a = a if beside is None else torch.cat((a, beside[:1]), -1)
+    step, _ = program(cell, a, state, *cell.arguments(weights))
     return step is not None
 
 

@@ -28,7 +28,7 @@ class Place:
     skipped: tuple[Node, ...]
     row: tuple[Node, ...]
 
-    @property
+    @cached_property
     def offset(self) -> int:
         return sum(v.width for v in self.skipped)
 

@@ -8,6 +8,8 @@ from typing import Any
 from evenflow.step.graph import Graph, Node, Product, View, ordered
 from evenflow.step.program import Blocks, Program
 
+NOTHING_DERIVED = '"derived":[]}'  # the end of a program that computes nothing from its parameters alone
+
 
 def write(program: Program) -> str:
     """The program as one line of JSON; equal steps at equal sizes give equal text."""
@@ -35,11 +37,6 @@ def write(program: Program) -> str:
         },
         separators=(",", ":"),
     )
-
-
-def has_derived(text: str) -> bool:
-    """Whether a program computes something from its parameters alone; told without reading it, as a compiler can."""
-    return not text.endswith('"derived":[]}')
 
 
 def read(text: str) -> Program:

@@ -1,4 +1,4 @@
-"""A recurrence by CUDA kernels; see `scan.recurrence` for the arguments and `step.emit_cuda` for the code."""
+"""A recurrence by CUDA kernels; see `scan.engine` for the arguments and `step.emit_cuda` for the code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,8 +18,8 @@ from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import launch_plan as plan
 from evenflow.scan.cuda import problem
 from evenflow.scan.cuda.problem import aligned, lengths
+from evenflow.scan.engine import ScanInputs, ScanOutputs, StepGradients
 from evenflow.scan.weight_gradient import summed
-from evenflow.scan.weights import matrix_gradients, parameter_gradients
 from evenflow.step.compute import part
 from evenflow.step.emit_cuda import CudaBackward, CudaDirection, CudaForward, CudaStage
 from evenflow.step.trace import Untranslatable
@@ -165,64 +165,35 @@ def _padded(matrix: Tensor, widths: Sequence[int], n: int, dim: int) -> Tensor:
     return torch.cat(found, dim)
 
 
-def forward(
-    step: CompiledStep,
-    a: Tensor,
-    states: Sequence[Tensor],
-    matrices: Sequence[Tensor],
-    parameters: Sequence[Tensor | None],
-    batch_sizes: Sequence[int] | None,
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    a, *states = (aligned(v) for v in (a, *states))
-    if step.is_linear and batch_sizes is None and (pieces := _pieces(a)) > 1:
-        found = chunked.scan(a, matrices[0], states[0], pieces, functools.partial(_steps, step))
-        if found is not None:
-            return [found], a.new_empty(*a.shape[:-1], 0), a.new_empty(*a.shape[:-1], 0, dtype=torch.int8)
-    fresh = a.new_empty if batch_sizes is None else a.new_zeros  # rows at their end are not written
-    new = [fresh(*a.shape[:-1], size) for size in step.state_sizes]
-    kept, marks = fresh(*a.shape[:-1], step.kept_size), fresh(*a.shape[:-1], step.marks_size, dtype=torch.int8)
-    _launch(step, False, a, batch_sizes, matrices, [a, *states, *parameters, *new, kept, marks])
-    return new, kept, marks
+def forward(inputs: ScanInputs) -> ScanOutputs:
+    inputs = replace(inputs, a=aligned(inputs.a), states=[aligned(v) for v in inputs.states])
+    step, a = inputs.step, inputs.a
+    if step.is_linear and inputs.batch_sizes is None and (pieces := _pieces(a)) > 1:
+        chunks = chunked.forward(inputs, pieces, functools.partial(_steps, step))
+        if chunks is not None:
+            return chunks
+    outputs = inputs.empty_outputs()
+    tensors = [a, *inputs.states, *inputs.parameters, *outputs.states, outputs.kept, outputs.marks]
+    _launch(step, False, a, inputs.batch_sizes, inputs.matrices, tensors)
+    return outputs
 
 
-def backward(
-    step: CompiledStep,
-    grads: Sequence[Tensor | None],
-    a: Tensor,
-    states: Sequence[Tensor],
-    matrices: Sequence[Tensor],
-    parameters: Sequence[Tensor | None],
-    new: Sequence[Tensor],
-    kept: Tensor,
-    marks: Tensor,
-    batch_sizes: Sequence[int] | None,
-    want_tap: bool,
-) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor | None], Tensor | None]:
-    a, kept, marks = aligned(a), aligned(kept), aligned(marks)
-    states, new = [aligned(v) for v in states], [aligned(v) for v in new]
-    grads = [None if g is None else aligned(g) for g in grads]
-    if step.is_linear and batch_sizes is None and grads[0] is not None and (pieces := _pieces(grads[0])) > 1:
-        turned = matrices[0].mT.contiguous()
-        back = chunked.scan(
-            grads[0].flip(1), turned, torch.zeros_like(states[0]), pieces, functools.partial(_steps, step)
-        )
-        if back is not None:  # D_t = grad_t + D_{t+1} W is such a recurrence too
-            d_a = back.flip(1)
-            d_matrices = matrix_gradients(step, d_a, d_a[..., :0], a, states, new, kept, matrices, _summed)
-            return d_a, [d_a[:, 0] @ matrices[0]], d_matrices, [], d_a.clone() if want_tap else None
-    lead, models, batch = new[0].shape[:-1], *states[0].shape[:2]
-    fresh = new[0].new_empty if batch_sizes is None else new[0].new_zeros
-    d_a, d_rest = fresh(*lead, step.a_size), fresh(*lead, step.rest_size)
-    d_states = [torch.empty_like(s) for s in states]
-    tap = fresh(new[0].shape) if want_tap else None
+def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | None], want_tap: bool) -> StepGradients:
+    step, grads = inputs.step, [None if g is None else aligned(g) for g in grads]
+    if step.is_linear and inputs.batch_sizes is None and grads[0] is not None and (pieces := _pieces(grads[0])) > 1:
+        chunks = chunked.backward(inputs, grads[0], want_tap, pieces, functools.partial(_steps, step))
+        if chunks is not None:
+            return chunks
     made = direction(step, True)
     assert isinstance(made, CudaBackward)
-    sums = new[0].new_empty(len(step.added), models, batch, made.width, dtype=torch.float64)
-    tensors = [a, *states, *parameters, *new, kept, marks, *grads, d_a, d_rest, *d_states, tap, sums]
-    _launch(step, True, new[0], batch_sizes, matrices, tensors)
-    totals = {v: s.sum(1)[:, : v.width] for v, s in zip(step.added, sums, strict=True)}
-    d_matrices = matrix_gradients(step, d_a, d_rest, a, states, new, kept, matrices, _summed)
-    return d_a, d_states, d_matrices, parameter_gradients(step, totals, d_a, d_rest, parameters), tap
+    gradients, (models, batch) = inputs.empty_gradients(outputs, want_tap), inputs.states[0].shape[:2]
+    sums = outputs.kept.new_empty(len(step.added), models, batch, made.width, dtype=torch.float64)
+    stored = map(aligned, (*outputs.states, outputs.kept, outputs.marks))
+    written = (gradients.a, gradients.rest, *gradients.states, gradients.tap, sums)
+    tensors = [*map(aligned, (inputs.a, *inputs.states)), *inputs.parameters, *stored, *grads, *written]
+    _launch(step, True, outputs.states[0], inputs.batch_sizes, inputs.matrices, tensors)
+    gradients.sums = {v: s.sum(1)[:, : v.width] for v, s in zip(step.added, sums, strict=True)}
+    return gradients
 
 
 def _launch(
@@ -253,7 +224,8 @@ def _job(tensors: int) -> type[ctypes.Structure]:
     return type("Job", (ctypes.Structure,), {"_fields_": [*numbers, *pointers]})
 
 
-def _summed(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
+def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
+    """See `engine.scan_gradients`."""
     if x0 is None:
         return summed(d.flatten(1, 2), x.flatten(1, 2))
     return problem.weight_gradient(d, x, x0)

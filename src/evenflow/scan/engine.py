@@ -1,0 +1,180 @@
+"""What every engine takes and returns, and the gradients by weights, which follow from it in the same way for all.
+
+An engine is a module with three functions:
+
+    forward(inputs: ScanInputs) -> ScanOutputs
+    backward(inputs, outputs, grads, want_tap) -> StepGradients      (grads: by each state, None counts as zeros)
+    weight_gradient(d, x, x0) -> Tensor                              (see `scan_gradients`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from evenflow.scan.compiled_step import CompiledStep, Use
+from evenflow.step.compute import part
+from evenflow.step.graph import Node
+from evenflow.step.places import Place
+
+
+@dataclass(frozen=True)
+class ScanInputs:
+    """The arguments of a scan of M models; all tensors are contiguous, of one dtype and on one device.
+
+    Shapes:
+        a ``(M, T, B, size)``; states: each ``(M, B, size)``; matrices: each ``(M, rows, columns)``; parameters: each
+        ``(M, size)``, None where the step is called without it.
+
+    Args:
+        batch_sizes: how many rows, the longest first, still run at each step; None where all run to the end.
+    """
+
+    step: CompiledStep
+    a: Tensor
+    states: Sequence[Tensor]
+    matrices: Sequence[Tensor]
+    parameters: Sequence[Tensor | None]
+    batch_sizes: Sequence[int] | None = None
+
+    def empty_outputs(self) -> ScanOutputs:
+        """Tensors for the forward pass to write to. Rows that have ended are not written and stay zero."""
+        step, lead = self.step, self.a.shape[:-1]
+        new = self.a.new_empty if self.batch_sizes is None else self.a.new_zeros
+        states = [new(*lead, size) for size in step.state_sizes]
+        return ScanOutputs(states, new(*lead, step.kept_size), new(*lead, step.marks_size, dtype=torch.int8))
+
+    def empty_gradients(self, outputs: ScanOutputs, want_tap: bool) -> StepGradients:
+        """Tensors for the backward pass to write to."""
+        step, like = self.step, outputs.states[0]
+        new = like.new_empty if self.batch_sizes is None else like.new_zeros
+        lead = like.shape[:-1]
+        d_states = [torch.empty_like(s) for s in self.states]
+        return StepGradients(
+            new(*lead, step.a_size), new(*lead, step.rest_size), d_states, new(like.shape) if want_tap else None
+        )
+
+
+class ScanOutputs(NamedTuple):
+    """All states, each ``(M, T, B, size)``, and what else the backward pass reads: numbers, and marks of a byte."""
+
+    states: list[Tensor]
+    kept: Tensor
+    marks: Tensor
+
+
+@dataclass
+class StepGradients:
+    """What an engine's backward pass computes step by step.
+
+    Attributes:
+        a: the gradient by a, ``(M, T, B, size)``.
+        rest: the gradients by outputs of matrix products that are not gradients by blocks of a too.
+        states: the gradients by the first states.
+        tap: the gradient by the first state at every step, where it is asked for.
+        sums: for nodes of `CompiledStep.added` their sums over all steps and rows, ``(M, width)``.
+    """
+
+    a: Tensor
+    rest: Tensor
+    states: list[Tensor]
+    tap: Tensor | None
+    sums: dict[Node, Tensor] = field(default_factory=dict)
+
+
+class ScanGradients(NamedTuple):
+    """The gradients by everything that a scan reads."""
+
+    a: Tensor
+    states: list[Tensor]
+    matrices: list[Tensor]
+    parameters: list[Tensor | None]
+    tap: Tensor | None
+
+
+def scan_gradients(
+    engine: ModuleType, inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | None], want_tap: bool
+) -> ScanGradients:
+    """The whole backward pass: the engine's, then sums over all steps for matrices and parameters.
+
+    `engine.weight_gradient(d, x, x0)` gives ``Σ_t d_t' x_{t-1}`` with x_{-1} = x0, or ``Σ_t d_t' x_t`` where x0 is
+    None, for d ``(M, T, B, L)``, x ``(M, T, B, R)`` and x0 ``(M, B, R)``: ``(M, L, R)``.
+    """
+    found: StepGradients = engine.backward(inputs, outputs, grads, want_tap)
+    matrices: list[Tensor | None] = [None] * len(inputs.matrices)
+    for use in inputs.step.uses:
+        x, x0 = _product_inputs(use, inputs, outputs)
+        runs = [engine.weight_gradient(_cut(_stored(found, place), place, nodes), x, x0) for place, nodes in use.runs]
+        d, number = runs[0] if len(runs) == 1 else torch.cat(runs, 1), use.view.matrix
+        if (total := matrices[number]) is None and use.whole:
+            matrices[number] = d
+            continue
+        total = torch.zeros_like(inputs.matrices[number]) if total is None else total.clone()
+        part(total, use.view).add_(d)
+        matrices[number] = total
+    d_matrices = [torch.zeros_like(w) if d is None else d for w, d in zip(inputs.matrices, matrices, strict=True)]
+    return ScanGradients(found.a, found.states, d_matrices, _parameter_gradients(inputs, found), found.tap)
+
+
+def _product_inputs(use: Use, inputs: ScanInputs, outputs: ScanOutputs) -> tuple[Tensor, Tensor | None]:
+    """What went into a product at every step; where that is the state before the step: all states, and the first."""
+    nodes, place = use.inputs, use.place
+    if place is None:
+        return torch.cat([_block(v, inputs, outputs) for v in nodes], -1), None
+    if place.array == "before":
+        return _cut(outputs.states[place.index], place, nodes), _cut(inputs.states[place.index], place, nodes)
+    array = {"state": outputs.states[place.index], "a": inputs.a, "kept": outputs.kept}[place.array]
+    return _cut(array, place, nodes), None
+
+
+def _block(v: Node, inputs: ScanInputs, outputs: ScanOutputs) -> Tensor:
+    """One block at every step."""
+    program, kept = inputs.step.program, inputs.step.places.kept
+    for i, blocks in enumerate(program.states):
+        if v in blocks:
+            before = torch.cat([inputs.states[i].unsqueeze(1), outputs.states[i][:, :-1]], 1)
+            return before[..., _columns(v, blocks)]
+    arrays = (*zip(outputs.states, program.new, strict=True), (inputs.a, program.a), (outputs.kept, kept))
+    return next(array[..., _columns(v, blocks)] for array, blocks in arrays if v in blocks)
+
+
+def _columns(v: Node, blocks: Sequence[Node]) -> slice:
+    start = sum(u.width for u in blocks[: blocks.index(v)])
+    return slice(start, start + v.width)
+
+
+def _stored(gradients: StepGradients, place: Place) -> Tensor:
+    return gradients.a if place.array == "d_a" else gradients.rest
+
+
+def _cut(array: Tensor, place: Place, nodes: Sequence[Node]) -> Tensor:
+    if len(nodes) == len(place.row):
+        return array
+    return array[..., place.offset : place.offset + sum(v.width for v in nodes)]
+
+
+def _parameter_gradients(inputs: ScanInputs, gradients: StepGradients) -> list[Tensor | None]:
+    """The gradient by each parameter, ``(M, size)``, from sums over rows or from the stored gradients."""
+    found: list[Tensor | None] = []
+    for value, blocks in zip(inputs.parameters, inputs.step.parameter_sums, strict=True):
+        if value is None:
+            found.append(None)
+            continue
+        parts = []
+        for width, v, place in blocks:
+            if v in gradients.sums:
+                total = gradients.sums[v]
+            elif place is not None:
+                total = _cut(_stored(gradients, place), place, [v]).sum((1, 2))
+            else:
+                total = value.new_zeros(len(value), 1)
+            if total.shape[-1] != width:
+                total = total.sum(-1, keepdim=True) if width == 1 else total.expand(-1, width)
+            parts.append(total.to(value.dtype))
+        found.append(parts[0] if len(parts) == 1 else torch.cat(parts, -1))
+    return found
