@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from evenflow.lab import cli
+from evenflow.lab.recipes.catalog import names
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -112,3 +113,9 @@ WRITTEN = {"config.toml", "status.toml", "record.json", "sweep.json"}
 def test_pages_of_the_readme_are_few_lines() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < 150
     assert len((ROOT / "docs/performance.md").read_text("utf-8").splitlines()) < 100
+
+
+def test_every_recipe_is_on_the_page_of_recipes() -> None:
+    text = (ROOT / "docs/recipes.md").read_text("utf-8")
+    listed = re.findall(r"^\| `([\w./-]+)`", text[text.index("## The list") :], flags=re.MULTILINE)
+    assert sorted(listed) == sorted(names())
