@@ -1,9 +1,11 @@
-"""`import evenflow` is light: torch and numpy, and nothing heavier."""
+"""`import evenflow` loads torch and numpy and nothing heavier; the library works without the packages of the lab."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
 
 HEAVY = (
     "lightning_fabric",
@@ -17,17 +19,59 @@ HEAVY = (
     "pandas",
     "torch._inductor",
 )
+LAB_PACKAGES = [name for name in HEAVY if "." not in name]
+
+
+def run_python(code: str, *, blocked: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run code in a new process in which the import of the blocked packages fails."""
+    code = f"import sys; sys.modules.update(dict.fromkeys({blocked or []}))\n{code}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8")
 
 
 def test_import_loads_nothing_heavy_that_torch_does_not():
-    code = "import sys, torch, numpy; before = set(sys.modules); import evenflow; print(*(set(sys.modules) - before))"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    code = "import torch, numpy; before = set(sys.modules); import evenflow; print(*(set(sys.modules) - before))"
+    output = run_python(code).stdout.split()
     assert "evenflow.systems" in output
     extra = {name.split(".")[0] for name in output} | set(output)
     assert not extra & set(HEAVY)
+    assert not [name for name in output if name.startswith("evenflow.lab")]
 
 
-def test_lazy_rooms_are_there():
+def test_lazily_loaded_names():
     code = "import evenflow; print(evenflow.tasks.__name__, evenflow.probes.__name__, callable(evenflow.fit))"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert output.split() == ["evenflow.lab.tasks", "evenflow.probes", "True"]
+    assert run_python(code).stdout.split() == ["evenflow.lab.tasks", "evenflow.probes", "True"]
+
+
+def test_the_library_works_without_the_packages_of_the_lab():
+    code = """
+import torch, evenflow
+layer = evenflow.RNN(2, 4)
+x = torch.randn(6, 3, 2)
+print(evenflow.probes.memory_length(layer, x).steps, evenflow.probes.jacobian(layer, x, 5, 0).exact)
+print(len(evenflow.probes.spectrum(layer)), evenflow.bounds.gradient_band(layer, 5).lag)
+print(evenflow.penalties.make("stabilizer"), evenflow.optim.__name__)
+"""
+    result = run_python(code, blocked=LAB_PACKAGES)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[1:] == ["1 5", "stabilizer(50.0) evenflow.optim"]
+
+
+@pytest.mark.parametrize("name", ["fit", "tasks", "doctor"])
+def test_names_of_the_lab_say_what_to_install(name):
+    result = run_python(f"import evenflow; evenflow.{name}", blocked=["typer", "lightning_fabric"])
+    *_, sentence = result.stderr.splitlines()
+    assert sentence == (
+        f"ImportError: evenflow.{name} needs lightning_fabric, which is not installed: "
+        'pip install "evenflow[lab]"'
+    )
+
+
+def test_the_command_line_says_what_to_install():
+    result = run_python("from evenflow.__main__ import main; main()", blocked=["typer"])
+    assert result.returncode == 1
+    assert result.stderr.strip().endswith('pip install "evenflow[lab]"')
+
+
+def test_an_unknown_name():
+    result = run_python("import evenflow; evenflow.taskz")
+    assert result.stderr.splitlines()[-1] == "AttributeError: module 'evenflow' has no attribute 'taskz'"
