@@ -61,8 +61,7 @@ def test_names_of_the_lab_say_what_to_install(name):
     result = run_python(f"import evenflow; evenflow.{name}", blocked=["typer", "lightning_fabric"])
     *_, sentence = result.stderr.splitlines()
     assert sentence == (
-        f"ImportError: evenflow.{name} needs lightning_fabric, which is not installed: "
-        'pip install "evenflow[lab]"'
+        f'ImportError: evenflow.{name} needs lightning_fabric, which is not installed: pip install "evenflow[lab]"'
     )
 
 

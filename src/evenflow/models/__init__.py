@@ -1,4 +1,4 @@
-"""Models built on a layer: embedding, layer and readout in one; many models as one; generation of sequences."""
+"""Models around a layer: embedding and readout, several models trained as one, and generation of sequences."""
 
 from evenflow.models.flat_model import FlatModel
 from evenflow.models.generation import generate, stream

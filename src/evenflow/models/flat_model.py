@@ -1,4 +1,4 @@
-"""A network without time where a recurrent one is expected: it sees all steps of a sequence at once."""
+"""A feed-forward network in the place of a recurrent model: its input is the whole sequence."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 class FlatModel(nn.Module):
-    """``y = network([x_1, ..., x_T])``: the steps side by side, one long row of numbers.
+    """``y = network([x_1, ..., x_T])``: the steps of a sequence concatenated to one row.
 
-    It answers as `SequenceModel` does, with an outputs and a state that is always None, so that it trains on the same
-    tasks; sequences must all have the same length.
+    It returns outputs and a state as `SequenceModel` does, so that it trains on the same tasks; the state is always
+    None. All sequences must have the same length.
 
     Shapes:
         inputs ``(T, B, I)`` with ``T I`` the network's input size; outputs ``(B, O)``.
@@ -30,12 +30,12 @@ class FlatModel(nn.Module):
         self.network = network
 
     def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, None]:
-        """Outputs, and None where a recurrent model has its final state."""
+        """The outputs, and None in the place of a final state."""
         if lengths is not None and bool((lengths != len(inputs)).any()):
             raise ValueError("a network without time needs sequences of one length, got lengths that differ")
         return self.network(inputs.transpose(0, 1).flatten(1)), None
 
     def parameter_counts(self) -> dict[str, int]:
-        """Trained numbers, all of them the network's."""
+        """The number of trained parameters, all of them the network's."""
         count = sum(p.numel() for p in self.network.parameters() if p.requires_grad)
         return {"network": count, "total": count}

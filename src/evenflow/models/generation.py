@@ -1,4 +1,4 @@
-"""What a trained language or music model goes on with: one step after the other, the state carried along."""
+"""Generate sequences from a trained language or music model, one step at a time with the state carried along."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ def generate(
     greedy: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The `steps` that follow `prompt`: what `stream` gives, together.
+    """Continue `prompt` by a number of steps: the first ones that `stream` yields, stacked.
 
     Shapes:
         prompt ``(T, B)`` symbols, or ``(T, B, N)`` notes; result ``(steps, B)`` or ``(steps, B, N)``, without the
         prompt. A prompt without the dimension B gives a result without it.
 
     Args:
-        steps: how many, at least 1.
-        others: see `stream`.
+        model: a `SequenceModel` with readout ``"every"`` and as many outputs as symbols, or as inputs.
+        prompt: the start of the sequence.
+        steps: how many steps to generate, at least 1.
+        temperature, top_k, greedy, generator: see `stream`.
 
     >>> model = SequenceModel(create("sgornn", 16, 64), 50, readout="every", vocabulary=50)
     >>> generate(model, torch.tensor([4, 8, 15]), 100, temperature=0.8).shape
@@ -53,25 +55,26 @@ def stream(
     greedy: bool = False,
     generator: torch.Generator | None = None,
 ) -> Iterator[Tensor]:
-    """What follows `prompt`, without end: each step is drawn from the model's outputs and is its next input.
+    """Continue `prompt` without end: each step is drawn from the model's outputs and is the next input.
 
-    The prompt is read once, then one step at a time from the carried state; nothing is read twice. The model is taken
-    as it is now, copied and without dropout, with every mapped matrix made once.
+    The prompt is read in one pass; after it the model reads one step at a time and carries its state. The model is
+    copied at the start, in evaluation mode, with every mapped matrix computed once.
 
-    With a vocabulary a step is one symbol, of probability ``softmax(y / temperature)``. Without one it is a row of N
-    notes, each on or off by itself with probability ``σ(y / temperature)``.
+    With a vocabulary a step is one symbol, drawn from ``softmax(y / temperature)``. Without one a step is a row of N
+    notes, each of them on with probability ``σ(y / temperature)``.
 
     Shapes:
         prompt ``(T, B)`` whole numbers, or ``(T, B, N)`` zeros and ones; B may be left out. Each step ``(B)``, or
         ``(B, N)``.
 
     Args:
-        model: with readout ``"every"`` and as many outputs as symbols, or as inputs.
-        temperature: above 0; below 1 the likely becomes likelier.
-        top_k: draw from the k likeliest symbols alone; of notes, the k likeliest alone may sound.
-        greedy: take the likeliest symbol, or the notes with a probability above a half; nothing is drawn.
-        generator: where the random numbers are drawn from, instead of torch's global one. On any device; the same seed
-            on the same device gives the same steps.
+        model: a `SequenceModel` with readout ``"every"`` and as many outputs as symbols, or as inputs.
+        prompt: the start of the sequence.
+        temperature: above 0; below 1 likely symbols and notes become more likely.
+        top_k: draw from the k most likely symbols only; of notes, only the k most likely can be on.
+        greedy: pick the most likely symbol, or the notes with a probability above 1/2; nothing is drawn.
+        generator: where random numbers are drawn from, instead of torch's global generator; on any device. The same
+            seed on the same device gives the same steps.
     """
     _check_model(model)
     batched = _check_prompt(model, prompt)
@@ -83,8 +86,8 @@ def stream(
         if top_k > width:
             raise ValueError(f"top_k must be at most {width}, the number of outputs, got {top_k}")
     if greedy and (temperature != 1 or (top_k is not None and model.embedding is not None)):
-        given = f"temperature={temperature}" if temperature != 1 else f"top_k={top_k}"
-        raise ValueError(f"greedy takes the likeliest and draws nothing, so it goes without {given}")
+        other = f"temperature={temperature}" if temperature != 1 else f"top_k={top_k}"
+        raise ValueError(f"greedy takes the likeliest and draws nothing, so it goes without {other}")
     draw = _notes if model.embedding is None else _symbols
 
     def pick(y: Tensor) -> Tensor:
@@ -94,7 +97,7 @@ def stream(
 
 
 def _steps(model: SequenceModel, x: Tensor, batched: bool, pick: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
-    """The prompt x ``(T, B)`` or ``(T, B, N)`` in one piece, then each step by itself."""
+    """Run the model on the prompt x ``(T, B)`` or ``(T, B, N)``, then on each step that `pick` draws."""
     like = model.output.weight
     x, state = x.to(like.device, like.dtype if model.embedding is None else torch.int64), None
     while True:
@@ -109,19 +112,19 @@ def _steps(model: SequenceModel, x: Tensor, batched: bool, pick: Callable[[Tenso
 
 
 def _frozen(model: SequenceModel) -> SequenceModel:
-    """A copy for reading: in a stream each step is a call, and a map would make its matrix anew each time."""
+    """A copy in evaluation mode whose maps are replaced by their matrices: each step is one call of the model."""
     copied = copy.deepcopy(model).eval()
     for part in list(copied.modules()):
         if parametrize.is_parametrized(part):
-            # Not `detach`: it would change the class, which torch lets a copy share with its original.
+            # Not `maps.detach`: it would change the class, which the copy shares with the original.
             maps: nn.ModuleDict = part.parametrizations  # type: ignore[assignment]
             for name in maps:
-                maps[name] = _Made(getattr(part, name).detach())
+                maps[name] = _FixedMatrix(getattr(part, name).detach())
     return copied
 
 
-class _Made(nn.Module):
-    """A mapped matrix that was made once, in the place of its map."""
+class _FixedMatrix(nn.Module):
+    """Returns a constant matrix, in the place of a map."""
 
     def __init__(self, matrix: Tensor) -> None:
         super().__init__()
@@ -132,7 +135,7 @@ class _Made(nn.Module):
 
 
 def _symbols(y: Tensor, top_k: int | None, greedy: bool, generator: torch.Generator | None) -> Tensor:
-    """One symbol a row ``(B)`` from y ``(B, V)``; the largest of y + Gumbel noise has the probabilities of softmax."""
+    """One symbol for each row ``(B)`` of y ``(B, V)``; argmax of y + Gumbel noise is a draw from softmax(y)."""
     if greedy:
         return y.argmax(-1)
     return (_likeliest(y, top_k) - _uniform(y, generator).log().neg().log()).argmax(-1)
@@ -177,7 +180,7 @@ def _check_model(model: SequenceModel) -> None:
 
 
 def _check_prompt(model: SequenceModel, prompt: Tensor) -> bool:
-    """Whether the prompt is a batch; a ValueError if it is not something the model reads."""
+    """True if the prompt has a batch dimension; a ValueError if the model cannot read it."""
     if not isinstance(prompt, Tensor):
         raise ValueError(f"prompt must be a tensor, got {type(prompt).__name__}")
     symbols = model.embedding is not None

@@ -1,4 +1,4 @@
-"""Many models of one shape as one: their batches run side by side, in as many launches as one model needs."""
+"""Several models of one shape as one: their batches run in one pass, with as many kernel launches as one model."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from evenflow.maps.singular_values import SingularValues
 from evenflow.maps.svd import SVD
 from evenflow.models.sequence_model import SequenceModel
 
-MOMENTARY = ("training", "recordings", "headroom")  # no settings, but what a part is doing
-WITH_MARGIN = (SVD, Factorized)  # maps with singular values for their third numbers
+TRANSIENT = ("training", "recordings", "headroom", "programs")  # attributes that are not settings
+WITH_MARGIN = (SVD, Factorized)  # maps whose third parameter holds singular values
 
 
-class Mapped(NamedTuple):
-    """A weight that a map makes: the path of its module, and its name there."""
+class MappedWeight(NamedTuple):
+    """A weight with a map: the path of its module, and its name in the module."""
 
     path: str
     name: str
@@ -35,25 +35,26 @@ class Mapped(NamedTuple):
 
 
 class Population(nn.Module):
-    """M models, each with its own weights and its own batch, answered together.
+    """M models, each with its own weights and its own batch, run in one pass.
 
-    The models stay what they are: their parameters are stacked for a pass, and gradients reach each model's own, so
-    that any optimiser, checkpoint or probe works on them one by one. Maps that are alike make all M matrices at once,
-    and so do `svd` and `factorized` ones that differ in their margins; the recurrence is one call of its operator,
-    which knows a dimension of models.
+    The models keep their own parameters, which are stacked for a pass and get their own gradients, so that any
+    optimiser, checkpoint or probe works on each model. Maps with equal settings compute all M matrices at once, and so
+    do `svd` and `factorized` maps with different margins; the recurrence is one call of its operator, which has a
+    dimension for the models.
 
     Shapes:
         inputs ``(M, T, B, I)``, or ``(M, T, B)`` with a vocabulary; outputs ``(M, B, O)`` or ``(M, T, B, O)``; lengths
         ``(M, B)``; states ``(M, num_layers, B, H)``, or a tuple of them.
 
     Args:
-        models: `SequenceModel` s alike in all but their numbers; layers run one way. Dropout masks differ between the
-            models. All steps are kept, whatever their `checkpoint_every`, and a warning says so.
+        models: `SequenceModel` objects that are equal except for their parameters; their layers run one way. Dropout
+            masks differ between the models. The states of all steps are kept, whatever their `checkpoint_every`, with a
+            warning.
 
-        >>> models = [SequenceModel(create("sgornn", 2, 128), 1) for _ in range(16)]
-        >>> outputs, _ = Population(models)(torch.randn(16, 784, 50, 2))
-        >>> outputs.shape
-        torch.Size([16, 50, 1])
+    >>> models = [SequenceModel(create("sgornn", 2, 128), 1) for _ in range(16)]
+    >>> outputs, _ = Population(models)(torch.randn(16, 784, 50, 2))
+    >>> outputs.shape
+    torch.Size([16, 50, 1])
     """
 
     def __init__(self, models: Sequence[SequenceModel]) -> None:
@@ -65,7 +66,7 @@ class Population(nn.Module):
             )
         self.models = nn.ModuleList(models)
         self._mapped = [
-            Mapped(path, name)
+            MappedWeight(path, name)
             for path, part in models[0].named_modules()
             if parametrize.is_parametrized(part)
             for name in part.parametrizations
@@ -73,64 +74,63 @@ class Population(nn.Module):
         skeleton = copy.deepcopy(models[0])
         for weight in self._mapped:
             detach(skeleton.get_submodule(weight.path), weight.name)
-        skeleton.one_way = True  # as `_check` demands
-        # Not a submodule: its own numbers are never used.
-        self._skeleton = (skeleton,)
-        # Looked at once, since on a GPU looking means waiting.
-        self._shared = {weight.full: self._alike(weight) for weight in self._mapped}
-        self._bare = {weight.full: self._without_margins(weight) for weight in self._mapped}
+        skeleton.one_way = True  # `_check` made sure of it
+        self._skeleton = (skeleton,)  # in a tuple, so that its unused parameters are not the population's
+        # Compared once, since comparing tensors makes a GPU wait.
+        self._shared = {weight.full: self._has_one_map(weight) for weight in self._mapped}
+        self._bare = {weight.full: self._map_without_margin(weight) for weight in self._mapped}
 
     def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
-        """Outputs and final states of all models; with lengths, states beyond the end of a sequence are not its own."""
+        """Outputs and final states of all models; with lengths, states beyond a sequence's end depend on padding."""
         if len(inputs) != len(self.models):
             raise ValueError(f"inputs must have {len(self.models)} models in front, got {tuple(inputs.shape)}")
         skeleton = self._skeleton[0].train(self.training)
-        weights = self._weights()
 
-        def answer(weights: dict[str, Tensor], x: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
+        def run(weights: dict[str, Tensor], x: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
             return functional_call(skeleton, weights, (x, state, lengths, True))
 
         dims = (0, 0, None if state is None else 0, None if lengths is None else 0)
-        return vmap(answer, in_dims=dims, randomness="different")(weights, inputs, state, lengths)
+        return vmap(run, in_dims=dims, randomness="different")(self._weights(), inputs, state, lengths)
 
     def _weights(self) -> dict[str, Tensor]:
-        """Every tensor of the skeleton, stacked."""
-        made = {weight.full: self._matrices(weight) for weight in self._mapped}
+        """Every parameter and buffer of the skeleton, stacked over the models."""
+        mapped = {weight.full: self._matrices(weight) for weight in self._mapped}
         tensors = [dict(_tensors(model)) for model in self.models]
-        plain = [name for name, _ in _tensors(self._skeleton[0]) if name not in made]
-        return made | {name: torch.stack([each[name] for each in tensors]) for name in plain}
+        plain = [name for name, _ in _tensors(self._skeleton[0]) if name not in mapped]
+        return mapped | {name: torch.stack([each[name] for each in tensors]) for name in plain}
 
-    def _chains(self, weight: Mapped) -> list[Any]:
-        """What makes this weight in each model."""
+    def _chains(self, weight: MappedWeight) -> list[Any]:
+        """The parametrization of this weight in each model."""
         return [model.get_submodule(weight.path).parametrizations[weight.name] for model in self.models]  # type: ignore[index]
 
-    def _alike(self, weight: Mapped) -> bool:
-        """Whether one of the maps can make this weight for all models."""
+    def _has_one_map(self, weight: MappedWeight) -> bool:
+        """True if the map of any model computes this weight for all of them."""
         first, *others = self._chains(weight)
-        return len(first) == 1 and isinstance(first[0], Map) and all(_alike(other[0], first[0]) for other in others)
+        return len(first) == 1 and isinstance(first[0], Map) and all(_is_alike(other[0], first[0]) for other in others)
 
-    def _without_margins(self, weight: Mapped) -> Map | None:
-        """A map that makes this weight for all models from its singular values; None unless margins alone differ."""
+    def _map_without_margin(self, weight: MappedWeight) -> Map | None:
+        """A map that computes this weight from singular values; None unless the maps differ in their margins only."""
         chains = self._chains(weight)
         if self._shared[weight.full] or any(len(chain) != 1 or type(chain[0]) not in WITH_MARGIN for chain in chains):
             return None
         bare, *others = (copy.deepcopy(chain[0]) for chain in chains)
         for map in (bare, *others):
             map.spectrum = SingularValues(1.0, None, "sigmoid")
-        return bare if all(_alike(other, bare) for other in others) else None
+        return bare if all(_is_alike(other, bare) for other in others) else None
 
-    def _matrices(self, weight: Mapped) -> Tensor:
+    def _matrices(self, weight: MappedWeight) -> Tensor:
         chains, bare = self._chains(weight), self._bare[weight.full]
         if not self._shared[weight.full] and bare is None:
             return torch.stack([getattr(model.get_submodule(weight.path), weight.name) for model in self.models])
         map = chains[0][0]
-        numbers = [list(chain.parameters(recurse=False)) for chain in chains]
+        raw = [list(chain.parameters(recurse=False)) for chain in chains]
         if bare is not None:
-            bare._buffers = map._buffers  # wherever the models have moved
-            for chain, raw in zip(chains, numbers, strict=True):
-                raw[2] = chain[0].singular_values(*chain[0].full(*raw))
+            for name, buffer in map.named_buffers(recurse=False):  # the models may have moved to another device
+                setattr(bare, name, buffer)
+            for chain, parameters in zip(chains, raw, strict=True):
+                parameters[2] = chain[0].singular_values(*chain[0].full(*parameters))
             map = bare
-        return map(*(torch.stack(each) for each in zip(*numbers, strict=True)))
+        return map(*(torch.stack(each) for each in zip(*raw, strict=True)))
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
@@ -147,17 +147,17 @@ def _check(models: Sequence[SequenceModel]) -> None:
         if getattr(model.layer, "bidirectional", False):
             raise ValueError(f"models must have layers that run one way, got a bidirectional one at place {place}")
         shapes = [[(name, tuple(t.shape)) for name, t in _tensors(each)] for each in (first, model)]
-        if shapes[0] != shapes[1] or not _alike(model, first, maps=False):
+        if shapes[0] != shapes[1] or not _is_alike(model, first, maps=False):
             raise ValueError(f"models must be alike in all but their numbers, got another kind at place {place}")
 
 
-def _alike(one: Any, other: Any, maps: bool = True) -> bool:
-    """Whether two modules, maps or cells compute the same from the same numbers: type, settings, constant tensors."""
+def _is_alike(one: Any, other: Any, maps: bool = True) -> bool:
+    """True if two modules, maps or cells have the same type, settings and buffers; `maps=False` leaves out maps."""
     if type(one) is not type(other) and repr(type(one)) != repr(type(other)):
         return False
     if isinstance(one, nn.Module):
         pairs = zip(one.named_children(), other.named_children(), strict=False)
-        if not all((isinstance(a, Map) and not maps) or _alike(a, b, maps) for (_, a), (_, b) in pairs):
+        if not all((isinstance(a, Map) and not maps) or _is_alike(a, b, maps) for (_, a), (_, b) in pairs):
             return False
         if maps and not all(torch.equal(a, b) for a, b in zip(one.buffers(), other.buffers(), strict=True)):
             return False
@@ -165,13 +165,13 @@ def _alike(one: Any, other: Any, maps: bool = True) -> bool:
 
 
 def _settings(part: Any) -> dict[str, Any]:
-    """The plain values a part was made with; objects such as cells by theirs."""
-    found = {}
+    """The plain public attributes of a module, map or cell; those of the objects in it as dictionaries."""
+    settings = {}
     for name, value in vars(part).items():
-        if name.startswith("_") or isinstance(value, nn.Module | Tensor) or name in MOMENTARY:
+        if name.startswith("_") or isinstance(value, nn.Module | Tensor) or name in TRANSIENT:
             continue
-        if name == "init" and type(part) in MAPS.values():  # where its numbers began
+        if name == "init" and type(part) in MAPS.values():  # only says where a map's parameters started
             continue
         plain = isinstance(value, str | int | float | bool | tuple | torch.dtype | FunctionType | None)
-        found[name] = value if plain or not hasattr(value, "__dict__") else (type(value).__name__, _settings(value))
-    return found
+        settings[name] = value if plain or not hasattr(value, "__dict__") else (type(value).__name__, _settings(value))
+    return settings

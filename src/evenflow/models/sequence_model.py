@@ -1,4 +1,4 @@
-"""From a sequence to an answer: embedding or raw input, recurrent layer, readout."""
+"""A recurrent layer with a readout, and with an embedding for sequences of symbols."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ class SequenceModel(nn.Module):
     """``y = W_o h + b_o`` after a recurrent layer, at the last step or at every step.
 
     With hidden units in the readout ``y = W_o max(0, W_r h + b_r) + b_o``: then even a layer without activation, whose
-    last state is a linear mixture of all that it has read, may be enough to tell classes apart.
+    last state is a linear function of the sequence, can be enough to separate classes.
 
     Shapes:
         inputs ``(T, B, I)``, or whole numbers ``(T, B)`` with a vocabulary; outputs ``(B, O)`` with readout ``"last"``
         and ``(T, B, O)`` with ``"every"``.
 
     Args:
-        layer: any layer of evenflow, or torch's RNN, GRU or LSTM, time first.
+        layer: any layer of evenflow, or torch's RNN, GRU or LSTM, with batch_first=False.
         output_size: O.
-        readout: ``"last"`` or ``"every"``.
-        vocabulary: how many symbols there are; adds an embedding as wide as the layer's input.
-        embedding_range: the embedding starts uniform between minus this and this, N(0, 1) without. Words are better
-            off with a small one, 0.1 for instance: each has hundreds of numbers, of which rare ones hardly ever move.
-        input_dropout, output_dropout: share of the layer's inputs (of the embedding, if there is one) and of the states
-            that the readout sees which training sets to zero; at least 0 and below 1.
-        score_dropout: the same of the outputs themselves, as one document has it (uRNN, 3).
-        readout_units: hidden units between the states and the outputs; None for none.
+        readout: ``"last"``, an output after the last step, or ``"every"``, an output at every step.
+        vocabulary: the number of symbols; adds an embedding as wide as the layer's input. None: no embedding.
+        embedding_range: the embedding is drawn from U(-embedding_range, embedding_range), by default from N(0, 1). A
+            small range, such as 0.1, suits words: the embeddings of rare words hardly move in training.
+        input_dropout: dropout probability of the layer's input, after the embedding.
+        output_dropout: dropout probability of the states that the readout reads.
+        score_dropout: dropout probability of the outputs themselves (uRNN, 3).
+        readout_units: the number of hidden units between the states and the outputs; None for none.
+        generator: where initial values are drawn from, instead of torch's global generator.
 
     Starting value: readout Glorot uniform with biases zero, embedding N(0, 1) or as `embedding_range` says.
 
@@ -78,21 +79,21 @@ class SequenceModel(nn.Module):
         if getattr(layer, "batch_first", False):
             raise ValueError("layer must be time first (batch_first=False) inside a SequenceModel")
         self.readout = readout
-        # torch's LSTM may give out fewer numbers than it has units.
+        # The output of torch's LSTM with proj_size is narrower than hidden_size.
         units = getattr(layer, "proj_size", 0) or _size(layer, "hidden_size")
-        like = next(itertools.chain(layer.parameters(), layer.buffers()))  # a reservoir has buffers alone
+        like = next(itertools.chain(layer.parameters(), layer.buffers()))  # a reservoir has buffers only
         self.embedding = None
-        with torch.device("cpu"):  # where starting values are drawn, whatever the default device
+        with torch.device("cpu"):  # initial values are drawn on the CPU, whatever the default device
             if vocabulary is not None:
                 start = torch.randn(vocabulary, _size(layer, "input_size"), generator=generator)
                 if embedding_range is not None:
-                    nn.init.uniform_(start, *_around_zero(embedding_range), generator=generator)
+                    nn.init.uniform_(start, *_symmetric(embedding_range), generator=generator)
                 self.embedding = nn.Embedding.from_pretrained(start, freeze=False).to(like)
-            self.layer = layer  # after the embedding: optimisers know parameters by their order
+            self.layer = layer  # after the embedding: optimisers identify parameters by their order
             width = units * (2 if getattr(layer, "bidirectional", False) else 1)
             self.hidden = None if readout_units is None else _linear(width, readout_units, generator).to(like)
             self.output = _linear(readout_units or width, output_size, generator).to(like)
-        # Whether what comes later changes nothing before it; of a layer that does not say so it is not assumed.
+        # True if later steps cannot change earlier states; assumed only for layers with `bidirectional=False`.
         self.one_way = getattr(layer, "bidirectional", None) is False
 
     def forward(
@@ -101,12 +102,13 @@ class SequenceModel(nn.Module):
         """Outputs and the layer's final state.
 
         Args:
-            state: where the layer begins, as it gave it back; None for its own.
-            lengths: the steps of each sequence ``(B)`` where they differ; outputs beyond the end are those of a zero
-                state.
-            padded: with lengths, run every sequence to the end of the batch, where the layer runs one way. Then nothing
-                looks at the lengths, and a GPU need not wait; but outputs beyond the end and the final state are those
-                of the padding, and states that grow without end may become infinite there, and the gradient a NaN.
+            inputs: the batch.
+            state: the initial state, as the layer returned it; None for the layer's own.
+            lengths: the length of each sequence ``(B)``, if they differ; outputs beyond a sequence's end are those of
+                a zero state.
+            padded: with lengths, run every sequence to the end of the batch if the layer runs one way. The lengths are
+                then not copied to the CPU, so a GPU does not wait; but outputs beyond the end and the final state
+                depend on the padding, and states that grow on it may become infinite and the gradient NaN.
         """
         if lengths is not None:
             lengths = _one_each(lengths, inputs.shape[1])
@@ -127,18 +129,17 @@ class SequenceModel(nn.Module):
             return self.read(end[0]), end
         else:
             h, state = self.layer(x, state)
-        seen = h if self.readout == "every" else self._last(h, lengths)
-        return self.read(seen), state
+        return self.read(h if self.readout == "every" else self._last(h, lengths)), state
 
-    def read(self, seen: Tensor) -> Tensor:
+    def read(self, h: Tensor) -> Tensor:
         """The readout of states, which may be stored in half precision."""
         if getattr(self.layer, "storage", None) is not None:
-            seen = seen.to(next(self.layer.parameters()).dtype)
-        return self.drop_scores(self.answer(self.drop_output(seen)))
+            h = h.to(next(self.layer.parameters()).dtype)
+        return self.drop_scores(self.answer(self.drop_output(h)))
 
-    def answer(self, seen: Tensor) -> Tensor:
+    def answer(self, h: Tensor) -> Tensor:
         """The readout without its dropout."""
-        return self.output(seen if self.hidden is None else torch.relu(self.hidden(seen)))
+        return self.output(h if self.hidden is None else torch.relu(self.hidden(h)))
 
     def _last(self, h: Tensor, lengths: Tensor | None) -> Tensor:
         if lengths is None:
@@ -147,7 +148,7 @@ class SequenceModel(nn.Module):
         return h.gather(0, ends.expand(1, -1, h.shape[-1]))[0]
 
     def parameter_counts(self) -> dict[str, int]:
-        """Trained numbers by part: embedding, layer, hidden units of the readout, output, and their total."""
+        """The number of trained parameters of embedding, layer, hidden readout units and output, and their total."""
         parts = {"embedding": self.embedding, "layer": self.layer, "hidden": self.hidden, "output": self.output}
         counts = {
             name: sum(p.numel() for p in part.parameters() if p.requires_grad)
@@ -158,7 +159,7 @@ class SequenceModel(nn.Module):
 
 
 def _one_each(lengths: Tensor, batch: int) -> Tensor:
-    """The lengths, one whole number for each sequence; what they are is not looked at."""
+    """The lengths as int64; checks their type and shape, not their values, which would make a GPU wait."""
     if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int64, torch.int32):
         got = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
         raise ValueError(f"lengths must be a tensor of whole numbers, got {got}")
@@ -168,22 +169,22 @@ def _one_each(lengths: Tensor, batch: int) -> Tensor:
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator | None) -> nn.Linear:
-    made = nn.Linear(inputs, outputs)
-    nn.init.xavier_uniform_(made.weight, generator=generator)
-    nn.init.zeros_(made.bias)
-    return made
+    linear = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(linear.weight, generator=generator)
+    nn.init.zeros_(linear.bias)
+    return linear
 
 
-def _dropout(name: str, share: float) -> nn.Dropout:
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, got {share!r}")
-    return nn.Dropout(share)
+def _dropout(name: str, p: float) -> nn.Dropout:
+    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, got {p!r}")
+    return nn.Dropout(p)
 
 
-def _around_zero(reach: float) -> tuple[float, float]:
-    if isinstance(reach, bool) or not isinstance(reach, int | float) or not 0 < reach < math.inf:
-        raise ValueError(f"embedding_range must be a number above 0, got {reach!r}")
-    return -reach, reach
+def _symmetric(limit: float) -> tuple[float, float]:
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
+        raise ValueError(f"embedding_range must be a number above 0, got {limit!r}")
+    return -limit, limit
 
 
 def _size(layer: nn.Module, name: str) -> int:
