@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/performance.md", "docs/performance-details.md", "docs/cells.md")
+PAGES = (
+    "README.md",
+    "docs/performance.md",
+    "docs/performance-details.md",
+    "docs/cells.md",
+    "docs/data.md",
+    "docs/learning.md",
+)
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)
 
 Rows = list[list[str]]
@@ -452,6 +459,33 @@ def exactness_table() -> Rows:
     return [heading, *rows, *([label, *most([f"{name}, free"])] for name, label in kinks.items())]
 
 
+# Data and optimisers.
+
+
+def data_table() -> Rows:
+    runs = measured("data-cuda")
+    return [
+        ["", "load", "a batch", "an update", "share"],
+        *(
+            [label, f"{run['ready_s']:.2f} s", f"{run['batch_ms']:.3f} ms", f"{run['step_ms']:.2f} ms",
+             f"{100 * run['share']:.1f} %"]
+            for label, run in (("pixel MNIST, 784 steps", runs["mnist"]), ("adding, T = 1,000", runs["adding"]))
+        ),
+    ]  # fmt: skip
+
+
+def geodesic_table() -> Rows:
+    """Steps of geodesic descent over those with an explicit inverse."""
+    columns = ["small", "middling", "large", "momentum, small", "adam"]
+    headings = ["`η\\|A\\|` small", "medium", "large", "momentum", "Adam"]
+    rows = []
+    for device, label in (("cpu", "one CPU core"), ("cuda", "H200")):
+        for size in ("512 x 512", "512 x 32"):
+            ratios = measured(f"geodesic-{device}")["ratio_to_naive"][size]
+            rows.append([f"{size}, {label}", *(f"{ratios[c]:.2f}" if c in ratios else "" for c in columns)])
+    return [["matrix", *headings], *rows]
+
+
 # Maps.
 
 
@@ -496,6 +530,8 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "h200-updates": h200_updates_table,
     "h200-updates-summary": h200_updates_summary_table,
     "exactness": exactness_table,
+    "data": data_table,
+    "geodesic": geodesic_table,
     "maps-h200": maps_h200_table,
     "maps-cpu": maps_cpu_table,
 }
