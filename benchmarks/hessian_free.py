@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from evenflow import RNN, SequenceModel
 from evenflow.lab import tasks
-from evenflow.lab.tasks.draw import Draw
+from evenflow.lab.tasks.marked import Draw
 from evenflow.optim import HessianFree
 
 UNITS = 50

@@ -162,7 +162,9 @@ def quick_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Tem
     native._library.cache_clear()
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "c" else ()) for name in ENGINES]
+)
 def test_engines_are_the_step(name: str) -> None:
     engine, number = ENGINES[name]
     if engine is cpu and native.library() is None:

@@ -63,6 +63,7 @@ def single(given: Any) -> Any:
     return a.float(), *([None if v is None else v.float() for v in each] for each in several)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("emulated")
 def test_kernels_are_the_step() -> None:
     tried = 0

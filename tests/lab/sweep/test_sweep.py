@@ -150,6 +150,7 @@ def test_interrupted_it_goes_on_to_the_same_end(update, whole, tmp_path, monkeyp
     assert without_seconds(tmp_path / "cut") == without_seconds(found.folder)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_again_and_again_it_comes_to_the_same_end(whole, tmp_path):
     script = Path(__file__).parent / "killed_sweeps.py"

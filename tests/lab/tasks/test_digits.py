@@ -108,7 +108,7 @@ def test_wrong_options():
 def test_without_scikit_learn(monkeypatch, tmp_path):
     """The task can be listed; asked for images, it says what to install, before a run folder is made."""
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    labelled._keep.cache_clear()
+    labelled._tensors.cache_clear()
     task = make("digits")
     assert task.baseline == pytest.approx(math.log(10))
     sentence = r"^task digits needs scikit-learn, which `pip install evenflow\[sklearn\]` installs$"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evenflow.lab.tasks import make
-from evenflow.lab.tasks.distortion import BENDS, DRAWN, _drawn, _heights, _waves, distorted
+from evenflow.lab.tasks.distortion import FIELDS, MAPS, _heights, _maps, _waves, distorted
 
 FIRST = [0.10159580, 0.41629565, -0.41819051, 0.02165521, 0.78589392, 0.79258621]
 FIRST_HEIGHTS = [0.05056171, 0.49995133, -0.99590893, 0.69359851]
@@ -51,10 +51,10 @@ def field_by_hand(heights: torch.Tensor, size: int) -> torch.Tensor:
 @pytest.mark.parametrize("size", [9, 28])
 def test_equals_a_map_and_a_field_written_out(size, strength, bend):
     images = torch.rand(4, size, size, generator=torch.Generator().manual_seed(1))
-    numbers = torch.tensor([0, 7, 3_519_999, DRAWN + 7])
+    numbers = torch.tensor([0, 7, 3_519_999, MAPS + 7])
     found = distorted(images, numbers, strength, bend)
-    maps = torch.eye(2, 3) + strength * _drawn(CPU)[numbers % DRAWN]
-    fields = [bend * field_by_hand(heights, size) for heights in _heights(CPU)[numbers % BENDS]]
+    maps = torch.eye(2, 3) + strength * _maps(CPU)[numbers % MAPS]
+    fields = [bend * field_by_hand(heights, size) for heights in _heights(CPU)[numbers % FIELDS]]
     expected = [by_hand(*each) for each in zip(images, maps, fields, strict=True)]
     assert torch.allclose(found, torch.stack(expected), atol=2e-5)
     assert torch.equal(maps[1], maps[3])
@@ -78,11 +78,11 @@ def test_fields_are_smooth_and_of_variance_one():
 
 def test_the_maps_never_change():
     """Values written down once: a drift would make runs incomparable without a word."""
-    drawn, heights = _drawn(CPU), _heights(CPU)
-    assert drawn.shape == (DRAWN, 2, 3)
+    drawn, heights = _maps(CPU), _heights(CPU)
+    assert drawn.shape == (MAPS, 2, 3)
     assert drawn.abs().max() <= 1
     assert drawn[0].flatten().tolist() == pytest.approx(FIRST, abs=1e-6)
-    assert heights.shape == (BENDS, 2, 8, 8)
+    assert heights.shape == (FIELDS, 2, 8, 8)
     assert heights[0, 0, 0, :4].tolist() == pytest.approx(FIRST_HEIGHTS, abs=1e-6)
 
 

@@ -14,7 +14,8 @@ from made_data import small_options
 
 from evenflow import SequenceModel, create
 from evenflow.lab.tasks import TASKS, Adding, Curriculum, Position, make
-from evenflow.lab.tasks.words import FILES, Words
+from evenflow.lab.tasks.data_set import FILE_PARTS
+from evenflow.lab.tasks.words import Words
 from evenflow.lab.training import Run, checkpoint, evaluation, fit, resume, train
 from evenflow.lab.training.loop import Loop
 from evenflow.lab.training.seeds import derive
@@ -221,7 +222,7 @@ def test_a_test_part_that_is_not_there_costs_no_update(name, small_data, tmp_pat
 
 def test_a_text_too_short_for_the_streams_costs_no_update(small_data, tmp_path, monkeypatch):
     task = small("ptb-words", small_data, length=2, embedding=3)
-    words = {part: len(task.in_part(part)._streams(1, Position(0, 1), torch.device("cpu"))) for part in FILES}
+    words = {part: len(task.in_part(part)._streams(1, Position(0, 1), torch.device("cpu"))) for part in FILE_PARTS}
     options = {"folder": tmp_path / "run", "steps": 1, "device": "cpu", "progress": False}
     for part in ("validation", "test"):
         many = words[part] // 2 + 1

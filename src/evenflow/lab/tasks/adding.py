@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,22 +10,21 @@ from torch.nn import functional as F
 
 from evenflow.checks import one_of, whole_number
 
-from .draw import Draw
-from .marked import LEAST_MARKED, SOLVED_ACCURACY, TOLERANCE, draw_places, with_markers
+from .marked import LEAST_MARKED, SOLVED_ACCURACY, TOLERANCE, Draw, draw_places, with_markers
 from .task import Batch, Task, move, option
 
 VARIANTS = ("sgornn", "factorized", "galvan")
 LEAST_LENGTH = {"sgornn": 2, "factorized": 2, "galvan": LEAST_MARKED}
-SOLVED_SHARE = 0.1  # sgornn: "considerably" below the baseline, read as a tenth of it
+SOLVED_SHARE = 0.1  # the sgornn document says "considerably" below the baseline; here: a tenth of it
 
 
 @dataclass(frozen=True)
 class Adding(Task):
-    """Two of T numbers are marked; after the last step, answer with their sum.
+    """Output the sum of the two marked numbers after the last step.
 
-    Each step brings a number and a marker, ``x_t = (u_t, c_t)``; c is 1 at two positions i < j and 0 elsewhere. Loss:
-    mean squared error. Without memory the best answer is the mean of the target and the loss its variance, 1/6 in
-    every variant. Positions below count from 0.
+    The input of a step is a number and a marker, ``x_t = (u_t, c_t)``; c is 1 at two positions i < j and 0 elsewhere.
+    Loss: mean squared error. Without memory the best output is the mean of the target, and the loss is its variance,
+    1/6 in every variant. Positions are counted from 0.
 
     - "sgornn": u in [0, 1), target ``u_i + u_j``; i in the first ``⌊T/2⌋`` steps, j in the rest.
     - "factorized": the same with i in ``[0, T/2 - 1]`` and j in ``[T/2, T - 1]``: for odd T the middle step is never
@@ -34,15 +32,15 @@ class Adding(Task):
     - "galvan": u in [-1, 1), target ``(u_i + u_j) / 2``; each sequence has its own length L, uniform in
       ``[T, T + T/10]``, i in the first ``L/10`` steps, j in ``[4L/10, 5L/10]``. Steps past L are zero.
 
-    The metric is the mean squared error, and a tenth of the baseline counts as solved; for "galvan" it is the share of
-    answers within 0.04, and 99 % counts as solved.
+    Metric: mean squared error; a tenth of the baseline counts as solved. For "galvan" it is the share of outputs within
+    0.04 of the target, and above 99 % counts as solved.
 
     Shapes:
         inputs ``(T, B, 2)``, for "galvan" ``(T + ⌊T/10⌋, B, 2)`` with lengths ``(B,)``; targets ``(B, 1)``.
 
     Args:
         length: T, at least 2, for "galvan" at least 10.
-        variant: which document's rules.
+        variant: "sgornn", "factorized" or "galvan".
 
         >>> task = Adding(length=200)
         >>> inputs, targets, _ = task.batch(3, torch.Generator().manual_seed(0))
@@ -55,20 +53,15 @@ class Adding(Task):
     length: int = option(200, "steps T of one sequence")
     variant: str = option("sgornn", "whose rules: sgornn, factorized or galvan")
 
-    name: ClassVar[str] = "adding"
-    readout: ClassVar[str] = "last"
+    name = "adding"
+    readout = "last"
+    input_size = 2
+    output_size = 1
+    baseline = 1 / 6  # Var(u_i + u_j) = 2/12 on [0, 1); Var((u_i + u_j)/2) = (4/12 + 4/12)/4 on [-1, 1)
 
     def __post_init__(self) -> None:
         one_of("variant", self.variant, VARIANTS)
         whole_number("length", self.length, LEAST_LENGTH[self.variant])
-
-    @property
-    def input_size(self) -> int:
-        return 2
-
-    @property
-    def output_size(self) -> int:
-        return 1
 
     @property
     def metric_name(self) -> str:
@@ -77,11 +70,6 @@ class Adding(Task):
     @property
     def higher_is_better(self) -> bool:
         return self.variant == "galvan"
-
-    @property
-    def baseline(self) -> float:
-        # Var(u_i + u_j) = 2/12 on [0, 1); Var((u_i + u_j)/2) = (4/12 + 4/12)/4 on [-1, 1).
-        return 1 / 6
 
     def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
         whole_number("size", size, 1)

@@ -1,36 +1,33 @@
-"""The Penn Treebank character by character, one sentence a sequence."""
+"""The Penn Treebank character by character: one sentence is one sequence."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from evenflow.checks import whole_number
-from evenflow.lab.data.treebank_files import character_set, read_characters
+from evenflow.lab.data import character_set, read_characters
 
-from .data_set import HOST, FileData
-from .next_symbol import PADDING, NextSymbol
-from .ragged import Ragged, RaggedData, inside
-from .task import Batch, option
+from .classification import PADDING, NextSymbol
+from .data_set import FILE_PARTS, HOST, FileData
+from .ragged import RaggedData
+from .task import option
 
-FILES = {"training": "train", "validation": "valid", "test": "test"}
-SOLVED_BITS = 2.04  # the best of Vorontsov et al., sentences of at most 75 characters
+SOLVED_BITS = 2.04  # the best of Vorontsov et al. 2017, sentences of at most 75 characters
 
 
 @dataclass(frozen=True)
 class Characters(RaggedData, FileData, NextSymbol):
-    """A sentence letter by letter; after each, the one that follows.
+    """Predict the next character of a sentence after each character.
 
-    Sentences longer than `longest` are left out, and so are those of one character, which ask for nothing. Each starts
-    from the initial state and is padded to the longest of its batch; what is padded is not asked for. Loss: cross
-    entropy in nats per character; without memory it is that of the shares of the characters. Metric: bits per
+    Sentences longer than `longest` are left out, and so are sentences of one character, which have no next one. Each
+    sentence starts from the initial state and is padded to the longest of its batch; the loss ignores the padding.
+    Loss: cross entropy in nats per character; without memory it is the entropy of the characters. Metric: bits per
     character; 2.04, the best of Vorontsov et al. 2017, counts as solved.
 
     Shapes:
@@ -38,7 +35,7 @@ class Characters(RaggedData, FileData, NextSymbol):
         end; lengths ``(B,)``.
 
     Args:
-        longest: most characters of a sentence; the document has 75 and 300.
+        longest: the longest sentences to use, in characters; the document has 75 and 300.
         embedding: width of the embedding of a character.
         data: the data folder.
 
@@ -52,7 +49,9 @@ class Characters(RaggedData, FileData, NextSymbol):
     longest: int = option(75, "most characters of a sentence; longer ones are left out")
     embedding: int = option(49, "width of the embedding of a character")
 
-    name: ClassVar[str] = "ptb-characters"
+    name = "ptb-characters"
+    metric_name = "bits"
+    padding = PADDING
 
     def __post_init__(self) -> None:
         whole_number("longest", self.longest, 2)
@@ -67,12 +66,8 @@ class Characters(RaggedData, FileData, NextSymbol):
         return self.embedding
 
     @property
-    def metric_name(self) -> str:
-        return "bits"
-
-    @property
     def baseline(self) -> float:
-        training = _keep(self.folder, FILES["training"], self.longest, HOST)
+        training = self.in_part("training").stored(HOST)  # type: ignore[attr-defined]
         counts = torch.bincount(training.values.long()).double()
         return float(torch.special.entr(counts / counts.sum()).sum())
 
@@ -82,23 +77,6 @@ class Characters(RaggedData, FileData, NextSymbol):
     def solved(self, metric: float) -> bool:
         return metric <= SOLVED_BITS
 
-    @property
-    def unasked(self) -> float:
-        return PADDING
-
-    def kept(self, device: torch.device) -> Ragged:
-        return _keep(self.folder, FILES[self.part], self.longest, device)
-
-    def take(self, rows: Tensor, longest: int | None = None) -> Batch:
-        symbols, lengths = self.kept(rows.device).padded(rows, longest)
-        asked = inside(lengths - 1, len(symbols) - 1)
-        symbols = symbols.long()
-        return Batch(symbols[:-1] * asked, torch.where(asked, symbols[1:], PADDING), lengths - 1)
-
-
-@lru_cache(maxsize=6)
-def _keep(folder: Path, part: str, longest: int, device: torch.device) -> Ragged:
-    read = read_characters(folder, part, longest)
-    lengths = np.diff(read.offsets)
-    symbols = read.symbols[np.repeat(lengths > 1, lengths)]
-    return Ragged.cut(symbols, lengths[lengths > 1], device)
+    def sequences(self) -> Sequence[np.ndarray]:
+        sentences = read_characters(self.folder, FILE_PARTS[self.part], self.longest)
+        return [sentences[n] for n in range(len(sentences)) if len(sentences[n]) > 1]

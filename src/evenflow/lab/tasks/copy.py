@@ -1,10 +1,9 @@
-"""The copy task: remember ten symbols over T blanks."""
+"""The copy task: remember ten symbols over T blanks and output them."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,26 +19,26 @@ SOLVED_ACCURACY = 0.99
 
 @dataclass(frozen=True)
 class Copy(Task):
-    """Show n symbols, wait, and ask for them back after a delimiter.
+    """Output the first n symbols of a sequence again after T blanks and a delimiter.
 
-    One sequence has ``T + 2n`` steps: n symbols, ``T - 1`` blanks, the delimiter, n blanks. The target is blank until
-    the delimiter has been seen and then the n symbols in order. Loss: mean cross entropy over all ``T + 2n`` steps.
-    Without memory the blanks can still be predicted and each symbol costs ``ln p``: ``n ln p / (T + 2n)``.
-    Metric: the share of the last n symbols that are right; solved at 99 %.
+    A sequence has ``T + 2n`` steps: n symbols, ``T - 1`` blanks, the delimiter, n blanks. The target is blank up to the
+    delimiter, then the n symbols in order. Loss: mean cross entropy over all ``T + 2n`` steps. Without memory the
+    blanks can be predicted and each symbol costs ``ln p``, so the loss is ``n ln p / (T + 2n)``. Metric: the share of
+    the last n outputs that are right; 99 % counts as solved.
 
     Shapes:
         inputs ``(T + 2n, B, p + 2)`` one-hot; targets ``(T + 2n, B)`` int64 below ``p + 1``.
 
     Args:
         length: T.
-        convention: which class is which. "factorized": blank 0, symbols 1 to p, delimiter p + 1. "spectral": symbols
-            0 to p - 1, blank p, delimiter p + 1.
-        symbols: p, how many symbols there are.
-        items: n, how many are shown.
+        convention: the order of the classes. "factorized": blank 0, symbols 1 to p, delimiter p + 1. "spectral":
+            symbols 0 to p - 1, blank p, delimiter p + 1.
+        symbols: p, the number of different symbols.
+        items: n, the number of symbols to remember.
 
-    Position of the delimiter. One document says "T - 1 blanks, terminated at step T by a delimiter and 10 more
-    blanks", the other sets x_{T+10} of x_1 ... x_{T+20}. Counted from 1 both are element T + 10 of T + 20, so the two
-    conventions differ in the order of the alphabet and not in time; a test holds both sentences.
+    Note: one document puts the delimiter after "T - 1 blanks, terminated at step T by a delimiter and 10 more blanks",
+    the other at x_{T+10} of x_1 ... x_{T+20}. Both mean element T + 10 of T + 20, counted from 1, so the conventions
+    differ in the order of the classes only.
 
         >>> task = Copy(length=5)
         >>> inputs, targets, _ = task.batch(2, torch.Generator().manual_seed(0))
@@ -54,8 +53,10 @@ class Copy(Task):
     symbols: int = option(8, "number of different symbols")
     items: int = option(10, "number of symbols to remember")
 
-    name: ClassVar[str] = "copy"
-    readout: ClassVar[str] = "every"
+    name = "copy"
+    readout = "every"
+    metric_name = "accuracy"
+    higher_is_better = True
 
     def __post_init__(self) -> None:
         whole_number("length", self.length, 1)
@@ -74,16 +75,7 @@ class Copy(Task):
 
     @property
     def output_size(self) -> int:
-        # The delimiter is never asked for.
-        return self.symbols + 1
-
-    @property
-    def metric_name(self) -> str:
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
+        return self.symbols + 1  # the delimiter is never a target
 
     @property
     def baseline(self) -> float:

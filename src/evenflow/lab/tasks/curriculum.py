@@ -1,40 +1,43 @@
-"""A curriculum over sequence length: another task, short at first and growing to its full length."""
+"""A curriculum over sequence length: train on short sequences first, and on longer ones later."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import torch
-from torch import Tensor
+from operator import attrgetter
+from typing import Any
 
 from evenflow.checks import unknown, whole_number
 
 from .adding import Adding
 from .own_data import OwnData
-from .task import Batch, Task, option, option_fields
+from .task import Task, option, option_fields
 
 OWN = ("task", "start", "until")
 
 
+def _of_the_task(name: str) -> Any:
+    """An attribute or a method that is the wrapped task's."""
+    return property(attrgetter(f"task.{name}"))
+
+
 @dataclass(frozen=True)
 class Curriculum(Task):
-    """Trains on short sequences first: update s of S draws from the task at length
+    """Train on a task whose sequences grow. Update s of S uses sequences of the length
 
-    ``start + ⌊(T - start) · min(1, s / (until · S))⌋``.
+    ``start + ⌊(T - start) · min(1, s / (until · S))⌋``,
 
-    T is the length of the task itself. Validations and probes look at the task at full length from the first step on,
-    and sizes, loss, metric, baseline and the criterion for solved are the task's own. The length follows from the
-    update's number alone, so that a resumed run repeats the interrupted one.
+    where T is the length of the wrapped task. Validations and probes use the full length from the first update on.
+    Sizes, loss, metric, baseline and the criterion for solved are those of the wrapped task. The length depends on the
+    number of the update only, so a resumed run repeats the interrupted one.
 
     Args:
-        task: any task with a length that its sizes do not depend on.
+        task: a task with an option `length` on which its sizes do not depend.
         start: length at the first update, at most T.
         until: share of the updates after which the length is T, above 0 and at most 1.
 
-    By name, the options of the wrapped task stand beside the curriculum's own:
+    `make` takes the options of the wrapped task beside those of the curriculum:
 
         >>> task = make("curriculum", task="copy", length=200, start=20)
         >>> task == Curriculum(Copy(length=200), start=20)
@@ -45,18 +48,33 @@ class Curriculum(Task):
     Reference: Bengio et al. 2009.
     """
 
-    # A frozen task may be shared as a default.
+    # The default is shared by all instances, which is safe because a task is frozen.
     task: Task = option(Adding(), "the task to grow, by name; its options stand beside these")  # noqa: RUF009
     start: int = option(10, "length at the first update")
     until: float = option(0.5, "share of the updates after which the task has its full length")
 
-    name: ClassVar[str] = "curriculum"
+    name = "curriculum"
+    readout = _of_the_task("readout")
+    vocabulary = _of_the_task("vocabulary")
+    input_size = _of_the_task("input_size")
+    output_size = _of_the_task("output_size")
+    metric_name = _of_the_task("metric_name")
+    higher_is_better = _of_the_task("higher_is_better")
+    baseline = _of_the_task("baseline")
+    batch = _of_the_task("batch")
+    loss = _of_the_task("loss")
+    metric = _of_the_task("metric")
+    weight = _of_the_task("weight")
+    summary = _of_the_task("summary")
+    solved = _of_the_task("solved")
+    held_out = _of_the_task("held_out")
+    test = _of_the_task("test")
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, Task):
             raise ValueError(f"task must be a task, such as Adding(length=200), got {self.task!r}")
         if isinstance(self.task, OwnData):
-            # Pieces of another length are divided elsewhere: what is validated on would have been trained on.
+            # The pieces of a series move with their length: training pieces would overlap with validation pieces.
             raise ValueError(f"task must hold out the same sequences at every length, got {self.task.name}")
         full = self._full
         if not full:
@@ -77,15 +95,9 @@ class Curriculum(Task):
         grown = int((self._full - self.start) * min(1.0, step / (self.until * steps)))
         return self._with_length(self.start + grown).at_step(step, steps)
 
-    def held_out(self) -> Task:
-        return self.task.held_out()
-
-    def test(self) -> Task | None:
-        return self.task.test()
-
     @property
     def _full(self) -> int:
-        """T, or 0 for a task that has no length."""
+        """The length T of the wrapped task, or 0 if it has no length."""
         return getattr(self.task, "length", 0)
 
     def _with_length(self, length: int) -> Task:
@@ -95,65 +107,18 @@ class Curriculum(Task):
     def from_options(cls, options: Mapping[str, Any]) -> Task:
         from .registry import TASKS, make
 
-        word = options.get("task", Adding.name)
-        if not isinstance(word, str) or word not in TASKS or word == cls.name:
-            raise ValueError(unknown("task of a curriculum", word, (name for name in TASKS if name != cls.name)))
-        inner = [field.name for field in option_fields(TASKS[word])]
+        inner_name = options.get("task", Adding.name)
+        if not isinstance(inner_name, str) or inner_name not in TASKS or inner_name == cls.name:
+            raise ValueError(unknown("task of a curriculum", inner_name, (name for name in TASKS if name != cls.name)))
+        inner = [field.name for field in option_fields(TASKS[inner_name])]
         for name in options:
             if name not in (*OWN, *inner):
-                raise ValueError(unknown(f"option of task {cls.name} of {word}", name, [*OWN, *inner]))
+                raise ValueError(unknown(f"option of task {cls.name} of {inner_name}", name, [*OWN, *inner]))
         own = {name: options[name] for name in OWN if name in options and name != "task"}
-        return cls(make(word, **{name: options[name] for name in options if name not in OWN}), **own)
+        return cls(make(inner_name, **{name: options[name] for name in options if name not in OWN}), **own)
 
     def options(self) -> dict[str, Any]:
         return {"task": self.task.name, **self.task.options(), "start": self.start, "until": self.until}
-
-    @property
-    def readout(self) -> str:  # type: ignore[override]
-        return self.task.readout
-
-    @property
-    def vocabulary(self) -> int | None:
-        return self.task.vocabulary
-
-    @property
-    def input_size(self) -> int:
-        return self.task.input_size
-
-    @property
-    def output_size(self) -> int:
-        return self.task.output_size
-
-    @property
-    def metric_name(self) -> str:
-        return self.task.metric_name
-
-    @property
-    def higher_is_better(self) -> bool:
-        return self.task.higher_is_better
-
-    @property
-    def baseline(self) -> float:
-        return self.task.baseline
-
-    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        """A batch at full length."""
-        return self.task.batch(size, generator, device)
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.task.loss(outputs, targets)
-
-    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.task.metric(outputs, targets)
-
-    def weight(self, batch: Batch) -> int | Tensor:
-        return self.task.weight(batch)
-
-    def summary(self, metric: float) -> float:
-        return self.task.summary(metric)
-
-    def solved(self, metric: float) -> bool:
-        return self.task.solved(metric)
 
 
 def _sizes(task: Task) -> tuple[int | None, ...]:

@@ -1,11 +1,11 @@
-"""What tasks share that have a finite set of sequences, in a training, a validation and a test part."""
+"""Base of the tasks with a finite set of sequences, divided into a training, a validation and a test part."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,25 +20,26 @@ from evenflow.lab.data import CATALOG, data_folder
 from .task import Batch, Position, Task, move
 
 PARTS = ("training", "validation", "test")
+FILE_PARTS = {"training": "train", "validation": "valid", "test": "test"}  # their names in the files of some data sets
 SPLIT_SEED = 1
 HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class DataSet(Task):
-    """A finite set of sequences. A subclass says how many a part has (`count`) and what some of them are (`take`).
+    """A finite set of sequences. A subclass implements `count` and `take`.
 
-    Training passes over the set in epochs: each is a new random order, drawn from the run's seed, cut into batches; the
-    few sequences left over when the size does not divide the set sit out that epoch. With several processes each takes
-    its own sequences of the same order. A set smaller than a batch is one batch. Validations look at every sequence of
-    the validation part once.
+    An epoch is a new random order of the training part, drawn from the run's seed and cut into batches. Sequences that
+    do not fill a last batch are left out of that epoch. Several processes take different sequences of the same order.
+    If the set is smaller than a batch, the batch is the whole set. A validation uses every sequence of the validation
+    part once.
     """
 
     part: str = dataclasses.field(default="training", init=False, repr=False)
 
     @abstractmethod
     def count(self) -> int:
-        """How many sequences this part has."""
+        """The number of sequences in this part."""
 
     @abstractmethod
     def take(self, rows: Tensor) -> Batch:
@@ -60,6 +61,10 @@ class DataSet(Task):
         object.__setattr__(other, "part", part)
         return other
 
+    def source(self) -> Hashable:
+        """What the sequences are read from. Caches keep what they read from one source apart from another."""
+        return None
+
     def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
         whole_number("size", size, 1)
         rows = torch.randperm(self.count(), generator=generator, device=generator.device)[:size]
@@ -70,10 +75,10 @@ class DataSet(Task):
 
     def training_batch(self, size: int, position: Position, generator: torch.Generator) -> Batch:
         rows = self.rows(size, position, generator.device)
-        return self.numbered(rows, rows if rows.device == HOST else self.rows(size, position, HOST))
+        return self.take_without_waiting(rows, rows if rows.device == HOST else self.rows(size, position, HOST))
 
     def rows(self, size: int, position: Position, device: torch.device) -> Tensor:
-        """The numbers of the sequences in the batch of one update of one process."""
+        """The numbers of the sequences in the batch of one update in one process."""
         steps = self.epoch_steps(size, position.processes)
         assert steps is not None
         epoch, index = divmod(position.step, steps)
@@ -86,16 +91,16 @@ class DataSet(Task):
     def every_batch(self, size: int, position: Position, device: torch.device) -> Iterator[Batch]:
         for first in range(position.rank * size, self.count(), size * position.processes):
             last = min(first + size, self.count())
-            yield self.numbered(torch.arange(first, last, device=device), torch.arange(first, last))
+            yield self.take_without_waiting(torch.arange(first, last, device=device), torch.arange(first, last))
 
-    def numbered(self, rows: Tensor, on_host: Tensor) -> Batch:
-        """`take` where the numbers are known on the host too, for what need not wait for a GPU then."""
+    def take_without_waiting(self, rows: Tensor, host_rows: Tensor) -> Batch:
+        """`take`, given the numbers on the CPU too: a shape that depends on them need not wait for a GPU."""
         return self.take(rows)
 
 
 @dataclass(frozen=True)
 class FileData(DataSet):
-    """A data set read from the data folder."""
+    """A data set that is read from the data folder."""
 
     data: str | None = dataclasses.field(
         default=None, kw_only=True, metadata={"help": "the data folder; $EVENFLOW_DATA or the user's cache by default"}
@@ -103,29 +108,37 @@ class FileData(DataSet):
 
     @property
     def folder(self) -> Path:
-        """Where the files are read from."""
+        """The data folder."""
         return data_folder(self.data)
 
+    def source(self) -> Path:
+        return self.folder  # $EVENFLOW_DATA may change while the task stays equal
 
-def need(source: str, folder: Path) -> None:
-    """A ValueError that says how to get a data set of the catalogue, if it is not in the folder."""
+
+def require(name: str, folder: Path) -> None:
+    """Check that a data set of the catalogue is in the data folder.
+
+    Raises:
+        ValueError: it is missing; the message says how to get it.
+    """
     from evenflow.lab.data.fetch import state
 
-    known = CATALOG.get(source)
-    if known is not None and (found := state(known, folder)).word == "missing":
+    source = CATALOG.get(name)
+    if source is not None and (found := state(source, folder)).word == "missing":
         where = f"{found.reason} in the data folder {str(folder)!r}"
-        raise ValueError(f"the data set {source} is not there ({where}): {known.remedy(folder)}")
+        raise ValueError(f"the data set {name} is not there ({where}): {source.remedy(folder)}")
 
 
 def split(count: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers below `count` for training and for validation, in a random order that is the same on every machine."""
-    # RandomState's stream is frozen for good.
+    """The numbers below `count`, divided into those to train on and `held_out` for validation, in a fixed random order.
+
+    The order is the same on every machine: numpy has frozen the stream of `RandomState`.
+    """
     shuffled = np.random.RandomState(SPLIT_SEED).permutation(count)
     return shuffled[held_out:], shuffled[:held_out]
 
 
-# Twice as many as runs that may train side by side, each in its own order, which a GPU and the host both know.
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=128)  # an entry each on the GPU and the CPU, for up to 64 runs that train side by side
 def _order(count: int, seed: int, epoch: int, device: torch.device) -> Tensor:
     """The order of an epoch, the same in every process, on every device and after a resumption."""
     if device != HOST:

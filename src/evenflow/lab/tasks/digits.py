@@ -1,10 +1,9 @@
-"""The 8×8 digits that come with scikit-learn, read pixel by pixel: real data with no download."""
+"""The 8×8 digits of scikit-learn, read pixel by pixel: real data without a download."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -17,19 +16,18 @@ from .task import option
 ORDERS = ("ordered", "permuted")
 PIXELS, CLASSES = 64, 10
 BRIGHTEST = 16  # pixels are whole numbers from 0 to 16
-HELD_OUT = 297  # of 1,797 images; 1,500 remain
+HELD_OUT = 297  # of 1,797 images are for validation
 PERMUTATION_SEED = 2
-SOLVED_ACCURACY = 0.95  # logistic regression, which sees all pixels at once, reaches 0.976 on this split
+SOLVED_ACCURACY = 0.95  # logistic regression on all pixels at once reaches 0.976 on this split
 
 
 @dataclass(frozen=True)
 class Digits(Labelled):
-    """One pixel a step, row by row or in a fixed random order; after the 64th, which digit was it?
+    """Classify a digit after its 64 pixels, one pixel per step, row by row or in a fixed random order.
 
-    1,797 images of handwritten digits, pixels scaled to [0, 1]. A fixed random split keeps 297 images for `held_out`;
-    batches are drawn from the other 1,500, no image twice in a batch, and a batch larger than that is all of them.
-    Loss: cross entropy over ten classes. The classes are as good as equally frequent (between 174 and 183 images each),
-    so that the loss without memory is ``ln 10``. Metric: the share of right answers; 95 % counts as solved.
+    1,797 images of handwritten digits, pixels scaled to [0, 1]. A fixed random split keeps 297 images for validation
+    and 1,500 for training; there is no test part. Loss: cross entropy over ten classes. The classes are almost equally
+    frequent (174 to 183 images each), so the loss without memory is ``ln 10``. Metric: accuracy; 95 % counts as solved.
 
     Shapes:
         inputs ``(64, B, 1)``; targets ``(B,)`` int64 below 10.
@@ -48,23 +46,14 @@ class Digits(Labelled):
 
     order: str = option("ordered", "order of the pixels: ordered (row by row) or permuted (one fixed random order)")
 
-    name: ClassVar[str] = "digits"
-    scale: ClassVar[float] = 1 / BRIGHTEST
+    name = "digits"
+    scale = 1 / BRIGHTEST
+    input_size = 1
+    output_size = CLASSES
+    baseline = math.log(CLASSES)
 
     def __post_init__(self) -> None:
         one_of("order", self.order, ORDERS)
-
-    @property
-    def input_size(self) -> int:
-        return 1
-
-    @property
-    def output_size(self) -> int:
-        return CLASSES
-
-    @property
-    def baseline(self) -> float:
-        return math.log(CLASSES)
 
     def has_test(self) -> bool:
         return False

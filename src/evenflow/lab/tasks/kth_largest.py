@@ -1,10 +1,9 @@
-"""The k-th largest task: after N numbers, which was the k-th largest?"""
+"""The k-th largest task: output the k-th largest of N numbers."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from evenflow.checks import whole_number
 
 from .classification import Classification
-from .draw import Draw
+from .marked import Draw
 from .task import Batch, move, option
 
 SOLVED_ACCURACY = 0.99
@@ -20,12 +19,12 @@ SOLVED_ACCURACY = 0.99
 
 @dataclass(frozen=True)
 class KthLargest(Classification):
-    """N numbers below N; after the last, answer with the k-th largest.
+    """Output the k-th largest of N numbers below N after the last.
 
-    The numbers are uniform in ``{0, ..., N - 1}``, drawn with replacement and counted as often as they appear: the 2nd
-    largest of 7, 7, 1 is 7. The model embeds them. Loss: cross entropy over N classes. The answer Y is at most v if
-    fewer than k numbers exceed v, ``P(Y ≤ v) = P(Binomial(N, 1 - (v + 1)/N) < k)``, and the loss without memory is the
-    entropy of Y. Metric: the share of right answers; 99 % counts as solved.
+    The numbers are uniform in ``{0, ..., N - 1}``, drawn with replacement; a repeated number counts each time, so the
+    2nd largest of 7, 7, 1 is 7. The model embeds the numbers. Loss: cross entropy over N classes. The answer Y is at
+    most v if fewer than k numbers exceed v, ``P(Y ≤ v) = P(Binomial(N, 1 - (v + 1)/N) < k)``, and the loss without
+    memory is the entropy of Y. Metric: accuracy; 99 % counts as solved.
 
     Shapes:
         inputs ``(N, B)`` int64 below N; targets ``(B,)`` int64 below N.
@@ -35,8 +34,8 @@ class KthLargest(Classification):
         k: 1 for the largest, N for the smallest.
         embedding: width of the embedding.
 
-    With replacement. The document says "a sequence of N numbers from 0 to N-1 inclusive"; were they different, the
-    sequence would be a permutation and the answer always N - k.
+    Note: the document says "a sequence of N numbers from 0 to N-1 inclusive". Without replacement the sequence would be
+    a permutation and the answer always N - k, so numbers are drawn with replacement.
 
         >>> task = KthLargest(length=100, k=10)
         >>> inputs, targets, _ = task.batch(3, torch.Generator().manual_seed(0))
@@ -50,7 +49,7 @@ class KthLargest(Classification):
     k: int = option(10, "1 asks for the largest, N for the smallest")
     embedding: int = option(30, "width of the embedding of a number")
 
-    name: ClassVar[str] = "kth-largest"
+    name = "kth-largest"
 
     def __post_init__(self) -> None:
         whole_number("length", self.length, 2)
@@ -84,7 +83,7 @@ class KthLargest(Classification):
         for j in range(self.k):
             ways = math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1)
             at_most += torch.exp(ways + torch.xlogy(j, above) + torch.xlogy(n - j, 1 - above))
-        # Differences of numbers that are one up to rounding may fall below zero.
+        # Rounding may make a difference of two numbers near one negative.
         return torch.diff(at_most, prepend=at_most.new_zeros(1)).clamp(min=0)
 
     def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:

@@ -1,11 +1,11 @@
-"""What data sets share in which every sequence has the same length and one label."""
+"""Base of the data sets in which all sequences have the same length and a label each."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -13,50 +13,48 @@ import torch
 from torch import Tensor
 
 from .classification import Classification
-from .data_set import DataSet
+from .data_set import HOST, DataSet
 from .task import Batch
 
 
 @dataclass(frozen=True)
 class Labelled(DataSet, Classification):
-    """N sequences of T steps, each with one of O classes. A subclass reads them (`sequences`).
+    """N sequences of T steps, each with one of O classes. A subclass implements `sequences`.
 
-    They are read once and kept on the device they are asked for on, as small as the file has them. Loss: cross entropy;
-    without memory it is that of the shares of the classes among the training sequences. Metric: the share of right
-    answers.
+    The sequences stay on the device that they are used on, in the data type of the file. Loss: cross entropy; without
+    memory it is the entropy of the classes of the training sequences. Metric: accuracy.
 
     Shapes:
         inputs ``(T, B, I)``; targets ``(B,)`` int64 below O.
     """
 
-    scale: ClassVar[float] = 1.0  # what stored whole numbers are multiplied by
+    scale: ClassVar[float] = 1.0  # factor for inputs that are stored as whole numbers
 
     @abstractmethod
     def sequences(self) -> tuple[np.ndarray, np.ndarray]:
-        """This part's inputs ``(N, T, I)`` and labels ``(N,)``."""
+        """The inputs ``(N, T, I)`` and the labels ``(N,)`` of this part."""
+
+    def tensors(self, device: torch.device = HOST) -> tuple[Tensor, Tensor]:
+        """`sequences` as tensors on a device, labels as int64."""
+        return _tensors(self, self.source(), device)
 
     def count(self) -> int:
-        return len(self._kept(torch.device("cpu"))[1])
+        return len(self.tensors()[1])
 
     def take(self, rows: Tensor) -> Batch:
-        inputs, labels = self._kept(rows.device)
+        inputs, labels = self.tensors(rows.device)
         chosen = inputs[rows].transpose(0, 1).contiguous()
         return Batch(chosen if inputs.is_floating_point() else chosen * self.scale, labels[rows])
 
     @property
     def baseline(self) -> float:
-        labels = self.in_part("training")._kept(torch.device("cpu"))[1]  # type: ignore[attr-defined]
+        labels = self.in_part("training").tensors()[1]  # type: ignore[attr-defined]
         share = torch.bincount(labels).double() / len(labels)
         return float(torch.special.entr(share).sum())
 
-    def _kept(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        return _keep(self, getattr(self, "folder", None), device)
 
-
-# A training, a validation and a test part, on the device and, to count them, on the CPU.
-@lru_cache(maxsize=6)
-def _keep(task: Labelled, folder: Path | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The tensors of one part; `folder` is there because the environment may name another one tomorrow."""
+@lru_cache(maxsize=6)  # three parts, each on the device and, to count its sequences, on the CPU
+def _tensors(task: Labelled, source: Hashable, device: torch.device) -> tuple[Tensor, Tensor]:
     inputs, labels = task.sequences()
-    kept = torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(labels.astype(np.int64))
-    return kept[0].to(device), kept[1].to(device)
+    inputs, labels = np.ascontiguousarray(inputs), labels.astype(np.int64)
+    return torch.from_numpy(inputs).to(device), torch.from_numpy(labels).to(device)

@@ -1,25 +1,58 @@
-"""Sequences of pairs in which a marker points at two values: how long they are and where the markers stand."""
+"""Random draws for the synthetic tasks, and what the tasks share in which markers point at two values of a sequence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from evenflow.checks import whole_number
 
-from .draw import Draw
 from .task import Task, option
 
-LEAST_MARKED = 10  # below ten steps there is no first tenth to mark
-TOLERANCE = 0.04  # an answer this near is right
-SOLVED_ACCURACY = 0.99  # solved when under 1 % are wrong
+LEAST_MARKED = 10  # a shorter sequence has no step in its first tenth
+TOLERANCE = 0.04  # an output this near to the target is right
+SOLVED_ACCURACY = 0.99
+
+
+class Draw:
+    """Random draws for a batch of `size` sequences, on the device of the generator.
+
+    >>> draw = Draw(3, torch.Generator().manual_seed(0))
+    >>> draw.unit(5).shape, draw.whole(0, 9).shape, draw.places(2, 10).shape
+    (torch.Size([5, 3]), torch.Size([3]), torch.Size([2, 3]))
+    """
+
+    def __init__(self, size: int, generator: torch.Generator) -> None:
+        self.size, self.generator = size, generator
+
+    def unit(self, *shape: int) -> Tensor:
+        """Uniform numbers in [0, 1) of shape ``(*shape, size)``."""
+        return torch.rand(*shape, self.size, generator=self.generator, device=self.generator.device)
+
+    def below(self, count: int, *shape: int) -> Tensor:
+        """Whole numbers, uniform from 0 to ``count - 1``, of shape ``(*shape, size)``."""
+        return torch.randint(count, (*shape, self.size), generator=self.generator, device=self.generator.device)
+
+    def whole(self, low: Tensor | int, high: Tensor | int) -> Tensor:
+        """Whole numbers, uniform from `low` to `high` inclusive, one for each sequence."""
+        count = high - low + 1
+        return low + (self.unit() * count).long().clamp(max=count - 1)  # the product may round up to `count`
+
+    def places(self, count: int, steps: int) -> Tensor:
+        """`count` different steps below `steps` in ascending order, ``(count, size)``, uniform over all choices."""
+        chosen = self.below(steps, 1)
+        for drawn in range(1, count):
+            place = self.below(steps - drawn)  # counts the steps that are not chosen yet
+            for other in chosen:
+                place = place + (place >= other)
+            chosen = torch.cat((chosen, place[None])).sort(0).values
+        return chosen
 
 
 def draw_places(length: int, draw: Draw) -> tuple[Tensor, Tensor]:
-    """Lengths ``(B,)`` and marked steps ``(2, B)`` by the rules of Galvan's artificial tasks.
+    """Draw lengths ``(B,)`` and marked steps ``(2, B)`` by the rules of Galvan's artificial tasks.
 
     With T = `length`, each sequence has its own length L, uniform in ``[T, T + T/10]``. The first marker is in the
     first ``L/10`` steps, the second in ``[4L/10, 5L/10]``, both counted from 0.
@@ -39,30 +72,18 @@ def with_markers(values: Tensor, places: Tensor, lengths: Tensor | None = None) 
 
 @dataclass(frozen=True)
 class Marked(Task):
-    """What Galvan's tasks over two marked values share: one number to answer with, and a share of right answers."""
+    """Base of Galvan's tasks over two marked values: one output, judged by the share of right answers."""
 
     length: int = option(100, "steps T of the shortest sequence; the longest has a tenth more")
 
-    readout: ClassVar[str] = "last"
+    readout = "last"
+    input_size = 2
+    output_size = 1
+    metric_name = "accuracy"
+    higher_is_better = True
 
     def __post_init__(self) -> None:
         whole_number("length", self.length, LEAST_MARKED)
-
-    @property
-    def input_size(self) -> int:
-        return 2
-
-    @property
-    def output_size(self) -> int:
-        return 1
-
-    @property
-    def metric_name(self) -> str:
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
 
     def solved(self, metric: float) -> bool:
         return metric > SOLVED_ACCURACY

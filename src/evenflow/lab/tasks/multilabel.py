@@ -1,20 +1,22 @@
-"""Rows of features with any number of labels each, for networks without time."""
+"""Multi-label classification of rows of features, for networks without time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from evenflow.checks import one_of
-from evenflow.lab.data.multilabel_files import SETS, Multilabel, read_multilabel
+from evenflow.lab.data import Multilabel, read_multilabel
+from evenflow.lab.data.multilabel_files import SETS
 
-from .data_set import FileData, need, split
+from .data_set import FileData, require, split
+from .labelled import Labelled
 from .task import Batch, option
 
 HELD_OUT = 10  # one training row in ten
@@ -23,12 +25,12 @@ SOLVED_PRECISION = {"bibtex": 0.60, "mediamill": 0.83}
 
 
 @dataclass(frozen=True)
-class MultilabelRows(FileData):
-    """One row of features, a sequence of a single step; which labels has it?
+class MultilabelRows(FileData, Labelled):
+    """Predict the labels of a row of features, which is a sequence of one step.
 
     A fixed random tenth of the training rows is for validation. Loss: binary cross entropy, a mean over labels; without
-    memory it is that of the shares of the labels. Metric: the precision at one, the share of rows whose likeliest label
-    is one of theirs; 60 % (Bibtex) and 83 % (Mediamill) count as solved.
+    memory it is the entropy of the labels. Metric: precision at one, the share of rows that have the label with the
+    largest output; 60 % (Bibtex) and 83 % (Mediamill) count as solved.
 
     Shapes:
         inputs ``(1, B, F)``; targets ``(B, L)`` of zeros and ones.
@@ -46,8 +48,8 @@ class MultilabelRows(FileData):
 
     set: str = option("bibtex", "bibtex or mediamill")
 
-    name: ClassVar[str] = "multilabel"
-    readout: ClassVar[str] = "last"
+    name = "multilabel"
+    metric_name = "precision"
 
     def __post_init__(self) -> None:
         one_of("set", self.set, SETS)
@@ -61,16 +63,8 @@ class MultilabelRows(FileData):
         return _read(self.folder, self.set).y_train.shape[1]
 
     @property
-    def metric_name(self) -> str:
-        return "precision"
-
-    @property
-    def higher_is_better(self) -> bool:
-        return True
-
-    @property
     def baseline(self) -> float:
-        share = _keep(self.folder, self.set, "training", torch.device("cpu"))[1].double().mean(0)
+        share = self.in_part("training").tensors()[1].double().mean(0)  # type: ignore[attr-defined]
         return float((torch.special.entr(share) + torch.special.entr(1 - share)).mean())
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -82,26 +76,19 @@ class MultilabelRows(FileData):
     def solved(self, metric: float) -> bool:
         return metric >= SOLVED_PRECISION[self.set]
 
-    def count(self) -> int:
-        return len(_keep(self.folder, self.set, self.part, torch.device("cpu"))[1])
+    def sequences(self) -> tuple[np.ndarray, np.ndarray]:
+        read = _read(self.folder, self.set)
+        if self.part == "test":
+            return read.x_test[:, None], read.y_test
+        rows = split(len(read.y_train), len(read.y_train) // HELD_OUT)[self.part == "validation"]
+        return read.x_train[rows][:, None], read.y_train[rows]
 
     def take(self, rows: Tensor) -> Batch:
-        features, labels = _keep(self.folder, self.set, self.part, rows.device)
-        return Batch(features[rows][None], labels[rows].float())
-
-
-@lru_cache(maxsize=6)
-def _keep(folder: Path, name: str, part: str, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Features and labels of one part, the labels as bytes."""
-    read = _read(folder, name)
-    features, labels = read.x_test, read.y_test
-    if part != "test":
-        rows = split(len(read.y_train), len(read.y_train) // HELD_OUT)[part == "validation"]
-        features, labels = read.x_train[rows], read.y_train[rows]
-    return torch.from_numpy(features).to(device), torch.from_numpy(labels).to(device)
+        batch = super().take(rows)
+        return batch._replace(targets=batch.targets.float())
 
 
 @lru_cache(maxsize=1)
 def _read(folder: Path, name: str) -> Multilabel:
-    need(name, folder)
+    require(name, folder)
     return read_multilabel(folder, name)

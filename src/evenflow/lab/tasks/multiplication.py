@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,19 +10,19 @@ from torch.nn import functional as F
 
 from evenflow.checks import whole_number
 
-from .draw import Draw
-from .marked import TOLERANCE, Marked, draw_places, with_markers
+from .marked import TOLERANCE, Draw, Marked, draw_places, with_markers
 from .task import Batch, move
 
 
 @dataclass(frozen=True)
 class Multiplication(Marked):
-    """Two of the numbers are marked; after the last step, answer with their product.
+    """Output the product of the two marked numbers after the last step.
 
-    Each step brings a number in [0, 1) and a marker, ``x_t = (u_t, c_t)``; the target is ``u_i u_j``. Each sequence has
-    its own length L, uniform in ``[T, T + T/10]``; i is in the first ``L/10`` steps, j in ``[4L/10, 5L/10]``, counted
-    from 0. Loss: mean squared error. Without memory the best answer is the mean 1/4 and the loss the variance,
-    ``E[u²]² - E[u]⁴ = 1/9 - 1/16 = 7/144``. Metric: the share of answers within 0.04; above 99 % counts as solved.
+    The input of a step is a number in [0, 1) and a marker, ``x_t = (u_t, c_t)``; the target is ``u_i u_j``. Each
+    sequence has its own length L, uniform in ``[T, T + T/10]``; i is in the first ``L/10`` steps, j in ``[4L/10,
+    5L/10]``, counted from 0. Loss: mean squared error. Without memory the best output is the mean 1/4, and the loss is
+    the variance ``E[u²]² - E[u]⁴ = 1/9 - 1/16 = 7/144``. Metric: the share of outputs within 0.04 of the target; above
+    99 % counts as solved.
 
     Shapes:
         inputs ``(T + ⌊T/10⌋, B, 2)`` with lengths ``(B,)``, zero past them; targets ``(B, 1)``.
@@ -39,11 +38,8 @@ class Multiplication(Marked):
     Reference: Hochreiter and Schmidhuber 1997; lengths and places as in Galvan.
     """
 
-    name: ClassVar[str] = "multiplication"
-
-    @property
-    def baseline(self) -> float:
-        return 7 / 144
+    name = "multiplication"
+    baseline = 7 / 144
 
     def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
         whole_number("size", size, 1)

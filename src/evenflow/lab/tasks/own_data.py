@@ -1,4 +1,4 @@
-"""A user's own sequences, from a CSV or an npz file: classes, numbers, or the next step."""
+"""Tasks on a user's own sequences, from a CSV or an npz file: classification, regression, or prediction."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import hashlib
 import math
 import os
 from abc import abstractmethod
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from evenflow.lab.data import OwnSequences, read_csv, read_npz
 from evenflow.lab.data.guarded import read_bytes
 from evenflow.lab.data.own_sequences import LIMIT, check_choices
 
-from .next_symbol import PADDING
+from .classification import PADDING
 from .own_parts import Parts, divide
 from .ragged import Ragged, RaggedData, inside
 from .task import Batch, option
@@ -31,25 +31,25 @@ SOLVED_ACCURACY, SOLVED_ERROR = 0.95, 0.05
 
 @dataclass(frozen=True)
 class OwnData(RaggedData):
-    """Sequences of numbers from a file of one's own.
+    """Sequences from a file of your own. docs/data.md describes the two formats.
 
-    What is learned follows from the file: classes (cross entropy, judged by the share of right answers), numbers (mean
-    squared error), or the inputs of the next step (likewise); after the last step or at every step. docs/data.md has
-    the two formats. Inputs, and numbers to learn, are scaled to mean zero and deviation one over the training
-    sequences, so that an error of 1 is that of the mean. A fixed random tenth of the sequences is for validation; one
-    long series is cut into pieces of `length` steps, and the last tenth of those is for validation. An accuracy of 95 %
-    and an error of 0.05 count as solved.
+    The targets in the file decide what is learned, after the last step or at every step: classes (loss: cross entropy,
+    metric: accuracy), numbers, or the inputs of the next step (loss and metric: mean squared error). Inputs and
+    regression targets are scaled to mean zero and deviation one over the training sequences, so an error of 1 is that
+    of a constant output. A fixed random tenth of the sequences is for validation. One long series is cut into pieces of
+    `length` steps, and the last tenth of the pieces is for validation. An accuracy of 95 % or an error of 0.05 counts
+    as solved.
 
     Shapes:
-        inputs ``(T, B, I)``; targets ``(B,)`` or ``(T, B)`` int64, or ``(B, O)`` or ``(T, B, O)``; lengths where they
+        inputs ``(T, B, I)``; targets ``(B,)`` or ``(T, B)`` int64, or ``(B, O)`` or ``(T, B, O)``; lengths if they
         differ.
 
     Args:
-        file: where the sequences are.
-        kind: "classification", "regression" or "next", where the file's targets look like something else.
-        read: when the answer is read, "last" or "every", where the file looks like the other.
-        length: steps of a piece of one long series.
-        data: where the file or its folder is now, if the file has moved.
+        file: path of the file.
+        kind: "classification", "regression" or "next". Default: what the targets look like.
+        read: when the output is read, "last" or "every". Default: what the file looks like.
+        length: steps of a piece, if the file is one long series.
+        data: the file or its folder, if it has moved.
     """
 
     file: str = option("", "the file; csv:FILE or npz:FILE in place of the task's name")
@@ -71,19 +71,19 @@ class OwnData(RaggedData):
 
     @property
     def path(self) -> str:
-        """Where the file is read from."""
+        """The path that the file is read from."""
         if self.data is None:
             return self.file
         return os.path.join(self.data, os.path.basename(self.file)) if os.path.isdir(self.data) else self.data
 
     def sha256(self) -> str:
-        """Of the file's bytes."""
+        """The SHA-256 of the file."""
         self._need_file()
-        return _digest(self.path, _stamp(self.path))
+        return _digest(*self.source())
 
     @abstractmethod
     def _read(self) -> OwnSequences:
-        """The file's content."""
+        """Read the file."""
 
     @property
     def readout(self) -> str:  # type: ignore[override]
@@ -116,8 +116,8 @@ class OwnData(RaggedData):
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self._classes():
             return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=PADDING)
-        asked = ~targets.isnan()
-        return torch.where(asked, outputs - targets.nan_to_num(), 0).square().sum() / asked.sum()
+        running = ~targets.isnan()
+        return torch.where(running, outputs - targets.nan_to_num(), 0).square().sum() / running.sum()
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if not self._classes():
@@ -139,23 +139,31 @@ class OwnData(RaggedData):
         return len(self._parts().inputs[self.part])
 
     @property
-    def unasked(self) -> float:
+    def padding(self) -> float:
         return PADDING if self._classes() else math.nan
 
-    def kept(self, device: torch.device) -> Ragged:
-        return _keep(self, _stamp(self.path), device)[0]
+    def source(self) -> tuple[str, tuple[int, int]]:
+        """The path, and when the file was last written: a new file of the same name is read again."""
+        try:
+            status = os.stat(self.path)
+        except (OSError, ValueError):
+            return self.path, (0, 0)  # the reader reports what is wrong
+        return self.path, (status.st_mtime_ns, status.st_size)
+
+    def sequences(self) -> Sequence[np.ndarray]:
+        return self._parts().inputs[self.part]
 
     def take(self, rows: Tensor, longest: int | None = None) -> Batch:
-        inputs, targets = _keep(self, _stamp(self.path), rows.device)
-        x, lengths = inputs.padded(rows, longest)
+        x, lengths = self.stored(rows.device).padded(rows, longest)
+        targets = _targets(self, self.source(), rows.device)
         running = inside(lengths, len(x))
         x = x * running[..., None]
         if isinstance(targets, Tensor):
             y = targets[rows]
         else:
             y = targets.padded(rows, longest)[0]
-            y = torch.where(running if y.dim() == 2 else running[..., None], y, self.unasked)
-        return Batch(x, y, None if _even(*self._file()) else lengths)
+            y = torch.where(running if y.dim() == 2 else running[..., None], y, self.padding)
+        return Batch(x, y, None if _same_length(self._whole(), self.source()) else lengths)
 
     def _classes(self) -> bool:
         return self._parts().own.kind == "classification"
@@ -166,21 +174,21 @@ class OwnData(RaggedData):
 
     def _parts(self) -> Parts:
         self._need_file()
-        return _divide(*self._file())
+        return _divide(self._whole(), self.source())
 
-    def _file(self) -> tuple[OwnData, tuple[int, int]]:
-        """What tells a file from another: it is read once for all parts."""
-        return cast(OwnData, self.in_part("training")), _stamp(self.path)
+    def _whole(self) -> OwnData:
+        """One of the parts, by which all parts are cached together."""
+        return self.in_part("training")  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
 class CsvData(OwnData):
-    """`OwnData` from a CSV file, one row a step.
+    """`OwnData` from a CSV file with one row per step.
 
     Args:
-        sequence, target: names of the columns that say which sequence a row belongs to, and what is to be learned
-            (several with commas between them, for a regression on several numbers).
-        others: see `OwnData`.
+        file, kind, read, length, data: as for `OwnData`.
+        sequence: name of the column that says which sequence a row belongs to.
+        target: name of the column to learn, or several names with commas for a regression on several numbers.
 
         >>> make("csv:motion.csv", target="activity").input_size
         3
@@ -189,7 +197,7 @@ class CsvData(OwnData):
     sequence: str = option("sequence", "name of the column that tells the sequences apart")
     target: str = option("target", "name of the column to learn; several with commas between them")
 
-    name: ClassVar[str] = "csv"
+    name = "csv"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -203,48 +211,41 @@ class CsvData(OwnData):
 
 @dataclass(frozen=True)
 class NpzData(OwnData):
-    """`OwnData` from the arrays x, y and lengths of an npz file, and x_test and y_test for a test.
+    """`OwnData` from the arrays x, y and lengths of an npz file, and x_test and y_test for a test part.
+
+    Args:
+        file, kind, read, length, data: as for `OwnData`.
 
     >>> make("npz:motion.npz").input_size
     3
     """
 
-    name: ClassVar[str] = "npz"
+    name = "npz"
 
     def _read(self) -> OwnSequences:
         return read_npz(self.path, self.kind, self.read)
 
 
-def _stamp(file: str) -> tuple[int, int]:
-    """When the file was last written, so that a new one of the same name is read anew."""
-    try:
-        found = os.stat(file)
-    except (OSError, ValueError):
-        return 0, 0  # the reader says what is wrong
-    return found.st_mtime_ns, found.st_size
-
-
 @lru_cache(maxsize=2)
-def _digest(path: str, stamp: tuple[int, int]) -> str:
+def _digest(path: str, written: tuple[int, int]) -> str:
     return hashlib.sha256(read_bytes(path, LIMIT)).hexdigest()
 
 
 @lru_cache(maxsize=2)
-def _divide(task: OwnData, stamp: tuple[int, int]) -> Parts:
+def _divide(task: OwnData, source: Hashable) -> Parts:
     return divide(task._read(), task.path, task.length)
 
 
 @lru_cache(maxsize=2)
-def _even(task: OwnData, stamp: tuple[int, int]) -> bool:
-    """Whether all sequences of all parts have one length, so that none is padded."""
+def _same_length(task: OwnData, source: Hashable) -> bool:
+    """Whether all sequences of all parts have the same length, so that none is padded."""
     return len({len(sequence) for part in task._parts().inputs.values() for sequence in part}) == 1
 
 
 @lru_cache(maxsize=6)
-def _keep(task: OwnData, stamp: tuple[int, int], device: torch.device) -> tuple[Ragged, Ragged | Tensor]:
-    """Inputs and targets of one part on the device."""
-    parts = task._parts()
-    inputs, targets = parts.inputs[task.part], parts.targets[task.part]
-    if parts.own.readout == "every":
-        return Ragged.of(inputs, device), Ragged.of(targets, device)
-    return Ragged.of(inputs, device), torch.from_numpy(np.stack(targets)).to(device)
+def _targets(task: OwnData, source: Hashable, device: torch.device) -> Ragged | Tensor:
+    """The targets of one part on a device."""
+    targets = task._parts().targets[task.part]
+    if task.readout == "every":
+        return Ragged.of(targets, device)
+    return torch.from_numpy(np.stack(targets)).to(device)

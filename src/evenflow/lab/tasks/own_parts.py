@@ -1,4 +1,4 @@
-"""A user's own sequences divided into training, validation and test, and scaled by the first."""
+"""Divide the sequences of a user's own file into training, validation and test parts, and scale them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from evenflow.lab.data import OwnSequences
 
 from .data_set import split
 
-HELD_OUT = 10  # one sequence in ten
+HELD_OUT = 10  # one sequence in ten is for validation
 
 
 class Parts(NamedTuple):
-    """What was read, and the inputs and targets of every part, scaled."""
+    """The sequences of a file, and the scaled inputs and targets of every part."""
 
     own: OwnSequences
     inputs: dict[str, list[np.ndarray]]
@@ -22,11 +22,12 @@ class Parts(NamedTuple):
 
 
 def divide(own: OwnSequences, path: str, length: int) -> Parts:
-    """The sequences of a file in parts, scaled.
+    """Divide and scale the sequences of a file.
 
     Args:
-        path: the file, for messages.
-        length: steps of a piece, where there is one long series.
+        own: the sequences.
+        path: the file, for error messages.
+        length: steps of a piece, if the file is one long series.
     """
     inputs, targets = own.inputs, own.targets
     if len(inputs) == 1:
@@ -45,38 +46,30 @@ def divide(own: OwnSequences, path: str, length: int) -> Parts:
             f"{path!r} holds one sequence of {len(own.inputs[0])} steps, too short for pieces of length "
             f"{length}: make length smaller"
         )
-    scale = _Standardise([inputs[row] for row in rows[0]])
     parts: dict[str, tuple[list[np.ndarray], Any]] = {
         part: ([inputs[row] for row in chosen], None if targets is None else [targets[row] for row in chosen])
         for part, chosen in zip(("training", "validation"), rows, strict=True)
     }
     if own.test is not None:
         parts["test"] = own.test.inputs, None if own.test.targets is None else list(own.test.targets)
-    scaled = {part: [scale(sequence) for sequence in x] for part, (x, _) in parts.items()}
+    scaled = _standardised({part: x for part, (x, _) in parts.items()})
     if own.kind == "next":
         ahead = {part: [sequence[1:] for sequence in x] for part, x in scaled.items()}
         return Parts(own, {part: [sequence[:-1] for sequence in x] for part, x in scaled.items()}, ahead)
     learned = {part: y for part, (_, y) in parts.items()}
-    if own.kind == "regression":
-        by = _Standardise([np.atleast_2d(y) for y in learned["training"]])
-        learned = {part: [by(y) for y in ys] for part, ys in learned.items()}
-    return Parts(own, scaled, learned)
+    return Parts(own, scaled, _standardised(learned) if own.kind == "regression" else learned)
 
 
 def _pieces(length: int, series: np.ndarray, targets: Any) -> tuple[list[np.ndarray], Any]:
-    """One long series in pieces of `length` steps; those left over at the end are a shorter piece if they are two."""
+    """Cut one long series into pieces of `length` steps; a shorter last piece is kept if it has two steps."""
     cuts = range(0, len(series) - 1, length)
     inputs = [series[cut : cut + length] for cut in cuts]
     return inputs, None if targets is None else [targets[cut : cut + length] for cut in cuts]
 
 
-class _Standardise:
-    """To mean zero and deviation one over the given rows; what never changes is only shifted."""
-
-    def __init__(self, sequences: list[np.ndarray]) -> None:
-        rows = np.concatenate(sequences).astype(np.float64)
-        deviation = rows.std(0)
-        self.mean, self.deviation = rows.mean(0), np.where(deviation > 0, deviation, 1.0)
-
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        return ((values - self.mean) / self.deviation).astype(np.float32)
+def _standardised(parts: dict[str, list[np.ndarray]]) -> dict[str, list[np.ndarray]]:
+    """Scale each column to mean zero and deviation one over the training part; a constant column is only shifted."""
+    rows = np.concatenate([np.atleast_2d(sequence) for sequence in parts["training"]]).astype(np.float64)
+    mean, deviation = rows.mean(0), rows.std(0)
+    deviation[deviation == 0] = 1.0
+    return {part: [((x - mean) / deviation).astype(np.float32) for x in arrays] for part, arrays in parts.items()}

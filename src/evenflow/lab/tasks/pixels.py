@@ -1,18 +1,17 @@
-"""MNIST read pixel by pixel, row by row or in a fixed random order."""
+"""MNIST read pixel by pixel: row by row or in a fixed random order, optionally with distorted training images."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from evenflow.checks import number, one_of, whole_number
-from evenflow.lab.data.mnist_files import read_mnist
+from evenflow.lab.data import read_mnist
 
 from .data_set import FileData, split
 from .distortion import distorted
@@ -22,25 +21,24 @@ from .task import Batch, option
 ORDERS = ("ordered", "permuted")
 SIDE, CLASSES, BRIGHTEST = 28, 10, 255
 PIXELS = SIDE**2
-FURTHEST = 4  # pixels that an image may be moved; further away most digits are cut
-STRONGEST = 0.3  # distortion; with more, much of a digit may leave the image
-MOST_BENT = 0.15  # with more, strokes run into one another
-VARIANTS = 64  # of each distorted or bent image
+FURTHEST = 4  # largest shift in pixels; larger shifts cut most digits
+STRONGEST = 0.3  # largest distortion; with more, much of a digit may leave the image
+MOST_BENT = 0.15  # largest bend; with more, strokes run into one another
+VARIANTS = 64  # of each image, if images are distorted or bent
 WIDTHS = (1, 2, 4, 7, 8, 14, 16, 28)
-HELD_OUT = 12  # one training image in twelve: 5,000 of 60,000
+HELD_OUT = 12  # one training image in twelve is for validation: 5,000 of 60,000
 PERMUTATION_SEED = 2
-# The best one-layer orthogonal networks of the documents and their neighbours: 98.7 and 96.6 (expRNN, 512 units).
+# The best published one-layer orthogonal networks: 98.7 and 96.6 (expRNN, 512 units).
 SOLVED_ACCURACY = {"ordered": 0.987, "permuted": 0.966}
 
 
 @dataclass(frozen=True)
 class Pixels(FileData, Labelled):
-    """A few pixels of an MNIST image a step; after the last, which digit was it?
+    """Classify an MNIST image after its last pixels, `width` pixels per step.
 
-    784 pixels scaled to [0, 1], `width` of them a step: 784 steps, 392 with a width of 2, 28 rows with a width of 28.
-    A fixed random 5,000 of the 60,000 training images are for validation, and the 10,000 test images for the test.
-    Metric: the share of right answers; what a one-layer orthogonal network has reached counts as solved (98.7 % in
-    order, 96.6 % permuted).
+    The 784 pixels are scaled to [0, 1]; a width of 1 gives 784 steps, a width of 28 gives 28. A fixed random 5,000 of
+    the 60,000 training images are for validation, and the 10,000 test images for the test. Metric: accuracy; 98.7 %
+    (ordered) and 96.6 % (permuted), reached by one-layer orthogonal networks, count as solved.
 
     Shapes:
         inputs ``(784 / width, B, width)``; targets ``(B,)`` int64 below 10.
@@ -48,14 +46,14 @@ class Pixels(FileData, Labelled):
     Args:
         order: "ordered", row by row from the top left; "permuted", one random order of the pixels, the same for every
             image and every run.
-        width: pixels a step.
-        shift: training images stand in every place up to this many pixels away as well, each way, with dark pixels
-            where nothing comes in; what goes beyond the edge is cut off, with 1 pixel in one image of a hundred. There
-            are (2 shift + 1)² times as many, and an epoch is as much longer. Those for validation and test stay.
-        distort: training images are seen in 64 variants each, turned, sheared, stretched and moved at random by up to
-            this much, see `distortion`; an epoch is as much longer. In place of `shift`.
-        bend: in these variants parts of an image move by about this share of half its side as well, each its own way.
-            Alone, the variants are bent and nothing else.
+        width: pixels per step: 1, 2, 4, 7, 8, 14, 16 or 28.
+        shift: train on every image at each place up to this many pixels away in both directions, with dark pixels moved
+            in; a shift of 1 pixel cuts strokes in one image of a hundred. An epoch is (2 shift + 1)² times as long.
+            Images for validation and test are not moved. Default: no shift.
+        distort: train on 64 variants of every image, rotated, sheared, stretched and moved at random by up to this
+            share, see `distorted`. An epoch is 64 times as long. Cannot be combined with `shift`. Default: none.
+        bend: bend the variants: parts of an image move by about this share of half its side, each in its own direction.
+            May be used with or without `distort`. Default: none.
         data: the data folder.
 
         >>> task = Pixels(order="permuted", width=2)
@@ -66,7 +64,7 @@ class Pixels(FileData, Labelled):
     """
 
     order: str = option("ordered", "order of the pixels: ordered (row by row) or permuted (one fixed random order)")
-    width: int = option(1, "pixels a step: 1 for 784 steps, 2 for 392")
+    width: int = option(1, "pixels per step: 1 for 784 steps, 2 for 392")
     shift: int | None = option(
         None, "training images in every place up to this many pixels away as well: 9 of each with 1"
     )
@@ -75,8 +73,9 @@ class Pixels(FileData, Labelled):
     )
     bend: float | None = option(None, "training images bent at random by about this share, 64 of each: 0.05")
 
-    name: ClassVar[str] = "mnist"
-    scale: ClassVar[float] = 1 / BRIGHTEST
+    name = "mnist"
+    scale = 1 / BRIGHTEST
+    output_size = CLASSES
 
     def __post_init__(self) -> None:
         one_of("order", self.order, ORDERS)
@@ -101,10 +100,6 @@ class Pixels(FileData, Labelled):
     def input_size(self) -> int:
         return self.width
 
-    @property
-    def output_size(self) -> int:
-        return CLASSES
-
     def sequences(self) -> tuple[np.ndarray, np.ndarray]:
         images, labels = _read(self.folder, "test" if self.part == "test" else "train")
         if self.part != "test":
@@ -114,21 +109,21 @@ class Pixels(FileData, Labelled):
         return pixels.reshape(len(images), PIXELS // self.width, self.width), labels
 
     def _order(self) -> np.ndarray:
-        """Which pixel of the image comes when."""
+        """The pixel of the image at each place of the sequence."""
         if self.order == "ordered":
             return np.arange(PIXELS)
         return np.random.RandomState(PERMUTATION_SEED).permutation(PIXELS)
 
     @property
     def _shifts(self) -> list[tuple[int, int]]:
-        """The places that an image of this part stands in, pixels down and to the right of its own."""
+        """The shifts of the images of this part: pixels down and to the right."""
         furthest = (self.shift or 0) if self.part == "training" else 0
         reach = range(-furthest, furthest + 1)
         return [(down, right) for down in reach for right in reach]
 
     @property
     def _variants(self) -> int:
-        """How many sequences of this part are made of one image."""
+        """The number of sequences that are made of one image of this part."""
         return VARIANTS if self._changes and self.part == "training" else len(self._shifts)
 
     @property
@@ -144,17 +139,17 @@ class Pixels(FileData, Labelled):
             return super().take(rows)
         batch = super().take(rows // self._variants)
         steps, size, width = batch.inputs.shape
-        seen = batch.inputs.transpose(0, 1).reshape(size, PIXELS)  # one image a row, in the order of its steps
+        seen = batch.inputs.transpose(0, 1).reshape(size, PIXELS)  # one image per row, pixels in the order of the steps
         changed = self._distorted(seen, rows) if self._changes else self._moved(seen, rows)
         return Batch(changed.view(size, steps, width).transpose(0, 1).contiguous(), batch.targets)
 
     def _moved(self, seen: Tensor, rows: Tensor) -> Tensor:
-        dark = torch.nn.functional.pad(seen, (0, 1))  # a pixel behind the image for what comes in from outside
+        dark = torch.nn.functional.pad(seen, (0, 1))  # a dark pixel at index 784
         return dark.gather(1, _sources(self, rows.device)[rows % self._variants])
 
     def _distorted(self, seen: Tensor, rows: Tensor) -> Tensor:
-        order, when = _both_ways(self, rows.device)
-        images = seen[:, when].view(-1, SIDE, SIDE)
+        order, step = _both_orders(self, rows.device)
+        images = seen[:, step].view(-1, SIDE, SIDE)
         return distorted(images, rows, self.distort or 0.0, self.bend or 0.0).view(-1, PIXELS)[:, order]
 
     def solved(self, metric: float) -> bool:
@@ -167,15 +162,15 @@ def _read(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=2)
-def _both_ways(task: Pixels, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Which pixel of the image comes when, and when each pixel comes."""
+def _both_orders(task: Pixels, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The pixel of the image at each place of the sequence, and the place of each pixel."""
     order = torch.from_numpy(task._order())
     return order.to(device), order.argsort().to(device)
 
 
 @lru_cache(maxsize=2)
 def _sources(task: Pixels, device: torch.device) -> Tensor:
-    """For each shift and step, the step whose pixel stands there then; 784 where it comes from outside."""
+    """For each shift and place of the sequence, the place whose pixel moves there, or 784 for a dark pixel."""
     order = task._order()
     when = np.argsort(order)
     row, column = np.divmod(order, SIDE)

@@ -1,10 +1,11 @@
-"""Sequences of different lengths, kept one after the other on a device and padded when they are asked for."""
+"""Base of the data sets in which sequences have different lengths: stored end to end, padded in each batch."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 
@@ -15,17 +16,17 @@ from torch import Tensor
 from .data_set import HOST, DataSet
 from .task import Batch
 
-FINE = 4  # of the lengths of batches on a GPU that lie close together
+FINE = 4  # batch lengths on a GPU in steps of an eighth; shorter ones come in steps of a quarter
 
 
 class Ragged(NamedTuple):
-    """Sequences one after the other.
+    """Sequences stored end to end.
 
     Shapes:
         values ``(S, ...)``; offsets ``(N + 1,)`` int64: sequence n is ``values[offsets[n]:offsets[n + 1]]``.
 
     Attributes:
-        most: the steps of the longest of them.
+        most: the length of the longest sequence.
     """
 
     values: Tensor
@@ -34,32 +35,28 @@ class Ragged(NamedTuple):
 
     @classmethod
     def of(cls, sequences: Sequence[np.ndarray], device: torch.device) -> Ragged:
-        """From arrays ``(T_n, ...)``."""
-        return cls.cut(np.concatenate(sequences), np.array([len(sequence) for sequence in sequences]), device)
-
-    @classmethod
-    def cut(cls, values: np.ndarray, lengths: np.ndarray, device: torch.device) -> Ragged:
-        """From one array ``(S, ...)`` and the lengths of the sequences in it ``(N,)``."""
+        """Store arrays ``(T_n, ...)`` on a device."""
+        lengths = np.array([len(sequence) for sequence in sequences])
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        most = int(lengths.max(initial=0))
-        return cls(torch.from_numpy(values).to(device), torch.from_numpy(offsets).to(device), most)
+        values = torch.from_numpy(np.concatenate(sequences))
+        return cls(values.to(device), torch.from_numpy(offsets).to(device), int(lengths.max(initial=0)))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def lengths(self, rows: Tensor) -> Tensor:
-        """Of these sequences ``(B,)``."""
+        """The lengths of these sequences ``(B,)``."""
         return self.offsets[rows + 1] - self.offsets[rows]
 
     def padded(self, rows: Tensor, longest: int | None = None) -> tuple[Tensor, Tensor]:
-        """These sequences ``(T, B, ...)``, T as long as the longest, and their lengths ``(B,)``.
+        """These sequences as one tensor ``(T, B, ...)``, and their lengths ``(B,)``.
 
-        On a GPU T is one of a few lengths, so that what is recorded for one batch serves others. What lies past an end
-        is the sequence's last value: whoever asks masks it by the lengths.
+        T is the length of the longest of them; on a GPU it is rounded up to one of a few lengths, so that a captured
+        graph serves many batches. Past its end a sequence repeats its last value, which the caller masks.
 
         Args:
-            rows: which ones.
-            longest: the steps of the longest of these, where they are known; else a GPU is waited for.
+            rows: the numbers of the sequences.
+            longest: the length of the longest of these sequences, if known; otherwise the call waits for a GPU.
         """
         lengths = self.lengths(rows)
         if longest is None:
@@ -70,39 +67,55 @@ class Ragged(NamedTuple):
 
 @dataclass(frozen=True)
 class RaggedData(DataSet):
-    """A data set of sequences of different lengths."""
+    """A data set of sequences of different lengths. A subclass implements `sequences`.
+
+    A batch holds all but the last step of each sequence as inputs, and all but the first as targets.
+    """
 
     @abstractmethod
-    def kept(self, device: torch.device) -> Ragged:
-        """The sequences of this part."""
-
-    @abstractmethod
-    def take(self, rows: Tensor, longest: int | None = None) -> Batch:
-        """The sequences with these numbers; `longest` as in `Ragged.padded`."""
-
-    def count(self) -> int:
-        return len(self.kept(HOST))
+    def sequences(self) -> Sequence[np.ndarray]:
+        """The sequences ``(T_n, ...)`` of this part."""
 
     @property
     @abstractmethod
-    def unasked(self) -> float:
-        """What stands past the end of a target of every step."""
+    def padding(self) -> float:
+        """The target that the loss ignores, which stands past the end of a sequence."""
+
+    def stored(self, device: torch.device) -> Ragged:
+        """`sequences` on a device."""
+        return _stored(self, self.source(), device)
+
+    def count(self) -> int:
+        return len(self.stored(HOST))
+
+    def take(self, rows: Tensor, longest: int | None = None) -> Batch:
+        """The sequences with these numbers; `longest` as in `Ragged.padded`."""
+        values, lengths = self.stored(rows.device).padded(rows, longest)
+        values = values.float() if values.dim() == 3 else values.long()  # vectors, or symbols
+        running = inside(lengths - 1, len(values) - 1)
+        running = running[..., None] if values.dim() == 3 else running
+        return Batch(values[:-1] * running, torch.where(running, values[1:], self.padding), lengths - 1)
+
+    def take_without_waiting(self, rows: Tensor, host_rows: Tensor) -> Batch:
+        return self.take(rows, int(self.stored(HOST).lengths(host_rows).max()))
 
     def lengthened(self, batch: Batch, steps: int) -> Batch:
-        """A batch with as many steps more as it takes, past the end of all of its sequences."""
+        """The batch padded to `steps` steps."""
         more = steps - len(batch.inputs)
         inputs = _extended(batch.inputs, more, 0)
-        targets = _extended(batch.targets, more, self.unasked) if self.readout == "every" else batch.targets
+        targets = _extended(batch.targets, more, self.padding) if self.readout == "every" else batch.targets
         return batch._replace(inputs=inputs, targets=targets)
 
-    def numbered(self, rows: Tensor, on_host: Tensor) -> Batch:
-        return self.take(rows, int(self.kept(HOST).lengths(on_host).max()))
+
+@lru_cache(maxsize=6)  # three parts, each on the device and, for their lengths, on the CPU
+def _stored(task: RaggedData, source: Hashable, device: torch.device) -> Ragged:
+    return Ragged.of(task.sequences(), device)
 
 
 def one_of_few(steps: int, most: int) -> int:
-    """The least of a few lengths that is not below `steps`: `most`, seven eighths of it, and so on.
+    """Round a length up to one of a few: `most`, seven eighths of it, and so on.
 
-    Below the fifth of them it is three quarters, so that batches of one sequence, of any length, need few as well.
+    From the fifth on, each is three quarters of the one before, so that short batches need few lengths as well.
     """
     for place in count():
         less = -(-7 * most // 8) if place < FINE else -(-3 * most // 4)
@@ -117,5 +130,5 @@ def _extended(values: Tensor, steps: int, fill: float) -> Tensor:
 
 
 def inside(lengths: Tensor, steps: int) -> Tensor:
-    """Which steps ``(T, B)`` lie before the end of their sequence."""
+    """Which steps ``(T, B)`` come before the end of their sequence."""
     return torch.arange(steps, device=lengths.device)[:, None] < lengths

@@ -1,17 +1,16 @@
-"""The recall-first task: after N numbers, which was the first?"""
+"""The recall-first task: output the first of N numbers."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
 from evenflow.checks import whole_number
 
 from .classification import Classification
-from .draw import Draw
+from .marked import Draw
 from .task import Batch, move, option
 
 SOLVED_ACCURACY = 0.99
@@ -19,11 +18,11 @@ SOLVED_ACCURACY = 0.99
 
 @dataclass(frozen=True)
 class RecallFirst(Classification):
-    """N numbers below M; after the last, answer with the first.
+    """Output the first of N numbers below M after the last.
 
     The numbers are uniform in ``{0, ..., M - 1}``, and the model embeds them. Loss: cross entropy over M classes. All
-    answers are as likely, so that the loss without memory is ``ln M`` (2.303 for M = 10). Metric: the share of right
-    answers; 99 % counts as solved.
+    answers are equally likely, so the loss without memory is ``ln M`` (2.303 for M = 10). Metric: accuracy; 99 % counts
+    as solved.
 
     Shapes:
         inputs ``(N, B)`` int64 below M; targets ``(B,)`` int64 below M.
@@ -45,7 +44,7 @@ class RecallFirst(Classification):
     symbols: int = option(10, "different numbers M: 0 to M - 1")
     embedding: int = option(30, "width of the embedding of a number")
 
-    name: ClassVar[str] = "recall-first"
+    name = "recall-first"
 
     def __post_init__(self) -> None:
         whole_number("length", self.length, 1)

@@ -1,4 +1,4 @@
-"""The tasks by name."""
+"""The tasks by name, and `make`, which makes one from its name and options."""
 
 from __future__ import annotations
 
@@ -27,35 +27,13 @@ from .ucr import Ucr
 from .words import Words
 from .xor import Xor
 
-TASKS: dict[str, type[Task]] = {
-    task.name: task
-    for task in (
-        Adding,
-        Multiplication,
-        Xor,
-        TemporalOrder,
-        Copy,
-        RecallFirst,
-        KthLargest,
-        Digits,
-        Pixels,
-        Words,
-        Characters,
-        Har,
-        HarRebuilt,
-        HarSubset,
-        Ucr,
-        Music,
-        MultilabelRows,
-        CsvData,
-        NpzData,
-        Curriculum,
-    )
-}
+SYNTHETIC = (Adding, Multiplication, Xor, TemporalOrder, Copy, RecallFirst, KthLargest)
+REAL = (Digits, Pixels, Words, Characters, Har, HarRebuilt, HarSubset, Ucr, Music, MultilabelRows)
+TASKS: dict[str, type[Task]] = {task.name: task for task in (*SYNTHETIC, *REAL, CsvData, NpzData, Curriculum)}
 
 
 def make(name: str, **options: Any) -> Task:
-    """The task called `name` with the given options; ``csv:FILE`` and ``npz:FILE`` name a file of one's own.
+    """Make the task called `name` with these options. ``csv:FILE`` and ``npz:FILE`` name a file of your own.
 
     >>> make("copy", length=50).baseline
     0.2970...
@@ -67,11 +45,11 @@ def make(name: str, **options: Any) -> Task:
 
 
 def with_file(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """``("csv:FILE", {})`` → ``("csv", {"file": "/where/it/is/FILE"})``; other names stay as they are."""
+    """Turn ``("csv:FILE", {})`` into ``("csv", {"file": "/absolute/path/FILE"})``; leave other names unchanged."""
     kind, colon, file = str(name).partition(":")
     if not colon or not issubclass(TASKS.get(kind, Task), OwnData):
         return name, dict(options)
     if not file:
         raise ValueError(f"{kind}: must be followed by a file, as in {kind}:motion.{kind}")
-    # In full, so that a run can be resumed from another folder.
+    # An absolute path: a run may be resumed from another working directory.
     return kind, {"file": str(Path(file).expanduser().absolute()), **options}

@@ -1,4 +1,4 @@
-"""What every task is: batches, a loss, a metric, a baseline and a criterion for solved."""
+"""The interface of a task: batches to train on, a loss, a metric, a baseline and a criterion for solved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Batch(NamedTuple):
     Shapes:
         inputs: ``(T, B, I)`` float, or ``(T, B)`` int64 for a task with a vocabulary.
         targets: ``(B, ...)`` for readout "last", ``(T, B, ...)`` for readout "every".
-        lengths: ``(B,)`` int64, or None where every sequence has T steps; steps past the length are zero.
+        lengths: ``(B,)`` int64, or None if every sequence has T steps. Steps past a sequence's length are zero.
     """
 
     inputs: Tensor
@@ -28,12 +28,12 @@ class Batch(NamedTuple):
 
     @property
     def carried(self) -> bool:
-        """Whether these sequences go on where those of the batch before ended, so that the state is kept."""
+        """Whether these sequences continue those of the batch before, so that the state is carried over."""
         return False
 
 
 class CarriedBatch(Batch):
-    """A batch that goes on where the one before ended."""
+    """A batch whose sequences continue those of the batch before."""
 
     @property
     def carried(self) -> bool:
@@ -41,9 +41,9 @@ class CarriedBatch(Batch):
 
 
 class Position(NamedTuple):
-    """Where in a run a batch is drawn: update `step` of `steps`, by process `rank` of `processes`.
+    """The place of a batch in a run: update `step` of `steps`, in process `rank` of `processes`.
 
-    `seed` is the same in all processes and at all steps of a run: what a shuffled pass over a data set derives from.
+    `seed` is the same in all processes and at all steps of a run. The order of a data set is derived from it.
     """
 
     step: int
@@ -54,20 +54,19 @@ class Position(NamedTuple):
 
 
 class Task(ABC):
-    """A problem to train on. A subclass is a frozen dataclass whose fields are the task's options.
+    """A problem to train on. A subclass is a frozen dataclass whose fields are the options of the task.
 
-    Training draws the batch of update s from ``task.at_step(s, steps)``, and everything it judges by (validations,
-    probes) from ``task.held_out()``. Both are the task itself unless it says otherwise: a curriculum is easier at the
-    start, a data set keeps some sequences back. A data set (`DataSet`) is also passed over in epochs, validated whole,
-    and may have a part for one last test.
+    The batch of update s comes from ``task.at_step(s, steps)``; validations and probes use ``task.held_out()``. Both
+    return the task itself by default: a curriculum overrides the first, a data set the second. A data set (`DataSet`)
+    is also trained on in epochs, validated on the whole of its validation part, and may have a test part.
 
     Attributes:
-        name: the word that `make` knows it by.
-        readout: "last" if the answer is read after the last step, "every" if at every step.
-        carries: whether batches may go on where the one before ended.
-        note: what everyone who sees a result should know about the data; empty where there is nothing to know.
-        metric_name, higher_is_better: what `metric` measures, and which way is better.
-        vocabulary: number of symbols when inputs are indices, None when they are vectors. With a vocabulary,
+        name: the name that `make` takes.
+        readout: "last" if the output is read after the last step, "every" if at every step.
+        carries: whether a batch may continue the batch before.
+        note: what a reader of results should know about the data; may be empty.
+        metric_name, higher_is_better: what `metric` measures, and whether a larger value is better.
+        vocabulary: number of symbols if the inputs are indices, None if they are vectors. With a vocabulary,
             input_size is the width of the embedding.
     """
 
@@ -78,7 +77,7 @@ class Task(ABC):
 
     @property
     def vocabulary(self) -> int | None:
-        """Number of symbols when inputs are indices, None when they are vectors."""
+        """Number of symbols if the inputs are indices, None if they are vectors."""
         return None
 
     @property
@@ -99,18 +98,18 @@ class Task(ABC):
     @property
     @abstractmethod
     def higher_is_better(self) -> bool:
-        """Whether a larger metric is a better one."""
+        """Whether a larger metric is better."""
 
     @property
     @abstractmethod
     def baseline(self) -> float:
-        """The loss of the best guesser that remembers nothing of the input."""
+        """The lowest loss that a model without memory of earlier inputs can reach."""
 
     @abstractmethod
     def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        """A batch of `size` sequences, drawn on the generator's device and then moved to `device` if that differs.
+        """Draw a batch of `size` sequences on the generator's device, and move it to `device` if that is given.
 
-        A finite data set gives no sequence twice in a batch, so at most as many as it has.
+        A finite data set draws without replacement, so a batch has at most as many sequences as the data set.
         """
 
     @abstractmethod
@@ -119,67 +118,71 @@ class Task(ABC):
 
     @abstractmethod
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The scalar to judge by, a mean over the batch."""
+        """The scalar to judge a model by, a mean over the batch."""
 
     @abstractmethod
     def solved(self, metric: float) -> bool:
-        """Whether a model with this metric on unseen sequences counts as having solved the task."""
+        """Whether a model with this metric on held-out sequences has solved the task."""
 
     def at_step(self, step: int, steps: int) -> Task:
-        """The task that update `step` of `steps`, counted from 0, is trained on; its sizes and loss are this task's.
+        """The task to train on at update `step` of `steps`, counted from 0. Its sizes and loss are those of this task.
 
-        It must follow from the two numbers alone, so that a resumed run repeats the interrupted one.
+        It may depend on these two numbers only, so that a resumed run repeats the interrupted one.
         """
         return self
 
     def held_out(self) -> Task:
-        """The task over sequences that training never sees; itself where every sequence is drawn afresh."""
+        """The task with sequences that are never trained on; the task itself if every sequence is drawn anew."""
         return self
 
     def test(self) -> Task | None:
-        """The task over sequences kept for one last look with the best weights, or None where there are none."""
+        """The task with sequences for a final test of the best weights, or None if it has none."""
         return None
 
     def training_batch(self, size: int, position: Position, generator: torch.Generator) -> Batch:
-        """The batch of one update of one process."""
+        """The batch of one update in one process."""
         return self.at_step(position.step, position.steps).batch(size, generator)
 
     def epoch_steps(self, size: int, processes: int = 1) -> int | None:
-        """Updates in one pass over the training sequences, or None where they never end."""
+        """Updates in one pass over the training sequences, or None if there is no end of them."""
         return None
 
     def every_batch(self, size: int, position: Position, device: torch.device) -> Iterator[Batch] | None:
-        """All sequences once, this process's share in batches of at most `size`, or None where they never end."""
+        """This process's share of all sequences, in batches of at most `size`, or None if there is no end of them."""
         return None
 
     def weight(self, batch: Batch) -> int | Tensor:
-        """How many answers the mean loss of a batch is over: its weight in a mean over several batches."""
+        """The number of targets that the loss of a batch is a mean of: its weight in a mean over batches."""
         return batch.inputs.shape[1]
 
     def summary(self, metric: float) -> float:
-        """The metric of many batches from the mean of theirs: perplexity, for one, is no mean of perplexities."""
+        """The metric of many batches, given the weighted mean of their metrics. Perplexity, for example, is no mean."""
         return metric
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Task:
-        """The task with these options, as `options` gives them back; an unknown one is refused."""
-        known = [field.name for field in option_fields(cls)]
+        """Make the task from the options that `options` returns.
+
+        Raises:
+            ValueError: an option is unknown.
+        """
+        names = [field.name for field in option_fields(cls)]
         for option in options:
-            if option not in known:
-                raise ValueError(unknown(f"option of task {cls.name}", option, known))
+            if option not in names:
+                raise ValueError(unknown(f"option of task {cls.name}", option, names))
         return cls(**options)
 
     def __str__(self) -> str:
         return self.name
 
     def options(self) -> dict[str, Any]:
-        """The options this task was made with, as `make` takes them; those that are None are off and left out."""
+        """The options of this task, as `make` takes them, without those that are None."""
         values = {field.name: getattr(self, field.name) for field in option_fields(type(self))}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def option(default: Any, help: str) -> Any:
-    """A dataclass field with a default and a help text, found in ``field.metadata["help"]``."""
+    """A dataclass field with a default and a help text, which is stored in ``field.metadata["help"]``."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
@@ -189,7 +192,7 @@ def option_fields(kind: type[Task]) -> list[dataclasses.Field[Any]]:
 
 
 def move(batch: Batch, device: torch.device | str | None) -> Batch:
-    """The batch on `device`; None leaves it where it was drawn."""
+    """The batch on `device`; None leaves it where it is."""
     if device is None:
         return batch
     lengths = None if batch.lengths is None else batch.lengths.to(device)

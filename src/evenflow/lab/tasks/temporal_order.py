@@ -1,10 +1,9 @@
-"""The temporal order task: in which order did a few rare symbols appear?"""
+"""The temporal order task: output the order in which a few special symbols appeared."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch.nn import functional as F
@@ -12,23 +11,23 @@ from torch.nn import functional as F
 from evenflow.checks import whole_number
 
 from .classification import Classification
-from .draw import Draw
+from .marked import Draw
 from .task import Batch, move, option
 
 DISTRACTORS = 4  # a, b, c, d
 SPECIAL = 2  # x, y
 COUNTS = (2, 3)
-SOLVED_ACCURACY = 0.99  # solved when under 1 % are wrong
+SOLVED_ACCURACY = 0.99
 
 
 @dataclass(frozen=True)
 class TemporalOrder(Classification):
-    """Among T distractors stand two or three special symbols, each x or y; answer with them, in their order.
+    """Output the order of two or three special symbols, each x or y, among T distractors.
 
-    The distractors are a, b, c, d, the n special places are any n different ones of the T steps. The answer is one of
-    ``2ⁿ`` classes, read as a binary number with x = 0, y = 1 and the first symbol first: xx 0, xy 1, yx 2, yy 3. Loss:
-    cross entropy. All classes are as likely, so that the loss without memory is ``n ln 2`` and its accuracy ``2⁻ⁿ``.
-    Metric: the share of right answers; above 99 % counts as solved.
+    The distractors are a, b, c, d; the n special symbols stand at n different steps, drawn uniformly. The target is one
+    of ``2ⁿ`` classes: a binary number with x = 0, y = 1 and the first symbol first (xx 0, xy 1, yx 2, yy 3). Loss:
+    cross entropy. All classes are equally likely, so the loss without memory is ``n ln 2`` and the accuracy ``2⁻ⁿ``.
+    Metric: accuracy; above 99 % counts as solved.
 
     Shapes:
         inputs ``(T, B, 6)`` one-hot in the order a, b, c, d, x, y; targets ``(B,)`` int64 below ``2ⁿ``.
@@ -42,8 +41,8 @@ class TemporalOrder(Classification):
         >>> inputs[..., 4:].sum((0, 2)).tolist()
         [2.0, 2.0, 2.0]
 
-    Places. The document takes them from the whole sequence, which this follows; Hochreiter and Schmidhuber keep each
-    to a range of about ten steps.
+    Note: the special symbols may stand anywhere, as in Galvan's document. Hochreiter and Schmidhuber keep each to a
+    range of about ten steps.
 
     Reference: Hochreiter and Schmidhuber 1997; as used by Galvan.
     """
@@ -51,16 +50,13 @@ class TemporalOrder(Classification):
     length: int = option(100, "steps T of one sequence")
     symbols: int = option(2, "special symbols to put in order: 2 or 3")
 
-    name: ClassVar[str] = "temporal-order"
+    name = "temporal-order"
+    input_size = DISTRACTORS + SPECIAL
 
     def __post_init__(self) -> None:
         if not isinstance(self.symbols, int) or self.symbols not in COUNTS:
             raise ValueError(f"symbols must be 2 or 3, got {self.symbols!r}")
         whole_number("length", self.length, self.symbols)
-
-    @property
-    def input_size(self) -> int:
-        return DISTRACTORS + SPECIAL
 
     @property
     def output_size(self) -> int:

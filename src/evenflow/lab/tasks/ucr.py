@@ -1,4 +1,4 @@
-"""Any set of the UCR time series archive, folded into fewer and wider steps."""
+"""Classification of the time series of the UCR archive, several numbers per step."""
 
 from __future__ import annotations
 
@@ -6,35 +6,34 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
 from evenflow.checks import whole_number
-from evenflow.lab.data.ucr_files import UcrSeries, read_ucr
+from evenflow.lab.data import UcrSeries, read_ucr
 
-from .data_set import FileData, need, split
+from .data_set import FileData, require, split
 from .labelled import Labelled
 from .task import option
 
-HELD_OUT = 5  # one training series in five, as in the document
+HELD_OUT = 5  # one training series in five is for validation, as in the document
 SOLVED_ACCURACY = 0.95
 
 
 @dataclass(frozen=True)
 class Ucr(FileData, Labelled):
-    """A series of L numbers, read as L / width steps of `width` numbers; after the last, which class is it?
+    """Classify a series of L numbers after its last step; L / width steps of `width` numbers.
 
-    A fixed random fifth of the training series is for validation; the archive's test part is for the test. Metric: the
-    share of right answers; 95 % counts as solved.
+    A fixed random fifth of the training series is for validation; the archive's test part is for the test. Metric:
+    accuracy; 95 % counts as solved.
 
     Shapes:
         inputs ``(L / width, B, width)``; targets ``(B,)`` int64.
 
     Args:
-        set: its name in the archive, such as "ECG5000".
-        width: numbers a step, a divisor of L. By default the largest that is at most √L, which gives the depths of the
-            document's Table 4 (its 50words alone has a width of 10, where the rule says 15).
+        set: the name of the set in the archive, such as "ECG5000".
+        width: numbers per step, a divisor of L. Default: the largest divisor up to √L, which gives the depths of the
+            document's Table 4 except for 50words (10 in the table, 15 by this rule).
         data: the data folder.
 
         >>> task = Ucr(set="ArrowHead")
@@ -47,7 +46,7 @@ class Ucr(FileData, Labelled):
     set: str = option("ECG5000", "name of the set in the archive")
     width: int | None = option(None, "numbers a step, a divisor of the length; by default the largest up to its root")
 
-    name: ClassVar[str] = "ucr"
+    name = "ucr"
 
     def __post_init__(self) -> None:
         if not isinstance(self.set, str) or not self.set:
@@ -88,5 +87,5 @@ class Ucr(FileData, Labelled):
 
 @lru_cache(maxsize=4)
 def _read(folder: Path, name: str) -> UcrSeries:
-    need(f"ucr/{name}", folder)
+    require(f"ucr/{name}", folder)
     return read_ucr(folder, name)

@@ -1,4 +1,4 @@
-"""The Penn Treebank word by word, as running text: after each word, which comes next?"""
+"""The Penn Treebank word by word, as running text: predict the next word."""
 
 from __future__ import annotations
 
@@ -7,38 +7,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from evenflow.checks import whole_number
-from evenflow.lab.data.treebank_files import read_words, vocabulary
+from evenflow.lab.data import read_words, vocabulary
 
-from .data_set import FileData
-from .next_symbol import NextSymbol
+from .classification import NextSymbol
+from .data_set import FILE_PARTS, HOST, FileData
 from .task import Batch, CarriedBatch, Position, move, option
 
-FILES = {"training": "train", "validation": "valid", "test": "test"}
 SOLVED_PERPLEXITY = 100.0  # Lin and Wang's uGRU and GRU reach 98 on the test part
 
 
 @dataclass(frozen=True)
 class Words(FileData, NextSymbol):
-    """A stream of words; after each, the one that follows.
+    """Predict the next word of a text after each word.
 
-    The text is cut into as many streams as a batch has sequences, and batches walk along them, `length` words at a
-    time. The state is carried from one batch to the next, so that the network reads on where it stopped, while
-    gradients reach back `length` steps; it starts anew when the streams do, once an epoch. A stream's last words that
-    do not fill a batch are left out in training, and read in validations. Loss: cross entropy in nats; without memory
-    it is that of the shares of the words. Metric: the perplexity, e to the mean loss; below 100 counts as solved.
+    The text is cut into as many streams as a batch has sequences. Each batch holds the next `length` words of every
+    stream. The state is carried from one batch to the next and starts anew with each epoch; gradients reach back
+    `length` steps (truncated backpropagation). Words at the end of a stream that do not fill a batch are left out in
+    training and used in validations. Loss: cross entropy in nats; without memory it is the entropy of the words.
+    Metric: perplexity, e to the mean loss; below 100 counts as solved.
 
     Shapes:
         inputs and targets ``(T, B)`` int64 below the number of words, 10,000 in the Penn Treebank.
 
     Args:
-        length: T, the steps that gradients reach back.
+        length: T, the words of a batch and the steps that gradients reach back.
         embedding: width of the embedding of a word.
         data: the data folder.
 
@@ -52,8 +50,9 @@ class Words(FileData, NextSymbol):
     length: int = option(35, "words a batch walks on, and steps that gradients reach back")
     embedding: int = option(128, "width of the embedding of a word")
 
-    name: ClassVar[str] = "ptb-words"
-    carries: ClassVar[bool] = True
+    name = "ptb-words"
+    carries = True
+    metric_name = "perplexity"
 
     def __post_init__(self) -> None:
         whole_number("length", self.length, 1)
@@ -68,12 +67,8 @@ class Words(FileData, NextSymbol):
         return self.embedding
 
     @property
-    def metric_name(self) -> str:
-        return "perplexity"
-
-    @property
     def baseline(self) -> float:
-        counts = np.bincount(_read(self.folder, "train"))
+        counts = np.bincount(_text(self.folder, "train", HOST).numpy())
         share = counts[counts > 0] / counts.sum()
         return float(-(share * np.log(share)).sum())
 
@@ -81,43 +76,43 @@ class Words(FileData, NextSymbol):
         return self.loss(outputs, targets)
 
     def summary(self, metric: float) -> float:
-        return math.exp(min(metric, 700.0))  # beyond it no float holds it
+        return math.exp(min(metric, 700.0))  # the exponential of a larger number overflows
 
     def solved(self, metric: float) -> bool:
         return metric < SOLVED_PERPLEXITY
 
     def count(self) -> int:
-        """Windows of `length` words and the one after."""
-        return self._longer_than(1) - self.length
+        """The number of windows of `length` words and the word after them."""
+        return self._checked_count(1) - self.length
 
     def take(self, rows: Tensor) -> Batch:
-        """Windows that begin at these words, each by itself."""
-        text = _keep(self.folder, FILES[self.part], rows.device)
+        """The windows that begin at these words."""
+        text = self._words(rows.device)
         windows = text[rows + torch.arange(self.length + 1, device=rows.device)[:, None]]
         return Batch(windows[:-1], windows[1:])
 
     def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        """Windows from anywhere in the text."""
+        """Draw windows from the whole text."""
         whole_number("size", size, 1)
         rows = torch.randint(self.count(), (size,), generator=generator, device=generator.device)
         return move(self.take(rows), device)
 
     def epoch_steps(self, size: int, processes: int = 1) -> int:
         streams = size * processes
-        return (self._longer_than(streams) // streams - 1) // self.length
+        return (self._checked_count(streams) // streams - 1) // self.length
 
     def training_batch(self, size: int, position: Position, generator: torch.Generator) -> Batch:
         index = position.step % self.epoch_steps(size, position.processes)
-        return self._along(self._streams(size, position, generator.device), index * self.length)
+        return self._window(self._streams(size, position, generator.device), index * self.length)
 
     def every_batch(self, size: int, position: Position, device: torch.device) -> Iterator[Batch]:
         streams = self._streams(size, position, device)
         for first in range(0, len(streams) - 1, self.length):
-            yield self._along(streams, first)
+            yield self._window(streams, first)
 
     def _streams(self, size: int, position: Position, device: torch.device) -> Tensor:
         """This process's streams ``(words, B)``."""
-        text, streams = _keep(self.folder, FILES[self.part], device), size * position.processes
+        text, streams = self._words(device), size * position.processes
         each = len(text) // streams
         if each < 2:
             raise ValueError(
@@ -127,13 +122,16 @@ class Words(FileData, NextSymbol):
         first = position.rank * size
         return text[: each * streams].view(streams, each)[first : first + size].T
 
-    def _along(self, streams: Tensor, first: int) -> Batch:
+    def _window(self, streams: Tensor, first: int) -> Batch:
         window = streams[first : first + self.length + 1].contiguous()
         return (CarriedBatch if first else Batch)(window[:-1], window[1:])
 
-    def _longer_than(self, streams: int) -> int:
-        """The number of words, checked to give every stream one batch."""
-        words = len(_read(self.folder, FILES[self.part]))
+    def _words(self, device: torch.device) -> Tensor:
+        return _text(self.folder, FILE_PARTS[self.part], device)
+
+    def _checked_count(self, streams: int) -> int:
+        """The number of words, after a check that they fill one batch of every stream."""
+        words = len(self._words(HOST))
         if words // streams <= self.length:
             raise ValueError(
                 f"the {self.part} text has {words:,} words, too few for {streams} streams of length {self.length} "
@@ -142,11 +140,6 @@ class Words(FileData, NextSymbol):
         return words
 
 
-@lru_cache(maxsize=3)
-def _read(folder: Path, part: str) -> np.ndarray:
-    return read_words(folder, part)
-
-
-@lru_cache(maxsize=3)
-def _keep(folder: Path, part: str, device: torch.device) -> Tensor:
-    return torch.from_numpy(_read(folder, part).astype(np.int64)).to(device)
+@lru_cache(maxsize=6)  # three parts, each on the device and, to count its words, on the CPU
+def _text(folder: Path, part: str, device: torch.device) -> Tensor:
+    return torch.from_numpy(read_words(folder, part).astype(np.int64)).to(device)

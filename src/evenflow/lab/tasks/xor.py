@@ -1,10 +1,9 @@
-"""The XOR task: remember two marked bits of a long sequence and say whether they differ."""
+"""The XOR task: remember two marked bits of a long sequence and output whether they differ."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,19 +11,19 @@ from torch.nn import functional as F
 
 from evenflow.checks import whole_number
 
-from .draw import Draw
-from .marked import Marked, draw_places, with_markers
+from .marked import Draw, Marked, draw_places, with_markers
 from .task import Batch, move
 
 
 @dataclass(frozen=True)
 class Xor(Marked):
-    """Two of the bits are marked; after the last step, answer with their exclusive or.
+    """Output the exclusive or of the two marked bits after the last step.
 
-    Each step brings a bit and a marker, ``x_t = (u_t, c_t)``; the target is ``u_i xor u_j``. Each sequence has its own
-    length L, uniform in ``[T, T + T/10]``; i is in the first ``L/10`` steps, j in ``[4L/10, 5L/10]``, counted from 0.
-    Loss: cross entropy of the one output, a logit. Both answers are as likely, also to who remembers one bit of the
-    two, so that the loss without memory is ``ln 2``. Metric: the share of right answers; above 99 % counts as solved.
+    The input of a step is a bit and a marker, ``x_t = (u_t, c_t)``; the target is ``u_i xor u_j``. Each sequence has
+    its own length L, uniform in ``[T, T + T/10]``; i is in the first ``L/10`` steps, j in ``[4L/10, 5L/10]``, counted
+    from 0.
+    Loss: cross entropy of the one output, a logit. Both answers are equally likely, even if one of the two bits is
+    known, so the loss without memory is ``ln 2``. Metric: accuracy; above 99 % counts as solved.
 
     Shapes:
         inputs ``(T + ⌊T/10⌋, B, 2)`` with lengths ``(B,)``, zero past them; targets ``(B, 1)``, 0 or 1.
@@ -40,11 +39,8 @@ class Xor(Marked):
     Reference: Martens and Sutskever 2011; lengths and places as in Galvan.
     """
 
-    name: ClassVar[str] = "xor"
-
-    @property
-    def baseline(self) -> float:
-        return math.log(2)
+    name = "xor"
+    baseline = math.log(2)
 
     def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
         whole_number("size", size, 1)
