@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").glob("*.md")
 )
+# Pages whose Python blocks run one after the other; tests/test_cells_page.py runs those of docs/cells.md.
+RUNNABLE = ["README.md", *(f"docs/{n}.md" for n in ("bounds", "generation", "learning", "maps", "probes", "reservoir"))]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
@@ -78,6 +80,13 @@ def test_imports_work(page: Path) -> None:
     for line in lines:
         if re.match(r"(from evenflow[\w.]* import [\w, ]+|import evenflow[\w.]*)", line):
             exec(line, {})
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_code_runs(name: str) -> None:
+    scope: dict[str, object] = {"__name__": "page"}
+    for number, code in enumerate(fenced(ROOT / name, "python")):
+        exec(compile(code, f"{name}, block {number}", "exec"), scope)
 
 
 @pages
