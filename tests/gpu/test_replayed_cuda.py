@@ -47,7 +47,7 @@ def check(layer: Recurrent, shape: tuple[int, ...], *states: tuple[int, ...], fi
         hx = None if not states else given[1] if len(states) == 1 else tuple(given[1:])
         output, ends = layer(given[0], hx)
         found = (output, *((ends,) if isinstance(ends, Tensor) else ends))
-        plain = layer._flat(*given)
+        plain = layer._forward_tensors(*given)
         count = len(plain) if final else 1
         weights = [torch.randn_like(r) for r in plain[:count]]
         assert_same(found, plain, f"pass {n}")
@@ -78,7 +78,7 @@ def test_taps_of_every_system(name: str) -> None:
     for _ in range(PASSES):
         x, weights = torch.randn(7, 5, 3, device="cuda"), torch.randn(7, 5, 16, device="cuda")
         found = []
-        for run in (layer, lambda x: layer._passed(x, None)):
+        for run in (layer, lambda x: layer._forward(x, None)):
             with layer.taps() as taps:
                 loss = (run(x)[0] * weights).sum()
             found.append(torch.autograd.grad(loss, [*taps, *layer.parameters()], allow_unused=True))
@@ -117,7 +117,7 @@ def test_training_is_that_of_plain_passes() -> None:
     optimizers = [torch.optim.Adam(m.parameters(), 1e-2) for m in (layer, twin)]
     for n in range(3 * PASSES):
         x = torch.randn(20, 6, 2, device="cuda")
-        for model, run, optimizer in zip((layer, twin), (layer, twin._passed), optimizers, strict=True):
+        for model, run, optimizer in zip((layer, twin), (layer, twin._forward), optimizers, strict=True):
             run(x, None)[0][-1].square().sum().backward()
             if n % 3 == 2:
                 optimizer.step()
@@ -134,7 +134,7 @@ def test_two_passes_before_one_way_back() -> None:
     for _ in range(PASSES):
         x, y = (torch.randn(9, 4, 2, device="cuda", requires_grad=True) for _ in range(2))
         found = layer(x)[0].square().sum() + layer(y)[0].sum()
-        plain = layer._passed(x, None)[0].square().sum() + layer._passed(y, None)[0].sum()
+        plain = layer._forward(x, None)[0].square().sum() + layer._forward(y, None)[0].sum()
         one, other = (torch.autograd.grad(v, [x, y, *layer.parameters()]) for v in (found, plain))
         assert_same(one, other)
     assert recordings(layer) == 1
@@ -148,11 +148,11 @@ def test_moved_loaded_and_in_inference_mode() -> None:
             found = layer(x)[0]
     layer.load_state_dict(other.state_dict())
     with torch.no_grad():
-        assert_same(layer(x)[:1], layer._passed(x, None)[:1])
+        assert_same(layer(x)[:1], layer._forward(x, None)[:1])
         with torch.inference_mode():
-            assert_same(layer(x)[:1], layer._passed(x, None)[:1])
+            assert_same(layer(x)[:1], layer._forward(x, None)[:1])
         layer.cpu().cuda()
-        assert_same(layer(x)[:1], layer._passed(x, None)[:1])
+        assert_same(layer(x)[:1], layer._forward(x, None)[:1])
     assert found.shape == (9, 4, 16)
 
 

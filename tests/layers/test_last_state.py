@@ -94,7 +94,7 @@ def test_no_step_is_run(monkeypatch):
     def refuse(*_):
         raise AssertionError("the layer was run")
 
-    monkeypatch.setattr(Recurrent, "_passed", refuse)
+    monkeypatch.setattr(Recurrent, "_forward", refuse)
     outputs, state = model(torch.randn(100, 50, 1))
     assert (outputs.shape, state.shape) == ((50, 2), (1, 50, 8))
 

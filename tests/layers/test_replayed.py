@@ -85,7 +85,7 @@ def gradients(layer: Recurrent, results: Sequence[Tensor], inputs: Sequence[Tens
 def test_a_replay_gives_what_the_pass_gives(kind: type[Recurrent], of: slice) -> None:
     layer = kind(2, 4, num_layers=2)
     given = [x(5, 3, 2, grad=True)] + [torch.randn(2, 3, 4, requires_grad=True) for _ in range(layer.cell.state_size)]
-    plain, found = layer._flat(*given), passed(layer, *given)
+    plain, found = layer._forward_tensors(*given), passed(layer, *given)
     assert found is not None
     for one, other in zip(
         (*plain, *gradients(layer, plain, given, of)), (*found, *gradients(layer, found, given, of)), strict=True
@@ -104,7 +104,7 @@ def test_taps_of_a_replay(kind: type[Recurrent], options: dict[str, Any]) -> Non
     if kind is GatedFeedbackRNN and "bidirectional" in options:
         options = {"num_layers": 2}
     layer, found = kind(2, 4, **options), []
-    for run in (lambda a: replayed.replay_layer(layer, a, None), lambda a: layer._passed(a, None)):
+    for run in (lambda a: replayed.replay_layer(layer, a, None), lambda a: layer._forward(a, None)):
         for shape in ((5, 3, 2), (5, 2)):
             with layer.taps() as taps:
                 output = run(x(*shape))[0]
@@ -188,7 +188,7 @@ def test_what_was_written_over_is_computed_again() -> None:
     (recording,) = replayed._layers[layer].entries.values()
     assert isinstance(recording, Rerun)
     recording.run([b], layer)
-    plain = layer._flat(a)
+    plain = layer._forward_tensors(a)
     for one, other in zip(
         gradients(layer, plain, [a], slice(None)), gradients(layer, found, [a], slice(None)), strict=True
     ):
@@ -204,7 +204,7 @@ def test_pulled_twice_and_differentiated_again() -> None:
     layer_again = copy.deepcopy(layer)
     layer_again.engine = "reference"
     curved = []
-    for results in (found, layer._flat(a), layer_again._flat(a)):
+    for results in (found, layer._forward_tensors(a), layer_again._forward_tensors(a)):
         (slope,) = torch.autograd.grad(results[0].square().sum(), a, create_graph=True)
         curved.append(torch.autograd.grad(slope.square().sum(), a)[0])
     for one in curved[:2]:
@@ -213,7 +213,7 @@ def test_pulled_twice_and_differentiated_again() -> None:
 
 def test_many_gradients_side_by_side() -> None:
     layer, a = RNN(2, 4), x(5, 3, 2, grad=True)
-    found, plain = passed(layer, a), layer._flat(a)
+    found, plain = passed(layer, a), layer._forward_tensors(a)
     assert found is not None
     grads = torch.randn(6, *plain[0].shape)
     one, other = (
@@ -241,12 +241,12 @@ def test_values_of_the_weights_may_change_and_their_place_may_not() -> None:
         layer.bias_l0.add_(1)
         found = passed(layer, a)
         assert found is not None
-        torch.testing.assert_close(found[0], layer._flat(a)[0])
+        torch.testing.assert_close(found[0], layer._forward_tensors(a)[0])
         assert replayed._layers[layer] is known
         layer.bias_l0 = torch.nn.Parameter(layer.bias_l0 + 1)
         found = passed(layer, a)
         assert found is not None
-        torch.testing.assert_close(found[0], layer._flat(a)[0])
+        torch.testing.assert_close(found[0], layer._forward_tensors(a)[0])
         assert replayed._layers[layer] is not known
 
 
@@ -280,7 +280,7 @@ def test_another_cell_is_another_pass() -> None:
         layer.cell.alpha, layer.cell.beta = leak, 1 - leak
         with torch.no_grad():
             found = replayed.replay_layer(layer, a, None)
-            torch.testing.assert_close(found[0], layer._passed(a, None)[0])
+            torch.testing.assert_close(found[0], layer._forward(a, None)[0])
     assert len(replayed._layers[layer].entries) == 2
 
 
@@ -291,7 +291,7 @@ def test_another_margin_is_another_pass() -> None:
         layer.parametrizations.weight_hh_l0.original2.normal_()
         for spectrum.margin in (0.1, 0.5):
             found = replayed.replay_layer(layer, a, None)
-            torch.testing.assert_close(found[0], layer._passed(a, None)[0])
+            torch.testing.assert_close(found[0], layer._forward(a, None)[0])
     assert len(replayed._layers[layer].entries) == 2
 
 
@@ -300,11 +300,11 @@ def test_checkpointed_by_torch() -> None:
     layer, a = RNN(2, 4), x(5, 3, 2, grad=True)
 
     def run(a: Tensor) -> Tensor:
-        return (replayed.replay_layer(layer, a, None) or layer._passed(a, None))[0]
+        return (replayed.replay_layer(layer, a, None) or layer._forward(a, None))[0]
 
     for _ in range(3):
         (found,) = torch.autograd.grad(torch.utils.checkpoint.checkpoint(run, a, use_reentrant=False).sum(), a)
-        (plain,) = torch.autograd.grad(layer._passed(a, None)[0].sum(), a)
+        (plain,) = torch.autograd.grad(layer._forward(a, None)[0].sum(), a)
         torch.testing.assert_close(found, plain)
 
 
@@ -334,12 +334,12 @@ def test_a_pass_with_other_weights(map: str) -> None:
     layer, a = RNN(2, 4, map=map), x(5, 3, 2)
     weights = [p.detach().requires_grad_() for p in layer.parameters()]
     results = replayed.passed(layer, weights, a)
-    torch.testing.assert_close(results, layer._flat(a))
+    torch.testing.assert_close(results, layer._forward_tensors(a))
     found = torch.autograd.grad(results[0].sum(), weights)
     torch.testing.assert_close(found, torch.autograd.grad(layer(a)[0].sum(), list(layer.parameters())))
     with torch.no_grad():
         weights[0].add_(1)  # the same memory
-    torch.testing.assert_close(replayed.passed(layer, weights, a), layer._flat(a))
+    torch.testing.assert_close(replayed.passed(layer, weights, a), layer._forward_tensors(a))
 
 
 def test_a_map_that_has_outgrown_its_recordings_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:

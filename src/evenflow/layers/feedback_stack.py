@@ -1,4 +1,4 @@
-"""The layer of gated feedback: a stack that is one recurrence."""
+"""`GatedFeedbackRNN`: a stack of layers that is one recurrence."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from evenflow.cells import GatedFeedback, Weights
 from evenflow.checks import number
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.sequences import Sequences
+from evenflow.layers.shared_arguments import with_shared_arguments
 from evenflow.runtime.torch_state import in_functorch
 from evenflow.scan import checkpointed, project, scan
 
 
+@with_shared_arguments
 class GatedFeedbackRNN(Recurrent):
     """A stack of layers, each fed by the states of all layers one step before, through one gate for each pair.
 
@@ -26,14 +28,15 @@ class GatedFeedbackRNN(Recurrent):
         as in `Recurrent`; the output is the last layer's, the states are those of all layers.
 
     Args:
-        num_layers: how many layers, 3 by default.
-        unit: ``"tanh"``, ``"gru"`` or ``"lstm"``.
-        forget_bias: where the bias of an LSTM's forget gate starts, 1 by default.
-        dropout: on the way up, from a layer to the next one and its gates; never on the way through time.
-        others: see `Recurrent`.
-
-    There is no way back: feedback comes from all layers one step before, and in a bidirectional stack the two ways
-    would each need the other's states before they are there. There is no map either: the U^{ij} are free.
+        num_layers: how many layers. Default: 3.
+        unit: ``"tanh"`` (default), ``"gru"`` or ``"lstm"``.
+        forget_bias: the starting value of the bias of an LSTM's forget gate. Default: 1.
+        dropout: probability of dropout from a layer to the next one and its gates, in training; never from step to
+            step. Default: 0.
+        bidirectional: False. Every layer reads the states of all layers one step before, so that the two directions
+            would each need states of the other that do not exist yet.
+        map: ``"free"``: the U^{ij} take no map.
+        others: as in `Recurrent`.
 
     Starting value: each U^{ij} orthogonal, W, w and u Glorot uniform, b zero; the gates are near a half.
 
@@ -46,7 +49,7 @@ class GatedFeedbackRNN(Recurrent):
     """
 
     cell: GatedFeedback
-    one_after_another = False
+    layers_run_in_turn = False
 
     def __init__(
         self,
@@ -71,15 +74,15 @@ class GatedFeedbackRNN(Recurrent):
         cell = GatedFeedback(unit, num_layers, bias)
         super().__init__(cell, input_size, hidden_size, num_layers, **options)
 
-    def _passed(
+    def _forward(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         sequences = Sequences.read(input, self.input_size, self.batch_first)
-        given = self._read_states(sequences, hx)
+        initial = self._read_states(sequences, hx)
         weights = self.step_weights()
         x, sizes, every = sequences.padded, sequences.batch_sizes, self.checkpoint_every
         like = weights["weight_hh_gate"]
-        start = self._start(x.shape[1], like) if given is None else [torch.cat(tuple(member), -1) for member in given]
+        start = self._start(x.shape[1], like) if initial is None else [torch.cat(tuple(s), -1) for s in initial]
         beside = self._beside(x.shape[:2], like)
         if every is not None and every < len(x) and not in_functorch():
             states, *after = checkpointed(
@@ -90,12 +93,12 @@ class GatedFeedbackRNN(Recurrent):
             a = a if beside is None else torch.cat((a, beside), -1)
             states, *others = scan(self.cell, a, tuple(start), weights, sizes, None, self.engine)
             after = [sequences.last(member) for member in (states, *others)]
-        learned = given is None and self.initial_state == "learned"
+        learned = initial is None and self.initial_state == "learned"
         self._record_run(0, x, start, learned, states, sequences)
         output = states[..., -self.hidden_size :]
         ends = [torch.stack(member.split(self.hidden_size, -1)) for member in after]
         final = tuple(sequences.write_state(member) for member in ends)
-        return sequences.write(output), final[0] if self.cell.state_size == 1 else final
+        return sequences.write(output), final[0] if len(final) == 1 else final
 
     def step_weights(self, index: int = 0) -> Weights:
         """The tensors that the cell's step reads, of all layers."""
@@ -113,7 +116,7 @@ class GatedFeedbackRNN(Recurrent):
         return [member.expand(batch, -1) for member in learned]
 
     def _beside(self, steps: tuple[int, ...], like: Tensor) -> Tensor | None:
-        """What happens between the layers of a step, beside the projected input: taps, and dropout's factors."""
+        """Columns beside the projected input for what happens between the layers: taps, and factors of dropout."""
         columns, shape = [], (*steps, self.hidden_size)
         if self._taps is not None:
             columns += [self._new_tap(steps, like) for _ in range(self.num_layers)]

@@ -13,7 +13,7 @@ from evenflow.runtime.torch_state import has_global_module_hook, is_observed
 from evenflow.scan.linear_final_state import end, pays
 
 # How a layer is run, where somebody may have put something of his own.
-WAYS = ("__call__", "forward", "_passed", "_run")
+WAYS = ("__call__", "forward", "_forward", "_run_direction")
 
 
 def last_state(layer: nn.Module, x: Tensor, hx: Tensor | None = None) -> Tensor | None:

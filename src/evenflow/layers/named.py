@@ -1,4 +1,4 @@
-"""The recurrent layers by name: each a cell with a signature."""
+"""The recurrent layers by name: each a cell with a constructor of its own."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ from evenflow.cells import LSTM1997, Cell, ComplexElman, Elman, GRUStep, LSTMSte
 from evenflow.checks import number, one_of
 from evenflow.layers.layer_weights import MapChoice
 from evenflow.layers.recurrent import Recurrent
+from evenflow.layers.shared_arguments import with_shared_arguments
 
 
+@with_shared_arguments
 class RNN(Recurrent):
     """The plain recurrent layer, ``h_t = f(W_ih x_t + b + W_hh h_{t-1})``, with any map and activation.
 
     Args:
         activation: f, a name of `activations.ACTIVATIONS`, where ``"leaky(0.5)"`` gives a slope; a function of a
-            tensor, such as `torch.sin`; or an `Activation`.
-        gain: a fixed factor on the pre-activation, ``f(gain (...))``.
-        leak: a fixed share of the new value, ``h_t = (1 - leak) h_{t-1} + leak f(...)``: leaky units, above 0 up to 1.
-        others: see `Recurrent`.
+            tensor, such as `torch.sin`; or an `Activation`. Default: ``"tanh"``.
+        gain: a fixed factor on the pre-activation, ``f(gain (...))``. Default: 1.
+        leak: a fixed share of the new value, ``h_t = (1 - leak) h_{t-1} + leak f(...)`` (leaky units), above 0 and at
+            most 1. Default: 1.
+        others: as in `Recurrent`.
 
     Starting value: W_ih Glorot uniform, b zero, W_hh as its map says (orthogonal for ``"free"``).
 
@@ -40,7 +43,6 @@ class RNN(Recurrent):
         activation: ActivationChoice = "tanh",
         gain: float = 1.0,
         leak: float = 1.0,
-        map: MapChoice = "free",
         **options: Any,
     ) -> None:
         number("leak", leak)
@@ -48,16 +50,19 @@ class RNN(Recurrent):
             raise ValueError(f"leak must lie above 0 and be at most 1, got {leak}")
         leaky = leak < 1
         cell = ScalarGated(activation, "fixed", leak, 1 - leak, gain) if leaky else Elman(activation, gain)
-        super().__init__(cell, input_size, hidden_size, num_layers, map=map, **options)
+        super().__init__(cell, input_size, hidden_size, num_layers, **options)
 
 
+@with_shared_arguments
 class ComplexRNN(Recurrent):
     """The plain layer with complex units, ``z_t = modrelu(W_ih x_t + b + W_hh z_{t-1})``, for the unitary maps.
 
     Args:
         hidden_size: of the output, even: the real parts of half as many complex units, then their imaginary parts.
-        map: ``"unitary"`` (all unitary matrices) or ``"unitary_product"``; a real map acts on both parts alike.
-        others: see `Recurrent`; see `cells.ComplexElman` for the weights.
+        map: ``"unitary"`` (default), all unitary matrices; or ``"unitary_product"``. A real map acts on both parts.
+        others: as in `Recurrent`.
+
+    See `cells.ComplexElman` for the weights.
 
     >>> layer = ComplexRNN(2, 256)  # 128 complex units
     >>> residual(layer.weight_hh_l0)
@@ -72,14 +77,17 @@ class ComplexRNN(Recurrent):
         super().__init__(ComplexElman(), input_size, hidden_size, num_layers, map=map, **options)
 
 
+@with_shared_arguments
 class ScalarGatedRNN(Recurrent):
     """The layer of FastRNN and SGORNN, ``h_t = α f(W_ih x_t + b + W_hh h_{t-1}) + β h_{t-1}``.
 
     Args:
-        gates: ``"free"``, ``"bounded"`` (β <= 1 - 2α, for an orthogonal W_hh) or ``"fixed"``; see `cells.ScalarGated`.
-        alpha, beta: where the gates start, or stay.
-        gain: see `RNN`.
-        others: see `Recurrent`.
+        activation: f, as in `RNN`. Default: ``"relu"``.
+        gates: ``"free"`` (default), ``"bounded"`` (β <= 1 - 2α, for an orthogonal W_hh) or ``"fixed"``; see
+            `cells.ScalarGated`.
+        alpha, beta: the starting values of the two gates, or their values if they are fixed. Default: 0.023 and 0.9526.
+        gain: a fixed factor on the pre-activation. Default: 1.
+        others: as in `Recurrent`.
 
     >>> layer = ScalarGatedRNN(2, 128, map="rotations", gates="bounded")
 
@@ -97,19 +105,19 @@ class ScalarGatedRNN(Recurrent):
         alpha: float = 0.023,
         beta: float = 0.9526,
         gain: float = 1.0,
-        map: MapChoice = "free",
         **options: Any,
     ) -> None:
         cell = ScalarGated(activation, gates, alpha, beta, gain)
-        super().__init__(cell, input_size, hidden_size, num_layers, map=map, **options)
+        super().__init__(cell, input_size, hidden_size, num_layers, **options)
 
 
+@with_shared_arguments
 class GRU(Recurrent):
-    """The gated recurrent layer; the map makes the candidate's recurrent matrix, the gates' stay free.
+    """The gated recurrent layer; the map makes the candidate's recurrent matrix, those of the gates are free.
 
     Args:
-        map: of ``weight_hh_n_l0``, see `cells.GRUStep`; with ``"free"`` it is `torch.nn.GRU`.
-        others: see `Recurrent`.
+        map: of ``weight_hh_n_l0``, see `cells.GRUStep`. Default: ``"free"``, which is `torch.nn.GRU`.
+        others: as in `Recurrent`.
 
     >>> layer = GRU(2, 128, map="exponential")
     >>> residual(layer.weight_hh_n_l0)
@@ -118,20 +126,20 @@ class GRU(Recurrent):
     References: Cho et al. 2014; the uRNN document (uGRU).
     """
 
-    def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, *, map: MapChoice = "free", **options: Any
-    ) -> None:
-        super().__init__(GRUStep(), input_size, hidden_size, num_layers, map=map, **options)
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Any) -> None:
+        super().__init__(GRUStep(), input_size, hidden_size, num_layers, **options)
 
 
+@with_shared_arguments
 class LSTM(Recurrent):
     """The long short-term memory layer; states are pairs (h, c) as in `torch.nn.LSTM`.
 
     Args:
-        form: ``"standard"``; ``"peephole"``, gates that look into the memory; or ``"1997"``, without a forget gate and
-            with the truncated gradient. See `cells.LSTMStep`, `cells.PeepholeLSTM` and `cells.LSTM1997`.
-        forget_bias: where the bias of the forget gate starts, 1 by default.
-        others: see `Recurrent`; each gate's recurrent matrix starts orthogonal.
+        form: ``"standard"`` (default); ``"peephole"``, whose gates also read the memory; or ``"1997"``, without a
+            forget gate and with the truncated gradient. See `cells.LSTMStep`, `cells.PeepholeLSTM`, `cells.LSTM1997`.
+        forget_bias: the starting value of the forget gate's bias. Default: 1.
+        map: ``"free"`` (default), or one for each matrix by its name. Each gate's recurrent matrix starts orthogonal.
+        others: as in `Recurrent`.
 
     References: Hochreiter and Schmidhuber 1997; Gers et al. 2000; Gers and Schmidhuber 2000.
     """
@@ -155,17 +163,20 @@ class LSTM(Recurrent):
         super().__init__(cell, input_size, hidden_size, num_layers, **options)
 
 
+@with_shared_arguments
 class SCRN(Recurrent):
     """The structurally constrained layer: plain units h and slow context units s, both in the output.
 
     ``s_t = (1 - α) B x_t + α s_{t-1}``, ``h_t = f(A x_t + b + P s_t + R h_{t-1})``.
 
     Args:
-        hidden_size: of the output, h and s together; 100 plain units and 40 of context are ``hidden_size=140``.
-        context_size: how many of them are context, a quarter by default.
-        rates: ``"fixed"``, one α; or ``"learned"``, one per context unit.
-        alpha: α, or where it starts.
-        others: see `Recurrent`; the map makes R. See `cells.SCRNStep` for the weights.
+        hidden_size: of the output, h and s together; 100 plain and 40 context units are ``hidden_size=140``.
+        context_size: how many units are context. Default: a quarter.
+        activation: f, as in `RNN`. Default: ``"tanh"``.
+        rates: ``"fixed"`` (default), one α; or ``"learned"``, one per context unit.
+        alpha: α, or its starting value. Default: 0.95.
+        map: of R, see `cells.SCRNStep` for the weights. Default: ``"free"``.
+        others: as in `Recurrent`.
 
     The output is h and then s, so the readout of a `SequenceModel` on it is the documents' ``U h_t + V s_t``: U are the
     first columns of its weight, V the last `context_size` ones.
@@ -183,8 +194,7 @@ class SCRN(Recurrent):
         activation: ActivationChoice = "tanh",
         rates: str = "fixed",
         alpha: float = 0.95,
-        map: MapChoice = "free",
         **options: Any,
     ) -> None:
         cell = SCRNStep(context_size, activation, rates, alpha)
-        super().__init__(cell, input_size, hidden_size, num_layers, map=map, **options)
+        super().__init__(cell, input_size, hidden_size, num_layers, **options)

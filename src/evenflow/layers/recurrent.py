@@ -1,4 +1,4 @@
-"""What every recurrent layer shares: the signature and the habits of `torch.nn.RNN`, for any cell."""
+"""`Recurrent`, the base of all recurrent layers: any cell with the signature and habits of `torch.nn.RNN`."""
 
 from __future__ import annotations
 
@@ -10,52 +10,62 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from evenflow import maps
-from evenflow.cells import Cell, CellMaker, FunctionCell
-from evenflow.checks import number, one_of, unknown, unknown_option, whole_number
+from evenflow.cells import Cell, CellMaker, Weights
+from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.layer_run import LayerRun
-from evenflow.layers.layer_weights import LayerWeights, MapChoice
+from evenflow.layers.layer_weights import MapChoice, check_map, start_weights
 from evenflow.layers.replayed import replay_layer
 from evenflow.layers.sequences import Sequences
+from evenflow.runtime.picklable import Picklable
 from evenflow.runtime.torch_state import in_functorch
 from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
 
 INITIAL_STATES = ("zero", "learned")
 
 
-class Recurrent(LayerWeights):
-    """A cell run over time: what every layer shares.
+class Recurrent(Picklable):
+    """A cell run over time, with the signature, call forms and habits of `torch.nn.RNN`; every layer is one.
 
     Shapes:
         input ``(T, B, I)``, ``(B, T, I)`` with `batch_first`, ``(T, I)`` without a batch, or a `PackedSequence`;
         initial and final states ``(num_layers * directions, B, H)``; output as the input, ``directions * H`` wide.
 
     Args:
-        input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype: as in
-            `torch.nn.RNN`. There is one bias vector per layer and direction, as in the documents.
-        map: what the recurrent matrix is made by, a name of `maps.MAPS` or a function of the matrix's size that returns
-            a `maps.Map`; or one for each matrix of the cell by its name, ``{"W": "cayley", "V": "free"}``. Options of
-            the map follow as keywords.
-        initial_state: ``"zero"``, or ``"learned"`` for one trained vector per layer and direction.
-        input_range: input weights start uniform between minus this and this, in place of Glorot's; small ones leave
-            units that saturate (tanh) nearly linear at the start, so that a gradient reaches further back.
-        engine: ``"auto"`` takes the fastest scan there is, ``"torch"`` one without compiled code, ``"reference"`` the
-            plain loop.
-        checkpoint_every: keep the state of every so many steps alone, and run the steps between them again in the
-            backward pass: less memory for a second forward pass. About √T is the least; 1 keeps all states, and where
-            they are enough (see `scan.state_checkpoints`) runs nothing again; None keeps what is faster. In a
-            `Population` and under `torch.func` all is kept.
-        storage: ``"bfloat16"`` or ``"float16"`` keep the output, and what the backward pass needs of every step, in
-            half the memory; the weights and the state from step to step stay in single precision. None keeps all so.
-        generator: where starting values are drawn from, instead of torch's global one.
+        cell: what one step computes, such as ``cells.GRUStep()`` or a function decorated with `evenflow.cell`.
+        input_size: I, the numbers of the input at each step.
+        hidden_size: H, the units of the state.
+        num_layers: layers above each other; each reads the output of the one below. Default: 1.
+        map: what makes the recurrent matrix: a name of `maps.MAPS`, or a function of the matrix's size that returns a
+            `maps.Map`; or one for each matrix of the cell by its name, ``{"W": "cayley", "V": "free"}``.
+        bias: whether the pre-activations have a bias, one vector per layer and direction. Default: True.
+        batch_first: whether input and output are ``(B, T, ...)`` instead of ``(T, B, ...)``. Default: False.
+        dropout: probability of dropout between the layers, in training. Default: 0.
+        bidirectional: whether a second direction runs from the last step to the first. Default: False.
+        initial_state: ``"zero"`` (default), or ``"learned"``: one trained vector per layer and direction.
+        input_range: input weights start uniform between minus this and this. Default: Glorot uniform. Small weights
+            leave saturating units (tanh) nearly linear at the start, so that gradients reach further back.
+        engine: ``"auto"`` (default), the fastest scan there is; ``"torch"``, without compiled code; or
+            ``"reference"``, the plain loop.
+        checkpoint_every: save only the state of every so many steps and recompute the steps between in the backward
+            pass: less memory for a second forward pass. About √T needs least memory. 1 saves all states and recomputes
+            nothing where they suffice, see `scan.state_checkpoints`. Default: None, what is faster. Inside a
+            `Population` and under `torch.func` everything is saved.
+        storage: ``"bfloat16"`` or ``"float16"`` save the output, and what the backward pass reads of every step, in
+            half the memory; weights and the running state stay in single precision. Default: None.
+        generator: a `torch.Generator` for the starting values. Default: torch's global one.
+        device, dtype: of the weights. Default: torch's default device and dtype.
+        map_options: options of the map, as keyword arguments, see `maps`.
 
-    Weights carry torch's names: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_l0``, with ``_reverse`` for the way back.
-    A matrix with a map is computed once per call; assign to ``weight_hh_l0`` to set it. A layer pickles whole.
+    Weights have torch's names, ``weight_ih_l0``, ``weight_hh_l0``, ``bias_l0``, and end in ``_reverse`` for the second
+    direction. A matrix with a map is computed once per call; assign to ``weight_hh_l0`` to set it. A layer can be
+    pickled whole.
     """
 
-    one_after_another = True  # the layers of a stack; else a step runs through all of them
+    layers_run_in_turn = True  # False where one step runs through all layers of the stack
+    _external_taps: Sequence[Tensor] = ()  # taps made by a caller, used instead of new ones
+    _names: tuple[str, ...] = ()
+    _shapes: Mapping[str, torch.Size] = {}  # layers pickled by early versions have none
     _records: tuple[list[LayerRun], ...] = ()  # the lists that every run is added to
-    _handed: Sequence[Tensor] = ()  # taps that a recording brings, to be listened to instead of new ones
 
     def __init__(
         self,
@@ -108,60 +118,54 @@ class Recurrent(LayerWeights):
             whole_number("checkpoint_every", checkpoint_every, 1)
         if storage is not None:
             one_of("storage", storage, STORAGES)
-            if checkpoint_every is not None or not self.one_after_another:
+            if checkpoint_every is not None or not self.layers_run_in_turn:
                 where = "with checkpoint_every" if checkpoint_every else f"for {type(self).__name__}"
                 raise ValueError(f"storage must be None {where}, got {storage!r}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self._check_map(cell, map, map_options)
-        self.cell, self.engine, self.checkpoint_every = cell, engine, checkpoint_every
+        self.cell = cell
+        check_map(self, map, map_options)
+        self.engine, self.checkpoint_every = engine, checkpoint_every
         self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
         self.dropout = float(dropout)
         self.initial_state, self.storage = initial_state, storage
         self._taps: list[Tensor] | None = None
-        self._start_weights(map, map_options, input_range, generator)
-        if self.one_after_another:
-            cell.check(hidden_size, {name: self._shapes[name + self.suffixes[0]] for name in self._names})
+        self._shapes = start_weights(self, map, map_options, input_range, generator)
+        first = self.suffixes[0]
+        self._names = tuple(name.removesuffix(first) for name in self._shapes if name.endswith(first))
+        if self.layers_run_in_turn:
+            cell.check(hidden_size, {name: self._shapes[name + first] for name in self._names})
         place = torch.get_default_device() if device is None else device
         self.to(device=place, dtype=dtype or torch.get_default_dtype())
-
-    def _check_map(self, cell: Cell, map: MapChoice, map_options: Mapping[str, Any]) -> None:
-        matrices = {matrix.name: matrix for matrix in cell.matrices(self.hidden_size)}
-        if isinstance(map, Mapping):
-            for name in map:
-                if name not in matrices:
-                    raise ValueError(unknown(f"matrix of {cell.name} in map", name, matrices))
-        elif map != "free" and not any(matrix.mapped for matrix in matrices.values()):
-            hint = f"; for a map on each block give map={{{next(iter(matrices))!r}: {map!r}}}"
-            own = hint if isinstance(cell, FunctionCell) else ""
-            raise ValueError(f"{cell.name} has no map on its gates, so map must be 'free', got {map!r}{own}")
-        for choice in map.values() if isinstance(map, Mapping) else [map]:
-            for name in map_options:
-                if (known := maps.options_of(choice)) is not None and name not in known:
-                    raise ValueError(unknown_option(type(self), name, f"its map {choice!r}", known))
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None = None
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
-        if isinstance(input, Tensor) and input.is_cuda and (found := replay_layer(self, input, hx)) is not None:
-            return found
-        return self._passed(input, hx)
+        """Run the layer; see the class for the shapes.
 
-    def _flat(self, input: Tensor, *states: Tensor, taps: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
-        """`_passed` from tensors to tensors, with these taps and no others."""
-        outer = self._taps, self._handed
-        self._taps, self._handed = [] if taps else None, taps
+        Args:
+            input: the sequences.
+            hx: the initial state, a tuple where the cell has several states. Default: zero, or the learned one.
+        """
+        if isinstance(input, Tensor) and input.is_cuda and (replayed := replay_layer(self, input, hx)) is not None:
+            return replayed
+        return self._forward(input, hx)
+
+    def _forward_tensors(self, input: Tensor, *states: Tensor, taps: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+        """`_forward` from tensors to tensors, with these taps and no others."""
+        outer = self._taps, self._external_taps
+        self._taps, self._external_taps = [] if taps else None, taps
         try:
-            output, final = self._passed(input, (states if len(states) > 1 else states[0]) if states else None)
+            output, final = self._forward(input, (states if len(states) > 1 else states[0]) if states else None)
         finally:
-            self._taps, self._handed = outer
+            self._taps, self._external_taps = outer
         assert isinstance(output, Tensor)
         return output, *((final,) if isinstance(final, Tensor) else final)
 
-    def _passed(
+    def _forward(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         sequences = Sequences.read(input, self.input_size, self.batch_first)
-        given = self._read_states(sequences, hx)
+        initial = self._read_states(sequences, hx)
         x = sequences.padded
         finals: list[list[Tensor]] = []
         directions = 2 if self.bidirectional else 1
@@ -171,47 +175,48 @@ class Recurrent(LayerWeights):
             outputs = []
             for direction in range(directions):
                 index = layer * directions + direction
-                output, *ends = self._run(x, index, sequences, None if given is None else [s[index] for s in given])
+                start = None if initial is None else [s[index] for s in initial]
+                output, *ends = self._run_direction(x, index, sequences, start)
                 finals.append(ends)
                 outputs.append(sequences.reverse(output) if direction else output)
             x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
         final = tuple(sequences.write_state(torch.stack(member)) for member in zip(*finals, strict=True))
-        return sequences.write(x), final[0] if self.cell.state_size == 1 else final
+        return sequences.write(x), final[0] if len(final) == 1 else final
 
-    def _run(self, x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None) -> tuple[Tensor, ...]:
+    def _run_direction(
+        self, x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None
+    ) -> tuple[Tensor, ...]:
         """The output ``(T, B, H)`` of one layer and direction, then each sequence's last state, ``(B, H)`` each."""
-        weights = self.step_weights(index)
-        backwards = self.bidirectional and index % 2 == 1
-        x = sequences.reverse(x) if backwards else x
+        cell, engine, weights = self.cell, self.engine, self.step_weights(index)
+        like = weights[cell.recurrent[0]]
+        reverse = self.bidirectional and index % 2 == 1
+        x = sequences.reverse(x) if reverse else x
         learned = state is None and self.initial_state == "learned"
         if state is None:
             shape = (x.shape[1], self.hidden_size)
-            if learned:
-                state = [weights[f"{name}0"].expand(shape) for name in self.cell.states]
-            else:
-                state = [x.new_zeros(shape)] * self.cell.state_size
+            zero = None if learned else x.new_zeros(shape)
+            state = [weights[f"{name}0"].expand(shape) if zero is None else zero for name in cell.states]
         tap = None
         if self._taps is not None:
-            zeros = self._new_tap(x.shape[:2], weights[self.cell.recurrent[0]])
-            tap = sequences.reverse(zeros) if backwards else zeros
+            zeros = self._new_tap(x.shape[:2], like)
+            tap = sequences.reverse(zeros) if reverse else zeros
         every, sizes = self.checkpoint_every, sequences.batch_sizes
         if every is not None and every < len(x) and not in_functorch():
-            results = checkpointed(self.cell, x, tuple(state), weights, every, sizes, tap, self.engine)
+            results = checkpointed(cell, x, tuple(state), weights, every, sizes, tap, engine)
             self._record_run(index, x, state, learned, results[0], sequences)
             return results
         storage = None if self.storage is None else STORAGES[self.storage]
-        dtype = weights[self.cell.recurrent[0]].real.dtype
-        casts = storage is not None and not x.is_meta and dtype != torch.float64  # which autocast leaves as it is
-        if x.dtype == storage and not casts:  # what the layer below has stored
+        dtype = like.real.dtype
+        casts = storage is not None and not x.is_meta and dtype != torch.float64  # autocast leaves float64 as it is
+        if x.dtype == storage and not casts:  # the stored output of the layer below
             x = x.to(dtype)
 
-        cell, engine = self.cell, self.engine  # the graph holds `into`, and is not to hold the layer
-
-        def into() -> Tensor:
+        def pre_activations() -> Tensor:  # kept by the autograd graph, and so without a reference to the layer
             with torch.autocast(x.device.type, storage) if casts else nullcontext():
                 return project(cell, x, weights, engine)
 
-        states = scan(cell, into(), tuple(state), weights, sizes, tap, engine, storage, again=into)
+        a = pre_activations()
+        states = scan(cell, a, tuple(state), weights, sizes, tap, engine, storage, again=pre_activations)
         ends = (sequences.last(s) for s in states)
         if storage is None:
             self._record_run(index, x, state, learned, states[0], sequences)
@@ -219,6 +224,31 @@ class Recurrent(LayerWeights):
         if self._records:  # in the weights' precision, so that a step can be run again
             self._record_run(index, x.to(dtype), state, learned, states[0].to(dtype), sequences)
         return states[0], *(end.to(dtype) for end in ends)
+
+    @property
+    def suffixes(self) -> list[str]:
+        """The endings of the weights' names, ``_l0``, ``_l0_reverse``, ..., one for each layer and direction."""
+        directions = ("", "_reverse") if self.bidirectional else ("",)
+        return [f"_l{layer}{direction}" for layer in range(self.num_layers) for direction in directions]
+
+    def direction_weights(self, index: int) -> dict[str, Tensor]:
+        """The weights of one layer and direction by their names in the cell; a map computes its matrix.
+
+        Args:
+            index: which layer and direction, in the order of the final states.
+        """
+        suffix, weights = self.suffixes[index], {}
+        for name in self._names:
+            weight: Tensor = getattr(self, name + suffix)
+            shape = self._shapes.get(name + suffix)
+            if weight.shape != shape and shape is not None:  # assigned by the user
+                raise ValueError(f"{name + suffix} must have shape {tuple(shape)}, got {tuple(weight.shape)}")
+            weights[name] = weight
+        return weights
+
+    def step_weights(self, index: int) -> Weights:
+        """The tensors that the cell's step reads: `direction_weights` as `Cell.prepare` returns them."""
+        return self.cell.prepare(self.direction_weights(index))
 
     def _record_run(
         self, index: int, x: Tensor, start: Sequence[Tensor], learned: bool, states: Tensor, sequences: Sequences
@@ -228,42 +258,30 @@ class Recurrent(LayerWeights):
             runs.append(LayerRun(self, index, x, tuple(start), learned, states, sequences, tap))
 
     def _new_tap(self, steps: Sequence[int], like: Tensor) -> Tensor:
-        """Zeros ``(T, B, H)`` among the taps, for their gradient alone."""
+        """Zeros ``(T, B, H)``, whose gradient is wanted, appended to the taps."""
         assert self._taps is not None
-        if self._handed:
-            zeros, *self._handed = self._handed
-        else:  # not `new_zeros`, of which a compiler makes no leaf
+        if self._external_taps:
+            zeros, *self._external_taps = self._external_taps
+        else:  # not `new_zeros`, of which `torch.compile` makes no leaf
             zeros = torch.zeros(*steps, self.hidden_size, dtype=like.dtype, device=like.device, requires_grad=True)
         self._taps.append(zeros)
         return zeros
 
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
-        if hx is None:
-            return None
         names = [f"{name}0" for name in self.cell.states]
-        several = f"a pair ({', '.join(names)})" if len(names) == 2 else f"a tuple ({', '.join(names)})"
-        wanted = f"one tensor {names[0]}" if len(names) == 1 else several
-        states = (hx,) if isinstance(hx, Tensor) else tuple(hx) if isinstance(hx, tuple | list) else ()
-        if not all(isinstance(state, Tensor) for state in states) or not states:
-            raise ValueError(f"the initial state must be {wanted}, got {type(hx).__name__} {hx!r:.60}")
-        if len(states) != self.cell.state_size:
-            raise ValueError(f"the initial state must be {wanted}, got {len(states)} tensors")
-        return [
-            sequences.read_state(state, len(self.suffixes), self.hidden_size, name)
-            for state, name in zip(states, names, strict=True)
-        ]
+        return None if hx is None else sequences.read_states(hx, names, len(self.suffixes), self.hidden_size)
 
     @contextmanager
     def taps(self) -> Iterator[list[Tensor]]:
-        """Listen to the states: each scan inside the block adds a tensor whose `grad`, after backward, is ∂L/∂h_t.
+        """Inside the block, each scan adds a tensor to a list whose `grad`, after backward, is ∂L/∂h_t.
 
-        One tensor ``(T, B, H)`` per layer and direction and call, in the order of the final states; rows of packed
+        One tensor ``(T, B, H)`` for each call, layer and direction, in the order of the final states. Rows of packed
         input stand longest first.
 
         >>> with layer.taps() as taps:
         ...     output, _ = layer(x)
         >>> output[-1].sum().backward()
-        >>> taps[0].grad.norm(dim=-1)  # how much of the gradient reaches back to each step
+        >>> taps[0].grad.norm(dim=-1)  # the norm of the gradient at each step
         """
         outer, self._taps = self._taps, []
         try:
@@ -301,19 +319,14 @@ class Recurrent(LayerWeights):
         return self.recorded or self._taps is not None
 
     def flatten_parameters(self) -> None:
-        """Nothing to do; here because scripts written for `torch.nn.RNN` call it."""
+        """Do nothing: scripts written for `torch.nn.RNN` call it."""
 
     def extra_repr(self) -> str:
-        shown = [f"{self.input_size}, {self.hidden_size}"]
-        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
-        shown += [f"{k}={getattr(self, k)}" for k, default in defaults.items() if getattr(self, k) != default]
-        shown += [f"{k}={value!r}" for k, value in self.cell.settings().items()]
-        if self.engine != "auto":
-            shown.append(f"engine={self.engine!r}")
-        if self.initial_state != "zero":
-            shown.append(f"initial_state={self.initial_state!r}")
-        if self.storage is not None:
-            shown.append(f"storage={self.storage!r}")
-        if self.checkpoint_every is not None:
-            shown.append(f"checkpoint_every={self.checkpoint_every}")
-        return ", ".join(shown)
+        def changed(defaults: Mapping[str, object]) -> list[str]:
+            values = ((name, getattr(self, name), default) for name, default in defaults.items())
+            return [f"{name}={value!r}" for name, value, default in values if value != default]
+
+        sizes = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+        ways = {"engine": "auto", "initial_state": "zero", "storage": None, "checkpoint_every": None}
+        cell = [f"{name}={value!r}" for name, value in self.cell.settings().items()]
+        return ", ".join([f"{self.input_size}, {self.hidden_size}", *changed(sizes), *cell, *changed(ways)])

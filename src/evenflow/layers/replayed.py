@@ -135,7 +135,7 @@ class _Flat(nn.Module):
 
     def forward(self, *given: Tensor, taps: int) -> tuple[Tensor, ...]:
         states = len(given) - taps
-        return self.layer._flat(*given[:states], taps=given[states:])
+        return self.layer._forward_tensors(*given[:states], taps=given[states:])
 
 
 def passed(layer: nn.Module, weights: Sequence[Tensor], *given: Tensor, taps: int = 0) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""The forms a batch of sequences comes in, brought to one and back.
+"""Converts the input forms of `torch.nn.RNN` to one form inside a layer, and results back to the caller's form.
 
 `torch.nn.RNN` takes time first or batch first, one sequence without a batch dimension, and packed sequences of several
 lengths. Inside a layer there is one form: ``(T, B, width)``, with the longest sequence first and `batch_sizes` where
@@ -20,8 +20,10 @@ class Sequences:
 
     Attributes:
         batch_sizes: how many sequences still run at each step, or None where all have T steps.
-        lengths: the steps of each sequence ``(B)``, longest first, where they came packed.
-        packed, places: what came in packed, and where its rows lie among the T B here.
+        lengths: the steps of each sequence ``(B)``, longest first, for packed input.
+        packed: the packed input.
+        places: the index of each row of the packed data among the T B rows of `padded`.
+        unbatched: the input is one sequence without a batch dimension.
     """
 
     padded: Tensor
@@ -34,6 +36,7 @@ class Sequences:
 
     @classmethod
     def read(cls, x: Tensor | PackedSequence, width: int, batch_first: bool) -> Sequences:
+        """Check an input of `width` numbers a step and convert it."""
         if isinstance(x, PackedSequence):
             if x.data.dim() != 2 or x.data.shape[-1] != width:
                 raise ValueError(f"packed input must hold {width} numbers a step, got data of {tuple(x.data.shape)}")
@@ -42,7 +45,7 @@ class Sequences:
             sizes, places = x.batch_sizes.tolist(), _places(x)
             lengths = (x.batch_sizes.unsqueeze(1) > torch.arange(sizes[0], device="cpu")).sum(0).to(x.data.device)
             ragged = sizes if sizes[-1] < sizes[0] else None
-            return cls(_laid_out(x, places, len(sizes)), batch_first, ragged, lengths, x, places)
+            return cls(_padded(x, places, len(sizes)), batch_first, ragged, lengths, x, places)
         if not isinstance(x, Tensor):
             raise ValueError(f"input must be a tensor or a PackedSequence, got {type(x).__name__}")
         if x.dim() not in (2, 3) or x.shape[-1] != width:
@@ -57,7 +60,7 @@ class Sequences:
         return cls(padded, batch_first, unbatched=x.dim() == 2)
 
     def write(self, output: Tensor) -> Tensor | PackedSequence:
-        """`output` ``(T, B, width)`` in the form the input came in."""
+        """`output` ``(T, B, width)`` in the form of the input."""
         if self.packed is not None:
             assert self.places is not None
             data = output.flatten(0, 1).index_select(0, self.places)
@@ -68,8 +71,19 @@ class Sequences:
             return output.squeeze(1)
         return output.transpose(0, 1) if self.batch_first else output
 
-    def read_state(self, state: Tensor, members: int, width: int, name: str) -> Tensor:
-        """A state ``(members, B, width)`` of the caller's in the order of the rows here."""
+    def read_states(self, hx: Tensor | tuple[Tensor, ...], names: list[str], members: int, width: int) -> list[Tensor]:
+        """The caller's states, ``(members, B, width)`` each, with their rows in the order of `padded`."""
+        listed = ", ".join(names)
+        several = f"a {'pair' if len(names) == 2 else 'tuple'} ({listed})"
+        expected = f"one tensor {listed}" if len(names) == 1 else several
+        states = (hx,) if isinstance(hx, Tensor) else tuple(hx) if isinstance(hx, tuple | list) else ()
+        if not all(isinstance(state, Tensor) for state in states) or not states:
+            raise ValueError(f"the initial state must be {expected}, got {type(hx).__name__} {hx!r:.60}")
+        if len(states) != len(names):
+            raise ValueError(f"the initial state must be {expected}, got {len(states)} tensors")
+        return [self._read_state(state, members, width, name) for state, name in zip(states, names, strict=True)]
+
+    def _read_state(self, state: Tensor, members: int, width: int, name: str) -> Tensor:
         batch = self.padded.shape[1]
         expected = (members, width) if self.unbatched else (members, batch, width)
         if tuple(state.shape) != expected:
@@ -93,7 +107,7 @@ class Sequences:
         return state
 
     def reverse(self, x: Tensor) -> Tensor:
-        """Each sequence ``(T, B, width)`` back to front, its padding left at the end."""
+        """Each sequence of ``(T, B, width)`` from its last step to its first; padding stays at the end."""
         if self.batch_sizes is None:
             return x.flip(0)
         assert self.lengths is not None
@@ -110,21 +124,21 @@ class Sequences:
 
 
 def unpacked(packed: PackedSequence, steps: int) -> Tensor:
-    """Packed sequences as ``(steps, B, width)`` in the order they had before, zeros beyond the end of each.
+    """Packed sequences as ``(steps, B, width)`` in the order before packing, with zeros after the end of each.
 
-    torch's own `pad_packed_sequence` writes step after step, and its gradient copies all of them at every step.
+    torch's `pad_packed_sequence` writes step after step, and its gradient copies all steps at every step.
     """
-    padded = _laid_out(packed, _places(packed), steps)
+    padded = _padded(packed, _places(packed), steps)
     return padded if packed.unsorted_indices is None else padded.index_select(1, packed.unsorted_indices)
 
 
-def _laid_out(packed: PackedSequence, places: Tensor, steps: int) -> Tensor:
+def _padded(packed: PackedSequence, places: Tensor, steps: int) -> Tensor:
     batch, width = int(packed.batch_sizes[0]), packed.data.shape[-1]
     return packed.data.new_zeros(steps * batch, width).index_copy(0, places, packed.data).view(steps, batch, width)
 
 
 def _places(packed: PackedSequence) -> Tensor:
-    """Where the rows of packed data lie when each step has room for all sequences."""
+    """The index of each row of packed data among T B rows."""
     sizes = packed.batch_sizes
     step = torch.repeat_interleave(torch.arange(len(sizes), device="cpu"), sizes)
     within = torch.arange(len(step), device="cpu") - (sizes.cumsum(0) - sizes)[step]

@@ -96,7 +96,7 @@ class Penalty:
                 return
             watched = Watched(model, self, stack.enter_context(record_runs(model, taps=self.reads_gradients)))
             for module in model.modules():
-                feedback = isinstance(module, Recurrent) and not module.one_after_another
+                feedback = isinstance(module, Recurrent) and not module.layers_run_in_turn
                 if isinstance(module, nn.RNNBase) or feedback:  # which `record_runs` leaves out
                     stack.callback(module.register_forward_hook(watched.record_output).remove)
             yield watched

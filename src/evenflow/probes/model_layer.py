@@ -113,7 +113,7 @@ def record_runs(model: nn.Module, *, taps: bool = False) -> Iterator[list[LayerR
     runs: list[LayerRun] = []
     with ExitStack() as stack:
         for layer in model.modules():
-            if isinstance(layer, Recurrent) and layer.one_after_another:
+            if isinstance(layer, Recurrent) and layer.layers_run_in_turn:
                 if taps:
                     stack.enter_context(layer.taps())
                 stack.enter_context(layer.record_runs(runs))
