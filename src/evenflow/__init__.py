@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Names of the lab, which needs the extra of that name: the module, and the attribute where it is not the module itself.
+# Names that need the extra `lab`: the module, and the attribute of the module unless it is the module itself.
 LAB = {
     "tasks": ("evenflow.lab.tasks", ""),
     "fit": ("evenflow.lab.training", "fit"),
@@ -64,7 +64,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load rooms that take time, and the lab, when they are first used."""
+    """Load slow subpackages, and names of the lab, when they are first used."""
     from importlib import import_module
 
     if name in ("bounds", "lab", "optim", "penalties", "probes"):

@@ -1,4 +1,4 @@
-"""The sentences for arguments that will not do: what was given, and what is allowed."""
+"""Checks of arguments, with error messages that say what was passed and what is allowed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numbers import Real
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """One sentence that names the unknown `name` and the nearest known ones, or all of them if none is near.
+    """An error message for an unknown `name`, with the most similar known names, or all of them if none is similar.
 
     >>> unknown("task", "copi", ["adding", "copy"])
     "unknown task 'copi', did you mean copy?"
@@ -25,7 +25,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
 
 
 def unknown_option(kind: type, name: str, other: str, known: Iterable[str]) -> str:
-    """One sentence that names an option that neither `kind` nor `other`, which hands its own on, has."""
+    """An error message for an option that neither the class `kind` nor `other`, which takes options too, has."""
     kinds = [each for each in kind.__mro__ if each.__module__.startswith("evenflow")]
     parameters = [p for each in kinds for p in inspect.signature(each).parameters.values() if p.name != "cell"]
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]

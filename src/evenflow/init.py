@@ -1,4 +1,4 @@
-"""Starting matrices: each a function of its size and a generator."""
+"""Initial matrices: each a function of its size and a generator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def orthogonal(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """A matrix drawn uniformly (Haar) from the orthogonal ones; semi-orthogonal where it is not square.
+    """A matrix drawn uniformly (Haar) from the orthogonal ones; semi-orthogonal if it is not square.
 
     >>> W = orthogonal(4, generator=torch.Generator().manual_seed(0))
     >>> bool((W.T @ W - torch.eye(4)).abs().max() < 1e-6)
@@ -27,7 +27,7 @@ def orthogonal(
     rows, columns = _size(rows, columns)
     normal = _normal(max(rows, columns), min(rows, columns), generator)
     q, r = torch.linalg.qr(normal)
-    # QR alone prefers some signs; those of R's diagonal make the draw uniform.
+    # QR alone prefers some signs; the signs of R's diagonal make the draw uniform.
     q = q * torch.where(r.diagonal() < 0, -1.0, 1.0)
     return (q if rows >= columns else q.mT).contiguous().to(device, dtype)
 
@@ -104,6 +104,6 @@ def _size(rows: int, columns: int | None) -> tuple[int, int]:
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
-    """Normal numbers in float64, where the generator lives: one seed gives one matrix in every dtype."""
+    """Normal numbers in float64, on the generator's device: one seed gives one matrix in every dtype."""
     where = None if generator is None else generator.device
     return torch.randn(rows, columns, generator=generator, dtype=torch.float64, device=where)

@@ -1,4 +1,4 @@
-"""The named systems: each a point of map × cell × activation.
+"""Forty years of recurrent networks in one table: each system is a layer, a map and an activation.
 
 >>> layer = create("sgornn", 2, 128)
 >>> output, h_n = layer(torch.randn(1000, 50, 2))
@@ -24,8 +24,13 @@ from evenflow.reservoir import EchoState
 class System:
     """One row of the table: a layer with the settings that make it this system.
 
-    `map_options` belong to `map` and are dropped when the user asks for another map; a `map` of None means that the
-    layer takes none.
+    Attributes:
+        layer: the class of the layer.
+        equation: the step and its ingredients: activation f, recurrent matrix U.
+        document: where the system is from.
+        map: the map of the recurrent matrix; None for a layer that takes no map.
+        map_options: options of `map`, left out if the user chooses another map.
+        options: options of the layer.
     """
 
     layer: Callable[..., Recurrent]
@@ -38,169 +43,113 @@ class System:
 
 @dataclass(frozen=True)
 class Network:
-    """One row of the table of networks without time."""
+    """One row of the table of feed-forward networks."""
 
     network: type[FeedForward]
     equation: str
     document: str
 
 
-_PLAIN = "h = f(W x + b + U h)"
-_GATED = "h = α f(W x + b + U h) + β h"
-_COMPLEX = "z = modrelu(W x + U z), z complex"
-_GRU = "h = (1 - z) n + z h, n = tanh(W x + b + r (U h + c))"
+# The ingredients: equations of a step, and of the recurrent matrix.
+PLAIN = "h = f(W x + b + U h)"
+MODRELU = "h = modrelu(W x + U h)"
+COMPLEX = "z = modrelu(W x + U z), z complex"
+GATED = "h = α f(W x + b + U h) + β h"
+GRU_STEP = "h = (1 - z) n + z h, n = tanh(W x + b + r (U h + c))"
+LSTM_STEP = "c = σ(f) c + σ(i) tanh(g), h = σ(o) tanh(c)"
+PEEPHOLE = "as lstm; i, f see p c before the step, o sees p c after it"
+LSTM_1997 = "c = c + σ(i) tanh(g), h = σ(o) tanh(c), ∂/∂h not carried back in time"
+CONTEXT = "s = (1 - α) B x + α s, h = f(A x + b + P s + R h)"
+FEEDBACK = "h_j = tanh(W h_{j-1} + b + Σ_i g_ij U h_i), g_ij = σ(w h_{j-1} + u h), 3 layers"
+RESERVOIR = "h = (1 - a) h + a tanh(W x + b + U h), U sparse, nothing trained"
+EXP = "U = exp(B), B skew"
+CAYLEY = "U = (I + A)⁻¹ (I - A) D, A skew"
+ROTATIONS = "U = R_1 Q_1 ... R_k Q_k"
+SVD = "H ... H diag(s) H ... H, |s - 1| <= r"
+FACTORIZED = "U = P diag(s) Qᵀ, |s - 1| <= r"
+LIN, ZHANG = "uRNN (Lin, Wang)", "Spectral-RNN (Zhang, Lei, Dhillon)"
+
+
+def _row(
+    layer: Callable[..., Recurrent], equation: str, document: str, map: str | None = "free", **options: Any
+) -> System:
+    return System(layer, equation, document, map, options.pop("map_options", {}), options)
+
 
 SYSTEMS: dict[str, System] = {
-    "rnn": System(RNN, f"{_PLAIN}, f = tanh", "Elman 1990"),
-    "irnn": System(
-        RNN,
-        f"{_PLAIN}, f = relu, U starts at I",
-        "Le et al. 2015",
-        "free",
-        {"init": "identity"},
-        {"activation": "relu"},
+    "rnn": _row(RNN, f"{PLAIN}, f = tanh", "Elman 1990"),
+    "irnn": _row(
+        RNN, f"{PLAIN}, f = relu, U starts at I", "Le et al. 2015", activation="relu", map_options={"init": "identity"}
     ),
-    "urnn": System(
-        RNN, f"{_PLAIN}, f = |.|, U = exp(B), B skew", "uRNN (Lin, Wang)", "exponential", {}, {"activation": "abs"}
+    "urnn": _row(RNN, f"{PLAIN}, f = |.|, {EXP}", LIN, "exponential", activation="abs"),
+    "exprnn": _row(
+        RNN, f"{MODRELU}, {EXP}", "Lezcano-Casado, Martínez-Rubio 2019", "exponential", activation="modrelu", bias=False
     ),
-    "exprnn": System(
+    "scornn": _row(
         RNN,
-        "h = modrelu(W x + U h), U = exp(B), B skew",
-        "Lezcano-Casado, Martínez-Rubio 2019",
-        "exponential",
-        {},
-        {"activation": "modrelu", "bias": False},
-    ),
-    "scornn": System(
-        RNN,
-        "h = modrelu(W x + U h), U = (I + A)⁻¹ (I - A) D, A skew",
+        f"{MODRELU}, {CAYLEY}",
         "Helfrich et al. 2018",
         "cayley",
-        {"signs": "half"},
-        {"activation": "modrelu", "bias": False},
+        activation="modrelu",
+        bias=False,
+        map_options={"signs": "half"},
     ),
-    "arjovsky-urnn": System(
-        ComplexRNN,
-        f"{_COMPLEX}, U = D R F⁻¹ D Π R F D",
-        "Arjovsky et al. 2016",
-        "unitary_product",
-        {},
-        {"bias": False},
+    "arjovsky-urnn": _row(
+        ComplexRNN, f"{COMPLEX}, U = D R F⁻¹ D Π R F D", "Arjovsky et al. 2016", "unitary_product", bias=False
     ),
-    "full-urnn": System(
-        ComplexRNN,
-        f"{_COMPLEX}, U = exp(A), A skew-Hermitian",
-        "Wisdom et al. 2016",
-        "unitary",
-        {},
-        {"bias": False},
+    "full-urnn": _row(
+        ComplexRNN, f"{COMPLEX}, U = exp(A), A skew-Hermitian", "Wisdom et al. 2016", "unitary", bias=False
     ),
-    "factorized": System(
+    "factorized": _row(RNN, f"{PLAIN}, f = tanh, {FACTORIZED}", "Vorontsov et al. 2017", "factorized"),
+    # The text of the document has leaky, the authors' released code relu.
+    "spectral": _row(RNN, f"{PLAIN}, f = relu, U = {SVD}", ZHANG, "svd", activation="relu"),
+    "ornn": _row(
         RNN,
-        f"{_PLAIN}, f = tanh, U = P diag(s) Qᵀ, |s - 1| <= r",
-        "Vorontsov et al. 2017",
-        "factorized",
-    ),
-    "spectral": System(
-        RNN,
-        f"{_PLAIN}, f = relu, U = H ... H diag(s) H ... H, |s - 1| <= r",
-        "Spectral-RNN (Zhang, Lei, Dhillon)",
-        "svd",
-        {},
-        {"activation": "relu"},  # the text says leaky, the authors' released code relu
-    ),
-    "ornn": System(
-        RNN,
-        f"{_PLAIN}, f = relu, U a product of reflections",
+        f"{PLAIN}, f = relu, U a product of reflections",
         "Mhammedi et al. 2017; Spectral-RNN",
         "householder",
-        {},
-        {"activation": "relu"},
+        activation="relu",
     ),
-    "vprnn": System(
-        RNN,
-        f"{_PLAIN}, f = relu, U = R_1 Q_1 ... R_k Q_k",
-        "Taylor-Melanson et al. 2021; SGORNN",
-        "rotations",
-        {},
-        {"activation": "relu"},
+    "vprnn": _row(
+        RNN, f"{PLAIN}, f = relu, {ROTATIONS}", "Taylor-Melanson et al. 2021; SGORNN", "rotations", activation="relu"
     ),
-    "fastrnn": System(
-        ScalarGatedRNN,
-        f"{_GATED}, f = relu",
-        "Kusupati et al. 2018; SGORNN",
-        options={"gates": "free", "alpha": 0.0474},
-    ),
-    "sgornn": System(
-        ScalarGatedRNN,
-        f"{_GATED}, β <= 1 - 2α, U = R_1 Q_1 ... R_k Q_k",
-        "SGORNN",
-        "rotations",
-        {},
-        {"gates": "bounded"},
-    ),
-    "scrn": System(SCRN, "s = (1 - α) B x + α s, h = f(A x + b + P s + R h)", "Mikolov et al. 2015; Galvan"),
-    "gru": System(GRU, _GRU, "Cho et al. 2014"),
-    "ugru": System(GRU, f"{_GRU}, U = exp(B), B skew", "uRNN (Lin, Wang)", "exponential"),
-    "lstm": System(
-        LSTM, "c = σ(f) c + σ(i) tanh(g), h = σ(o) tanh(c)", "Hochreiter, Schmidhuber 1997; Gers et al. 2000"
-    ),
-    "lstm-peephole": System(
-        LSTM,
-        "as lstm; i, f see p c before the step, o sees p c after it",
-        "Gers, Schmidhuber 2000; Vorontsov et al. 2017",
-        options={"form": "peephole"},
-    ),
-    "lstm-1997": System(
-        LSTM,
-        "c = c + σ(i) tanh(g), h = σ(o) tanh(c), ∂/∂h not carried back in time",
-        "Hochreiter, Schmidhuber 1997; Galvan",
-        options={"form": "1997"},
-    ),
-    "gated-feedback": System(
-        GatedFeedbackRNN,
-        "h_j = tanh(W h_{j-1} + b + Σ_i g_ij U h_i), g_ij = σ(w h_{j-1} + u h), 3 layers",
-        "Chung et al. 2015; Galvan",
-    ),
-    "esn": System(
-        EchoState,
-        "h = (1 - a) h + a tanh(W x + b + U h), U sparse, nothing trained",
-        "Jaeger 2001; Galvan",
-        None,
-    ),
+    "fastrnn": _row(ScalarGatedRNN, f"{GATED}, f = relu", "Kusupati et al. 2018; SGORNN", gates="free", alpha=0.0474),
+    "sgornn": _row(ScalarGatedRNN, f"{GATED}, β <= 1 - 2α, {ROTATIONS}", "SGORNN", "rotations", gates="bounded"),
+    "scrn": _row(SCRN, CONTEXT, "Mikolov et al. 2015; Galvan"),
+    "gru": _row(GRU, GRU_STEP, "Cho et al. 2014"),
+    "ugru": _row(GRU, f"{GRU_STEP}, {EXP}", LIN, "exponential"),
+    "lstm": _row(LSTM, LSTM_STEP, "Hochreiter, Schmidhuber 1997; Gers et al. 2000"),
+    "lstm-peephole": _row(LSTM, PEEPHOLE, "Gers, Schmidhuber 2000; Vorontsov et al. 2017", form="peephole"),
+    "lstm-1997": _row(LSTM, LSTM_1997, "Hochreiter, Schmidhuber 1997; Galvan", form="1997"),
+    "gated-feedback": _row(GatedFeedbackRNN, FEEDBACK, "Chung et al. 2015; Galvan"),
+    "esn": _row(EchoState, RESERVOIR, "Jaeger 2001; Galvan", None),
 }
-
-_ADDING = "h = h + W_2 f(W_1 h + b_1) + b_2"
 
 NETWORKS: dict[str, Network] = {
     "mlp": Network(MLP, "h = f(W h + b), f = relu", "Rumelhart et al. 1986"),
-    "resnet": Network(ResNet, f"{_ADDING}, f = relu", "He et al. 2016"),
-    "spectral-mlp": Network(
-        SpectralMLP,
-        "h = f(W h + b), f = oplu, W = H ... H diag(s) H ... H, |s - 1| <= r",
-        "Spectral-RNN (Zhang, Lei, Dhillon)",
-    ),
+    "resnet": Network(ResNet, "h = h + W_2 f(W_1 h + b_1) + b_2, f = relu", "He et al. 2016"),
+    "spectral-mlp": Network(SpectralMLP, f"h = f(W h + b), f = oplu, W = {SVD}", ZHANG),
     "spectral-resnet": Network(
         SpectralResNet,
-        f"{_ADDING}, f = relu, W as above, |s_1 - 1| <= r, |s_2| <= r",
-        "Spectral-RNN (Zhang, Lei, Dhillon)",
+        "h = h + W_2 f(W_1 h + b_1) + b_2, f = relu, W as above, |s_1 - 1| <= r, |s_2| <= r",
+        ZHANG,
     ),
 }
 
 
 def systems() -> Mapping[str, System]:
-    """The table of named systems, to read."""
+    """The table of named systems, read-only."""
     return MappingProxyType(SYSTEMS)
 
 
 def create(name: str, input_size: int, hidden_size: int, **options: Any) -> Recurrent:
-    """The layer called `name`, ready to stand where `torch.nn.RNN` stood.
+    """The layer of the system `name`, with the signature of `torch.nn.RNN`.
 
     Args:
         name: a row of `systems()`.
         input_size, hidden_size: widths of the input and the state.
-        options: anything the layer takes (``num_layers=2``, ``bidirectional=True``, ``activation="oplu"``,
-            ``map="householder"``, and that map's own options), over the system's settings.
+        options: any option of the layer (``num_layers=2``, ``bidirectional=True``, ``activation="oplu"``,
+            ``map="householder"``, and the options of that map); it overrides the system's setting.
     """
     if name in NETWORKS:
         network = NETWORKS[name].network.__name__
@@ -216,16 +165,11 @@ def create(name: str, input_size: int, hidden_size: int, **options: Any) -> Recu
         settings["map"] = system.map
         if options.get("map", system.map) == system.map:
             settings |= system.map_options
-    _known(name, system.layer, options)
+    # A layer with `**options` checks the names of options itself.
+    parameters = inspect.signature(system.layer).parameters.values()
+    allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        for option in options:
+            if option not in allowed:
+                raise ValueError(f"system {name!r} has no option {option!r}; it takes {', '.join(allowed)}")
     return system.layer(input_size, hidden_size, **settings | options)
-
-
-def _known(name: str, layer: Callable[..., Recurrent], options: Mapping[str, Any]) -> None:
-    """Refuse an option that `layer` does not take; one that takes any hands them on, and they are refused there."""
-    parameters = inspect.signature(layer).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    for option in options:
-        if option not in known:
-            raise ValueError(f"system {name!r} has no option {option!r}; it takes {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Networks whose recurrence is drawn and left alone."""
+"""Echo state networks: the recurrence is random and not trained, the readout is solved by least squares."""
 
 from evenflow.reservoir.echo_state import EchoState
 from evenflow.reservoir.readout import Reached

@@ -1,4 +1,4 @@
-"""The echo state network: a recurrence that is drawn and left alone, and a readout solved by least squares."""
+"""The echo state network: a random recurrence that is not trained, and a readout solved by least squares."""
 
 from __future__ import annotations
 
@@ -17,24 +17,28 @@ from evenflow.reservoir.sparse import Sparse
 class EchoState(SolvedReadout):
     """``h_t = (1 - a) h_{t-1} + a f(W_ih x_t + b + W_hh h_{t-1})``, nothing trained; ``y_t = W_o (h_t, x_t) + b_o``.
 
-    It is called like `torch.nn.RNN`, so it also stands as a layer under a readout that is trained. On its own it is
-    given to `fit`, which solves for W_o and b_o at once.
+    It has the signature of `torch.nn.RNN`, so it can also be the layer under a trained readout. Its own method `fit`
+    solves for W_o and b_o directly.
 
     Shapes:
         x ``(T, B, I)``, ``(B, T, I)`` with `batch_first`, or ``(T, I)``; output ``(T, B, H)`` and state ``(1, B, H)``
         likewise; y ``(T, B, O)``.
 
     Args:
-        radius: largest absolute eigenvalue of W_hh. Below 1 a state forgets where it began, on most inputs.
+        input_size, hidden_size: I and H.
+        radius: largest absolute eigenvalue of W_hh. Below 1 the initial state is forgotten, on most inputs.
         leak: a, above 0 and at most 1; small for slow series.
         density: the share of W_hh that is not zero.
-        input_scaling, bias_scaling: W_ih and b are drawn from U(-s, s).
-        washout: steps at the start of each series that `fit` leaves out.
+        input_scaling, bias_scaling: s; W_ih and b are drawn from U(-s, s).
+        washout: the number of steps at the start of each series that `fit` leaves out.
         ridge: λ, the penalty on W_o; see `Ridge`.
-        activation: f.
-        batch_first, engine, generator, device, dtype: see `Recurrent`.
+        activation: f, a name of `activations.ACTIVATIONS` or an activation.
+        batch_first: inputs are ``(B, T, I)``.
+        engine: the implementation of the scan, see `Recurrent`.
+        generator: where weights are drawn from, instead of torch's global generator.
+        device, dtype: of the weights.
 
-    Starting value: W_ih and b as above; W_hh as `Sparse` says. All are buffers: saved, moved, not trained.
+    Starting value: W_ih and b as above; W_hh as in `Sparse`. All are buffers: saved and moved, but not trained.
 
     >>> esn = EchoState(1, 300).fit(series[:-1], series[1:])
     >>> outputs, state = esn.predict(series)
@@ -71,7 +75,7 @@ class EchoState(SolvedReadout):
         _between("bias_scaling", bias_scaling)
         _between("ridge", ridge)
         whole_number("washout", washout, 0)
-        # A leak of 1 leaves no share of the state before; the plain cell is that, and faster.
+        # With a leak of 1 the equation is that of the plain cell, which is faster.
         cell = Elman(activation) if leak == 1 else ScalarGated(activation, gates="free", alpha=leak, beta=1 - leak)
         super().__init__(
             cell,
@@ -91,7 +95,7 @@ class EchoState(SolvedReadout):
             if name.startswith(("weight_ih", "bias")):
                 scale = input_scaling if name.startswith("weight") else bias_scaling
                 value = scale * _uniform(value.shape, generator)
-            elif name.startswith("gate"):  # again, in float64: here a and 1 - a are to be exact
+            elif name.startswith("gate"):  # computed again in float64, so that a and 1 - a are exact
                 share = leak if "alpha" in name else 1 - leak
                 value = torch.tensor([share], dtype=torch.float64, device="cpu").logit()
             delattr(self, name)
@@ -101,7 +105,7 @@ class EchoState(SolvedReadout):
 
     @property
     def leak(self) -> float:
-        """a, as it stands in the buffers."""
+        """a, from the buffers."""
         return float(self.gate_alpha_l0.sigmoid()) if isinstance(self.cell, ScalarGated) else 1.0
 
     def extra_repr(self) -> str:
@@ -117,7 +121,7 @@ def _uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:
 
 
 def _between(name: str, value: float, most: float = math.inf, *, above: bool = False) -> None:
-    """Refuse what is no finite number from 0 (or, with `above`, beyond it) to `most`."""
+    """Raise a ValueError unless `value` is a number from 0 to `most`; with `above`, 0 itself is not allowed."""
     number = isinstance(value, (int, float)) and math.isfinite(value)
     if not number or not (value > 0 if above else value >= 0) or value > most:
         allowed = ("above 0" if above else "at least 0") + ("" if most == math.inf else f" and at most {most:g}")

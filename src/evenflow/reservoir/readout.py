@@ -1,4 +1,4 @@
-"""A readout solved by least squares, over a recurrence that is left alone."""
+"""A readout solved by least squares over a recurrence that is not trained."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from evenflow.checks import whole_number
 from evenflow.layers.recurrent import Recurrent
 from evenflow.reservoir.ridge import Ridge
 
-PIECE = 2**22  # numbers of state held at once while a long series is read
+PIECE = 2**22  # numbers of state in memory at once while a long series is read
 
 
 class Reached(NamedTuple):
-    """Where a series stands after a piece of it.
+    """The position in a series after a piece of it.
 
     Attributes:
-        state: of the layer.
-        left: how many steps to come are still washout.
+        state: the state of the layer.
+        left: the number of following steps that still belong to the washout.
     """
 
     state: Tensor
@@ -29,12 +29,12 @@ class Reached(NamedTuple):
 
 
 class SolvedReadout(Recurrent):
-    """``y_t = W_o (h_t, x_t) + b_o`` over a layer of one state h, with W_o and b_o from `Ridge`.
+    """``y_t = W_o (h_t, x_t) + b_o`` over a layer with one state h, with W_o and b_o from `Ridge`.
 
     Shapes:
         x ``(T, B, I)``, ``(B, T, I)`` with `batch_first`, or ``(T, I)``; y likewise, O wide; W_o ``(O, H + I)``.
 
-    Weights: ``readout_weight`` and ``readout_bias``, buffers; None until they are solved for.
+    Weights: the buffers ``readout_weight`` and ``readout_bias``; None before `fit` or `solve`.
     """
 
     weight_hh_l0: Tensor
@@ -48,12 +48,12 @@ class SolvedReadout(Recurrent):
         self._sums = Ridge()
 
     def fit(self, x: Tensor | Iterable[tuple[Tensor, Tensor]], y: Tensor | None = None) -> Self:
-        """Solve for the readout that gives y from x, and keep it.
+        """Solve for the readout from inputs x to targets y, and store it.
 
         Args:
-            x: a series or a batch of them, of any length: only a piece of the states is held at once. Or, without y,
-                an iterable of pairs (x, y), the pieces of one series in order.
-            y: the targets, as x but O wide.
+            x: a series or a batch of series, of any length: only a piece of the states is in memory at once. Or,
+                without y, an iterable of pairs (x, y), the pieces of one series in order.
+            y: the targets, with the shape of x but O wide.
         """
         pairs: Iterable[tuple[Tensor, Tensor]]
         if isinstance(x, (Tensor, PackedSequence)):
@@ -77,13 +77,15 @@ class SolvedReadout(Recurrent):
 
     @torch.no_grad()
     def partial_fit(self, x: Tensor, y: Tensor, state: Reached | Tensor | None = None) -> Reached:
-        """Add a piece to the sums that `solve` reads, and say where its series stands after it.
+        """Add a piece of a series to the sums that `solve` uses; returns the position in the series after it.
 
-        The washout is counted by series, not here, so pieces of several may come in any order.
+        The position counts the washout of its series, so pieces of several series may come in any order.
 
         Args:
-            state: what the piece before gave. None begins a new series, whose first `washout` steps are left out. A
-                state from `predict`, `run` or the layer has its beginning behind it: nothing is left out.
+            x: the inputs.
+            y: the targets, with the shape of x but O wide.
+            state: the result for the previous piece. None starts a new series, whose first `washout` steps are left
+                out. After a state from `predict`, `run` or the layer, no steps are left out.
         """
         time = self._time(x, "x")
         self._time(y, "y")
@@ -95,20 +97,20 @@ class SolvedReadout(Recurrent):
             steps = features.shape[time]
             skip = min(left, steps)
             kept = features.narrow(time, skip, steps - skip)
-            wanted = y.narrow(time, done + skip, steps - skip)
-            self._sums.add(kept.flatten(0, -2), wanted.flatten(0, -2).to(kept.device))
+            targets = y.narrow(time, done + skip, steps - skip)
+            self._sums.add(kept.flatten(0, -2), targets.flatten(0, -2).to(kept.device))
             left, done, state = left - skip, done + steps, after
         assert isinstance(state, Tensor)
         return Reached(state, left)
 
     def solve(self) -> None:
-        """Put the readout that the pieces given to `partial_fit` ask for."""
+        """Solve for the readout from all pieces passed to `partial_fit`, and store it."""
         weight, bias = self._sums.solve(self.ridge)
         self.readout_weight, self.readout_bias = weight.to(self.weight_hh_l0), bias.to(self.weight_hh_l0)
 
     @torch.no_grad()
     def predict(self, x: Tensor, state: Reached | Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """y for every step of x, and the state after it."""
+        """The outputs y for every step of x, and the state after the last step."""
         self._need_readout()
         time, outputs = self._time(x, "x"), []
         for features, after in self._pieces(x, state):
@@ -119,13 +121,15 @@ class SolvedReadout(Recurrent):
 
     @torch.no_grad()
     def run(self, steps: int, state: Reached | Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """Go on alone for `steps`: each output is the next input.
+        """Generate `steps` outputs, each of which is the next input.
 
         Args:
+            steps: how many.
             state: from `predict`, the layer, `run` or `partial_fit`.
             start: the first input, ``(B, I)`` or ``(I)``; usually the last output of `predict`.
 
-        Returns outputs in the form of x, and the state.
+        Returns:
+            the outputs, with the dimensions of x, and the state.
         """
         weight = self._need_readout()
         whole_number("steps", steps, 1)
@@ -145,14 +149,14 @@ class SolvedReadout(Recurrent):
         return torch.cat(outputs, time), state
 
     def _time(self, x: Tensor, name: str) -> int:
-        """The dimension along which x runs over time."""
+        """The time dimension of x."""
         if not isinstance(x, Tensor) or x.dim() not in (2, 3):
-            found = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise ValueError(f"{name} must be a tensor of two or three dimensions, got {found}")
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(f"{name} must be a tensor of two or three dimensions, got {got}")
         return 1 if self.batch_first and x.dim() == 3 else 0
 
     def _pieces(self, x: Tensor, state: Reached | Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features (h, x), H + I wide, and the state after them, a bounded number of steps at a time."""
+        """Features (h, x), H + I wide, and the state after them, for a bounded number of steps at a time."""
         time = self._time(x, "x")
         rows = max(1, x.shape[1 - time]) if x.dim() == 3 else 1
         h_n = state.state if isinstance(state, Reached) else state
@@ -169,7 +173,7 @@ class SolvedReadout(Recurrent):
         return self.readout_weight
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        # A readout is as wide as what it was solved for, which a new network does not know yet.
+        # A new network does not know yet how wide its readout is.
         for name in ("readout_weight", "readout_bias"):
             if (saved := state_dict.get(prefix + name)) is not None:
                 setattr(self, name, self.weight_hh_l0.new_empty(saved.shape))

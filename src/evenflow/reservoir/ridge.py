@@ -1,4 +1,4 @@
-"""Least squares with a penalty, from data that comes in pieces."""
+"""Ridge regression from data that comes in pieces."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 class Ridge:
     """``min_W,b  Σ |y - W φ - b|² + λ |W|²``, solved directly from running sums.
 
-    Means and centred products are merged piece by piece in float64, so that a series of any length takes
-    ``(F + O) F`` numbers and an offset in the data costs no digits. b is not penalised.
+    Means and centred products are merged piece by piece in float64, so that a series of any length needs memory for
+    ``(F + O) F`` numbers, and an offset in the data costs no precision. b is not penalised.
 
     Shapes:
         φ ``(N, F)``, y ``(N, O)`` of each piece; W ``(O, F)``, b ``(O)``.
@@ -43,8 +43,8 @@ class Ridge:
             self.count, self.mean, self.products, self.features = len(rows), mean, products, features.shape[-1]
             return
         if mean.shape != self.mean.shape or features.shape[-1] != self.features:
-            wanted = len(self.mean) - self.features
-            raise ValueError(f"y must be as wide as before, {wanted}, got {targets.shape[-1]}")
+            outputs = len(self.mean) - self.features
+            raise ValueError(f"y must be as wide as before, {outputs}, got {targets.shape[-1]}")
         mean, products = mean.to(self.mean.device), products.to(self.mean.device)  # the network may have moved
         both = self.count + len(rows)
         shift = mean - self.mean
@@ -53,7 +53,7 @@ class Ridge:
         self.count = both
 
     def solve(self, penalty: float) -> tuple[Tensor, Tensor]:
-        """W and b in float64; of all solutions the shortest W where the data does not decide."""
+        """W and b in float64; the smallest W if there are several solutions."""
         if self.count == 0:
             raise ValueError("there is nothing to solve from: no step was seen beyond the washout")
         inner, outer = self.products.split((self.features, len(self.mean) - self.features), -1)

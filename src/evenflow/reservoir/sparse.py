@@ -1,4 +1,4 @@
-"""The matrix of a reservoir."""
+"""The sparse random matrix of a reservoir, with a chosen spectral radius."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from torch import Tensor
 
 from evenflow.maps import Free
 
-DRAWS = 100  # before a hidden size and density count as too small for a cycle
+DRAWS = 100  # attempts to draw a matrix with a cycle
 
 
 class Sparse(Free):
-    """A free matrix that starts with few non-zeros and a given spectral radius.
+    """A free matrix whose initial value is sparse and has a chosen spectral radius.
 
     Args:
-        radius: largest absolute eigenvalue at the start.
+        size: rows and columns.
+        radius: largest absolute eigenvalue of the initial value.
         density: the share of entries that are not zero.
 
-    Starting value: normal numbers at places drawn without return, scaled to `radius`. A draw without a cycle has radius
-    0 and is drawn again. The eigenvalues cost O(n³): half a second for 1,000 units on one core.
+    Starting value: normal numbers at random places, scaled to `radius`. A matrix without a cycle has radius 0 and is
+    drawn again. The eigenvalues cost O(n³): half a second for 1,000 units on one core.
     """
 
     def __init__(self, size: int, radius: float, density: float) -> None:
@@ -42,9 +43,9 @@ class Sparse(Free):
 
 
 def cyclic(W: Tensor) -> bool:
-    """Whether the graph of the non-zeros has a cycle; without one every eigenvalue is 0, whatever rounding makes of it.
+    """True if the graph of the non-zeros has a cycle; without one every eigenvalue is exactly 0.
 
-    Units that read from no unit left are taken away until all that are left read from another.
+    Units that read from no remaining unit are removed until every remaining unit reads from another one.
     """
     reads, left = (W != 0).to(W.dtype), W.new_ones(len(W))
     while (fewer := ((reads @ left > 0) & (left > 0)).to(W.dtype)).sum() < left.sum():
