@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from evenflow.lab.tasks import Position, Task, make
-from evenflow.lab.training.drawing import Drawing
+from evenflow.lab.training.batch_source import BatchSource
 from evenflow.models.sequence_model import SequenceModel
 
 BATCH, HIDDEN = 50, 128
@@ -46,7 +46,7 @@ def wait(device: torch.device) -> None:
 
 
 def measure(task: Task, device: torch.device, rounds: int, each: int) -> dict[str, float]:
-    drawing = Drawing(task, BATCH, torch.Generator(device), lambda step: step, device.type == "cuda")
+    drawing = BatchSource(task, BATCH, torch.Generator(device), lambda step: step, device.type == "cuda")
 
     def draw(step: int) -> object:
         return drawing.batch(Position(step, 10**6))

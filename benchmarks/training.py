@@ -27,11 +27,11 @@ from torch import nn
 
 from evenflow import SequenceModel, systems
 from evenflow.lab.tasks import Position, Task, make
+from evenflow.lab.training.config import build
 from evenflow.lab.training.launch import launch
-from evenflow.lab.training.lifecycle import begun
+from evenflow.lab.training.lifecycle import open_run
+from evenflow.lab.training.population_step import PopulationStep
 from evenflow.lab.training.settings import Settings
-from evenflow.lab.training.together import Together
-from evenflow.lab.training.train import build
 
 BATCH, HIDDEN, ROUNDS, WARM, ROUND = 50, 128, 5, 12, 0.3
 SYSTEMS = [name for name in systems() if name != "esn"]  # of that nothing is trained
@@ -101,7 +101,7 @@ def loops(stack: ExitStack, task: Task, system: str, count: int) -> list[Any]:
     for seed in range(count):
         settings = Settings.from_dict({"steps": 10**6, "batch_size": BATCH, "lr": 1e-5, "device": "cuda", "seed": seed})
         model = build(task, options, seed)
-        made.append(stack.enter_context(begun(launch(settings), model, task, settings, None, {}, False)))
+        made.append(stack.enter_context(open_run(launch(settings), model, task, settings, None, {}, False)))
     return made
 
 
@@ -134,7 +134,7 @@ def main() -> None:
         for count, system in [(0, system) for system in SYSTEMS] + list(POPULATIONS):
             with ExitStack() as stack:
                 made = loops(stack, task, system, max(count, 1))
-                update = Together(made).update if count else made[0]._update
+                update = PopulationStep(made).update if count else made[0]._update
                 label = f"{count} x {system}" if count else system
                 each = max(10, options.updates // max(count, 1))
                 measured(label, lambda update=update, each=each: median(update, each), found)

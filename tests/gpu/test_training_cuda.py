@@ -16,9 +16,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 from evenflow import SequenceModel, create, fit  # noqa: E402
 from evenflow.lab import tasks  # noqa: E402
-from evenflow.lab.training.launch import products  # noqa: E402
+from evenflow.lab.training.config import build  # noqa: E402
+from evenflow.lab.training.launch import matmul_precision  # noqa: E402
 from evenflow.lab.training.loop import Loop  # noqa: E402
-from evenflow.lab.training.train import build  # noqa: E402
 
 STEPS = 30
 # An exponential recorded after its angles have grown may square more often, so that its last bits may differ; all else
@@ -145,7 +145,7 @@ def test_tf32_shortens_the_readout_and_neither_states_nor_maps(system: str) -> N
     x = torch.randn(20, 50, 3, device="cuda")
     found = []
     for precision in ("32-true", "tf32"):
-        with products(precision):
+        with matmul_precision(precision):
             states, _ = model.layer(x)  # of three inputs, which a kernel of their own multiplies
             found.append((states, model.read(states), model.layer.weight_hh_l0))
     (states, outputs, matrix), (short_states, short_outputs, short_matrix) = found
@@ -162,7 +162,7 @@ def test_a_layers_recording_ends_with_the_setting_it_was_made_under() -> None:
     x = torch.randn(20, 50, 128, device="cuda")
     with torch.no_grad():
         whole = layer(x)[0].clone()
-        with products("tf32"):
+        with matmul_precision("tf32"):
             for _ in range(10):  # as often as it takes to be recorded
                 short = layer(x)[0].clone()
         again = layer(x)[0]
@@ -182,7 +182,7 @@ def test_what_cannot_be_recorded_trains_all_the_same(monkeypatch: pytest.MonkeyP
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tomli_w")
     settings: dict[str, Any] = {"device": "cuda", "progress": False, "checkpoint_every": 6, "steps": STEPS}
-    task, look = tasks.make("adding", length=20), Loop.look
+    task, look = tasks.make("adding", length=20), Loop.record
 
     def interrupted(loop: Loop, found: Any = None) -> None:
         look(loop, found)
@@ -195,10 +195,10 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Any, monkeypatch: pytest.
 
     whole, parts = model(), model()
     fit(whole, task, folder=tmp_path / "whole", **settings)
-    monkeypatch.setattr(Loop, "look", interrupted)
+    monkeypatch.setattr(Loop, "record", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit(parts, task, folder=tmp_path / "parts", **settings)
-    monkeypatch.setattr(Loop, "look", look)
+    monkeypatch.setattr(Loop, "record", look)
     fit(parts, task, folder=tmp_path / "parts", resume=True, **settings)
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parts.parameters(), strict=True))
 

@@ -249,7 +249,7 @@ def test_seeds_are_gone_on_with_as_a_whole(tmp_path, capsys, monkeypatch):
     options += ["--checkpoint-every", "2"]
     assert run("train", "adding", "rnn", "--seeds", "11", "--folder", tmp_path / "alone", *options) == 0
     alone = capsys.readouterr().out
-    look = Loop.look
+    look = Loop.record
 
     def interrupted(loop, found=None):
         if loop.step == 5:
@@ -257,7 +257,7 @@ def test_seeds_are_gone_on_with_as_a_whole(tmp_path, capsys, monkeypatch):
         look(loop, found)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Loop, "look", interrupted)
+        patched.setattr(Loop, "record", interrupted)
         assert run("train", "adding", "rnn", "--seeds", "11", "--folder", tmp_path / "run", *options) == 1
     said = capsys.readouterr().err
     assert said == "evenflow: interrupted; a run goes on where it was with `evenflow resume FOLDER`\n"
@@ -355,6 +355,6 @@ def test_what_makes_many_runs_says_how_it_goes_on(command, tmp_path, monkeypatch
     def interrupted(loop):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Loop, "_update", interrupted)
+    monkeypatch.setattr(Loop, "update", interrupted)
     assert run(*command, "--folder", tmp_path / "all", "-q") == 1
     assert capsys.readouterr().err == "evenflow: interrupted; the same command goes on where it was\n"

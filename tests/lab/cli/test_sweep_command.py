@@ -69,7 +69,7 @@ def test_time_up_is_no_failure_and_an_interruption_says_how_to_go_on(tmp_path, c
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Loop, "_update", interrupted)
+        patched.setattr(Loop, "update", interrupted)
         assert run(*arguments) == 1
     assert capsys.readouterr().err == "evenflow: interrupted; the same command goes on where it was\n"
     assert run(*arguments) == 0

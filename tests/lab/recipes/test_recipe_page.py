@@ -36,14 +36,14 @@ def test_the_page_holds_table_figure_and_notes_and_loads_nothing(tmp_path):
 
 
 def test_a_seed_without_a_number_is_told_beside_the_mean_of_the_others(tmp_path, monkeypatch, capsys):
-    update = Loop._update
+    update = Loop.update
 
     def lost(loop):
         if loop.settings.seed == 2:
             raise NonFiniteLoss("the loss became infinite or not a number")
         update(loop)
 
-    monkeypatch.setattr(Loop, "_update", lost)
+    monkeypatch.setattr(Loop, "update", lost)
     done = reproduce(made(), "full", folder=tmp_path, rows=["plain"], progress=False)
     cell = done.cells["plain", "error"]
     assert (len(cell.values), cell.gaps, cell.verdict) == (1, ["diverged"], "reproduced")

@@ -59,7 +59,7 @@ def test_finished_runs_are_read_back(tmp_path, monkeypatch):
 def test_a_table_stopped_in_the_middle_goes_on_where_it_was(tmp_path, monkeypatch, seeds, draws):
     monkeypatch.setattr(side_by_side, "pays", lambda _: True)
     whole = reproduce(made(seeds=seeds), "full", folder=tmp_path / "whole", progress=False)
-    draw, calls = Loop.draw, []
+    draw, calls = Loop.next_batch, []
 
     def stop(self):
         calls.append(1)
@@ -67,12 +67,12 @@ def test_a_table_stopped_in_the_middle_goes_on_where_it_was(tmp_path, monkeypatc
             raise KeyboardInterrupt
         return draw(self)
 
-    monkeypatch.setattr(Loop, "draw", stop)
+    monkeypatch.setattr(Loop, "next_batch", stop)
     with pytest.raises(KeyboardInterrupt):
         reproduce(made(seeds=seeds), "full", folder=tmp_path / "parts", progress=False)
     assert Run(tmp_path / "parts/orthogonal/seed-1").status["state"] == "interrupted"
     assert not (tmp_path / "parts/record.json").exists()
-    monkeypatch.setattr(Loop, "draw", draw)
+    monkeypatch.setattr(Loop, "next_batch", draw)
     parts = reproduce(made(seeds=seeds), "full", folder=tmp_path / "parts", progress=False)
     assert [c.values for c in parts.cells.values()] == [c.values for c in whole.cells.values()]
 

@@ -155,7 +155,7 @@ def test_a_population_takes_no_more_than_the_memory_allows(tmp_path, monkeypatch
 def test_out_of_time_the_record_holds_what_has_ended_and_the_same_call_goes_on(tmp_path, monkeypatch, beside, ended):
     monkeypatch.setattr(side_by_side, "pays", lambda _: beside)
     whole = reproduce(made(), "full", folder=tmp_path / "whole", progress=False)
-    draw, calls = Loop.draw, []
+    draw, calls = Loop.next_batch, []
 
     def slow(self):
         calls.append(1)
@@ -163,13 +163,13 @@ def test_out_of_time_the_record_holds_what_has_ended_and_the_same_call_goes_on(t
             raise TimeUp
         return draw(self)
 
-    monkeypatch.setattr(Loop, "draw", slow)
+    monkeypatch.setattr(Loop, "next_batch", slow)
     part = reproduce(made(), "full", folder=tmp_path / "parts", limit=60, progress=False)
     assert part.left == 4 - len(ended)
     assert all(Run(p.parent).status["state"] in ("finished", "interrupted") for p in tmp_path.rglob("config.toml"))
     record = json.loads((tmp_path / "parts/record.json").read_text())
     assert [r["row"] for r in record["runs"]] == ended
-    monkeypatch.setattr(Loop, "draw", draw)
+    monkeypatch.setattr(Loop, "next_batch", draw)
     rest = reproduce(made(), "full", folder=tmp_path / "parts", limit=60, progress=False)
     assert rest.left == 0
     assert [c.values for c in rest.cells.values()] == [c.values for c in whole.cells.values()]
@@ -179,7 +179,7 @@ def test_out_of_time_before_anything_has_ended_there_is_no_record(tmp_path, monk
     def over(self):
         raise TimeUp
 
-    monkeypatch.setattr(Loop, "draw", over)
+    monkeypatch.setattr(Loop, "next_batch", over)
     arguments = ["reproduce", "urnn/table-3", "--rows", "RNN, N=20", "--folder", str(tmp_path), "--seconds", "60", "-q"]
     with pytest.raises(SystemExit) as left:
         cli.main(arguments)
@@ -192,7 +192,7 @@ def test_a_persons_interruption_is_not_the_clocks(tmp_path, monkeypatch):
     def interrupt(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Loop, "draw", interrupt)
+    monkeypatch.setattr(Loop, "next_batch", interrupt)
     with pytest.raises(KeyboardInterrupt):
         reproduce(made(), folder=tmp_path, limit=600, progress=False)
 
@@ -209,7 +209,7 @@ def test_once_the_time_is_over_no_further_run_begins(tmp_path, monkeypatch):
     test = Loop.test
 
     def last(loop):
-        stopping._limits.end = 0.0
+        stopping._deadline.set(0.0)
         test(loop)
 
     monkeypatch.setattr(Loop, "test", last)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from evenflow.lab.training.metrics import HEADER, to_line
-from evenflow.lab.training.run_folder import RunWriter
+from evenflow.lab.training.run_writer import RunWriter
 
 STEPS, PROBES, LENGTH = 1200, 13, 200
 

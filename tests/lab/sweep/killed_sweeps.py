@@ -52,8 +52,8 @@ def deadly(function: Callable[..., Any], count: list[int], moment: int) -> Calla
 
 def sitting(folder: Path, moment: int) -> None:
     count = [0]
-    os.fsync, os.replace, Loop._update = (  # type: ignore[method-assign]
-        deadly(function, count, moment) for function in (os.fsync, os.replace, Loop._update)
+    os.fsync, os.replace, Loop.update = (  # type: ignore[method-assign]
+        deadly(function, count, moment) for function in (os.fsync, os.replace, Loop.update)
     )
     run(folder)
 

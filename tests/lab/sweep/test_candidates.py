@@ -6,7 +6,7 @@ import pytest
 
 from evenflow.lab.sweep.candidates import CELLS, LARGEST, OWN, STEP, Axes, candidates, read_map
 from evenflow.lab.tasks import Adding
-from evenflow.lab.training.train import build
+from evenflow.lab.training.config import build
 
 TASK = Adding(length=6)
 SMALL = {"maps": ["exponential", "rotations"], "activations": ["relu", "tanh"], "hidden": [4], "lrs": [0.1, 0.01]}

@@ -52,7 +52,7 @@ def test_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
     whole = compare(TASK, [RNN], TRAINING, [1e-2], tmp_path / "whole")[0]
     from evenflow.lab.training import loop
 
-    update, calls = loop.Loop._update, []
+    update, calls = loop.Loop.update, []
 
     def interrupted(self):
         calls.append(1)
@@ -60,10 +60,10 @@ def test_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         update(self)
 
-    monkeypatch.setattr(loop.Loop, "_update", interrupted)
+    monkeypatch.setattr(loop.Loop, "update", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compare(TASK, [RNN], TRAINING, [1e-2], tmp_path / "cut")
-    monkeypatch.setattr(loop.Loop, "_update", update)
+    monkeypatch.setattr(loop.Loop, "update", update)
     cut = compare(TASK, [RNN], TRAINING, [1e-2], tmp_path / "cut")[0]
     assert cut.valid_loss == whole.valid_loss
     assert resume(cut.folder).valid_loss == whole.valid_loss
@@ -124,7 +124,7 @@ def test_an_attempt_that_failed_for_want_of_room_goes_on(tmp_path, monkeypatch):
     def full(self):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(loop.Loop, "_update", full)
+    monkeypatch.setattr(loop.Loop, "update", full)
     with pytest.raises(OSError, match="No space left"):
         compare(TASK, [RNN], TRAINING, [1e-2], tmp_path / "full")
     assert Run(tmp_path / "full" / "rnn-0.01").status["state"] == "failed"

@@ -17,8 +17,8 @@ from killed_sweeps import RULES, TRAINING, run
 from evenflow.lab.sweep import Axes, Rules
 from evenflow.lab.sweep.sweep_record import FILE
 from evenflow.lab.training import NonFiniteLoss, Run
-from evenflow.lab.training.claimed import claimed
 from evenflow.lab.training.loop import Loop
+from evenflow.lab.training.run_writer import folder_lock
 
 PATIENCE = 600  # seconds, for a dozen processes on a busy machine
 
@@ -121,7 +121,7 @@ def test_called_again_it_reads_back(whole, monkeypatch):
     def none(loop):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(Loop, "_update", none)
+    monkeypatch.setattr(Loop, "update", none)
     again = run(found.folder)
     assert repr(again.standings) == repr(found.standings)  # nan is not equal to itself
     assert read(found.folder) == before
@@ -129,7 +129,7 @@ def test_called_again_it_reads_back(whole, monkeypatch):
 
 @pytest.mark.parametrize("update", [3, 41, 90, 150])
 def test_interrupted_it_goes_on_to_the_same_end(update, whole, tmp_path, monkeypatch):
-    step, calls = Loop._update, []
+    step, calls = Loop.update, []
 
     def interrupted(loop):
         calls.append(1)
@@ -138,7 +138,7 @@ def test_interrupted_it_goes_on_to_the_same_end(update, whole, tmp_path, monkeyp
         step(loop)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Loop, "_update", interrupted)
+        patched.setattr(Loop, "update", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "cut")
     stopped = json.loads((tmp_path / "cut" / FILE).read_text())
@@ -255,7 +255,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path, whole):
 
 def test_a_folder_is_one_processs_at_a_time(tmp_path):
     with (
-        claimed(tmp_path / "a"),
+        folder_lock(tmp_path / "a"),
         pytest.raises(ValueError, match=r"^folder '.*a' is being written by another process$"),
     ):
         run(tmp_path / "a")
@@ -263,9 +263,9 @@ def test_a_folder_is_one_processs_at_a_time(tmp_path):
 
 
 def test_processes_that_run_together_share_a_folder(tmp_path, monkeypatch):
-    with claimed(tmp_path):
+    with folder_lock(tmp_path):
         monkeypatch.setenv("RANK", "1")
-        with claimed(tmp_path):
+        with folder_lock(tmp_path):
             pass
 
 

@@ -24,20 +24,20 @@ RARE = CONFIG | {"training": CONFIG["training"] | {"checkpoint_every": 4}}
 
 def lose(folder: Path) -> None:
     """A run that was interrupted after five updates and has lost its best weights."""
-    update = Loop._update
+    update = Loop.update
 
     def until(loop: Loop) -> None:
         if loop.step == 5:
             raise KeyboardInterrupt
         update(loop)
 
-    Loop._update = until
+    Loop.update = until
     try:
         train(RARE, folder, progress=False)
     except KeyboardInterrupt:
         pass
     finally:
-        Loop._update = update
+        Loop.update = update
     assert checkpoint.versions(folder / "checkpoint") == ["step-000000004", "step-000000000"]
     (folder / "checkpoint" / "best.safetensors").unlink()
 

@@ -22,7 +22,7 @@ import torch
 
 from evenflow.lab.training import Run, atomic, checkpoint, resume, train
 from evenflow.lab.training.loop import Loop
-from evenflow.lab.training.run_folder import RunWriter
+from evenflow.lab.training.run_writer import RunWriter
 
 CONFIG = {
     "task": {"name": "adding", "length": 6},
@@ -54,7 +54,7 @@ class Moments:
         self.count += 1
 
     def watch(self) -> None:
-        for owner, name in ((os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree"), (Loop, "_update")):
+        for owner, name in ((os, "fsync"), (os, "replace"), (os, "rename"), (shutil, "rmtree"), (Loop, "update")):
             setattr(owner, name, self._around(getattr(owner, name)))
         write_flushed, append = atomic.write_flushed, RunWriter.append
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from evenflow.lab.report import write_report
-from evenflow.lab.training import Run, atomic, resume, run_folder, train
+from evenflow.lab.training import Run, atomic, resume, run_writer, train
 
 CONFIG = {
     "task": {"name": "adding", "length": 6},
@@ -69,7 +69,7 @@ class Full(io.BufferedWriter):
 
 def fill_at_fourth_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """From then on no row and no new file finds room; a file keeps the room it has."""
-    keep_until, write_flushed, opened = run_folder.RunWriter.keep_until, atomic.write_flushed, []
+    keep_until, write_flushed, opened = run_writer.RunWriter.keep_until, atomic.write_flushed, []
 
     def keep(writer, step, lines):
         kept = keep_until(writer, step, lines)
@@ -84,7 +84,7 @@ def fill_at_fourth_row(monkeypatch: pytest.MonkeyPatch) -> None:
             full()
         write_flushed(path, content)
 
-    monkeypatch.setattr(run_folder.RunWriter, "keep_until", keep)
+    monkeypatch.setattr(run_writer.RunWriter, "keep_until", keep)
     monkeypatch.setattr(atomic, "write_flushed", write)
 
 
@@ -106,7 +106,7 @@ def test_a_run_on_a_full_disk_says_how_it_ended_and_goes_on_later(tmp_path, monk
 
 
 def test_a_shorter_status_takes_the_place_of_a_longer_one(tmp_path, monkeypatch):
-    writer = run_folder.RunWriter.create(tmp_path / "run", CONFIG)
+    writer = run_writer.RunWriter.create(tmp_path / "run", CONFIG)
     try:
         for message in ("short", "long " * 20, "short again"):
             writer.status("failed", message=message)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from evenflow import SequenceModel, create
-from evenflow.lab.training.clipping import clip, gradient_norm, in_scope
+from evenflow.lab.training.optimizers import clip, clip_groups, gradient_norm
 
 # The clipped norm is norm * c / (norm + 1e-6), a float32 product.
 ROUNDING = 1e-5
@@ -33,19 +33,19 @@ def test_norm_is_that_of_one_long_vector(model):
 
 
 def test_scopes(model):
-    recurrent = in_scope(model, "recurrent")[0]
+    recurrent = clip_groups(model, "recurrent")[0]
     assert [p for n, p in model.named_parameters() if "weight_hh" in n] == recurrent
-    assert 0 < len(recurrent) < len(in_scope(model, "all")[0]) == len(list(model.parameters()))
+    assert 0 < len(recurrent) < len(clip_groups(model, "all")[0]) == len(list(model.parameters()))
 
 
 def test_frozen_parameters_are_left_out(model):
     model.output.bias.requires_grad_(False)
-    assert all(p is not model.output.bias for p in in_scope(model, "all")[0])
+    assert all(p is not model.output.bias for p in clip_groups(model, "all")[0])
 
 
 def test_by_norm(model):
     before = grads(model)
-    clip(in_scope(model, "all")[0], 1.0, None, gradient_norm(model.parameters()))
+    clip(clip_groups(model, "all")[0], 1.0, None, gradient_norm(model.parameters()))
     assert norm_of(grads(model).values()) == pytest.approx(1, rel=ROUNDING)
     scale = 1 / norm_of(before.values())
     for name, grad in grads(model).items():
@@ -54,20 +54,20 @@ def test_by_norm(model):
 
 def test_a_short_gradient_is_left_bit_for_bit(model):
     before = grads(model)
-    clip(in_scope(model, "all")[0], 1e6, 1e6)
+    clip(clip_groups(model, "all")[0], 1e6, 1e6)
     assert all(torch.equal(grad, before[name]) for name, grad in grads(model).items())
 
 
 def test_by_value(model):
     before = grads(model)
-    clip(in_scope(model, "all")[0], None, 0.25)
+    clip(clip_groups(model, "all")[0], None, 0.25)
     assert all(torch.equal(grad, before[name].clamp(-0.25, 0.25)) for name, grad in grads(model).items())
 
 
 @pytest.mark.parametrize(("norm", "value"), [(1.0, None), (None, 0.25)], ids=["by norm", "by value"])
 def test_recurrent_scope_leaves_the_rest(model, norm, value):
     before = grads(model)
-    clip(in_scope(model, "recurrent")[0], norm, value)
+    clip(clip_groups(model, "recurrent")[0], norm, value)
     for name, grad in grads(model).items():
         assert torch.equal(grad, before[name]) == ("weight_hh" not in name)
     clipped = [grad for name, grad in grads(model).items() if "weight_hh" in name]
@@ -79,7 +79,7 @@ def test_recurrent_scope_leaves_the_rest(model, norm, value):
 
 def test_value_comes_before_norm(model):
     before = grads(model)
-    clip(in_scope(model, "all")[0], 0.5, 0.25, gradient_norm(model.parameters()))
+    clip(clip_groups(model, "all")[0], 0.5, 0.25, gradient_norm(model.parameters()))
     after_value = {name: grad.clamp(-0.25, 0.25) for name, grad in before.items()}
     scale = 0.5 / norm_of(after_value.values())
     for name, grad in grads(model).items():
@@ -87,7 +87,7 @@ def test_value_comes_before_norm(model):
 
 
 def test_each_tensor_by_itself(model):
-    groups = in_scope(model, "each")
+    groups = clip_groups(model, "each")
     assert [len(group) for group in groups] == [1] * len(list(model.parameters()))
     before = [p.grad.clone() for p in model.parameters()]
     for group in groups:

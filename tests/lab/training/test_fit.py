@@ -15,8 +15,8 @@ from torch import nn
 from evenflow import SequenceModel, create
 from evenflow.lab.tasks import Adding, Copy, make
 from evenflow.lab.training import NonFiniteLoss, Run, Settings, checkpoint, fit
-from evenflow.lab.training.fit import check_model
-from evenflow.lab.training.launch import products
+from evenflow.lab.training.config import check_model
+from evenflow.lab.training.launch import matmul_precision
 from evenflow.lab.training.seeds import derive
 
 # A loop written by hand and the one under test do the same float32 operations.
@@ -263,7 +263,7 @@ def test_tf32_is_allowed_for_the_run_alone(precision, bits, whole):
 
 
 def test_tf32_lasts_until_the_last_run_that_asked_for_it_ends(whole):
-    first, second = products("tf32"), products("tf32")
+    first, second = matmul_precision("tf32"), matmul_precision("tf32")
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)

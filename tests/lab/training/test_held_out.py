@@ -127,7 +127,7 @@ def test_every_task_resumes_to_the_same_bits(name, tmp_path, monkeypatch, small_
         "training": training | {"checkpoint_every": 3, "probe_every": 4, "device": "cpu"},
     }
     alone = train(config, tmp_path / "alone", progress=False)
-    update = Loop._update
+    update = Loop.update
 
     def interrupted(loop):
         if loop.step == 5:
@@ -135,7 +135,7 @@ def test_every_task_resumes_to_the_same_bits(name, tmp_path, monkeypatch, small_
         update(loop)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Loop, "_update", interrupted)
+        patched.setattr(Loop, "update", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(config, tmp_path / "run", progress=False)
     assert Run(tmp_path / "run").status["state"] == "interrupted"
@@ -164,12 +164,12 @@ def test_a_data_set_is_validated_whole(small_data):
     assert result.valid_metric == pytest.approx(task.metric(outputs, whole.targets).item(), rel=SAME)
 
 
-def test_a_state_is_cut_from_its_past_and_none_stays_none():
+def test_a_state_is_detached_and_none_stays_none():
     h = torch.ones(2, requires_grad=True)
-    cut = evaluation.cut((h * 2, (h * 3,)))
-    assert not cut[0].requires_grad
-    assert not cut[1][0].requires_grad
-    assert evaluation.cut(None) is None
+    state = evaluation.detach_state((h * 2, (h * 3,)))
+    assert not state[0].requires_grad
+    assert not state[1][0].requires_grad
+    assert evaluation.detach_state(None) is None
 
 
 def test_sequences_of_different_lengths_weigh_by_their_answers(small_data):

@@ -9,8 +9,8 @@ import torch
 from evenflow import SequenceModel, create, penalties
 from evenflow.lab.tasks import Adding, RecallFirst, make
 from evenflow.lab.training import Run, checkpoint, evaluation, fit, resume, train
-from evenflow.lab.training.gradient_method import GradientMethod
 from evenflow.lab.training.loop import Loop
+from evenflow.lab.training.method import GradientMethod
 from evenflow.lab.training.seeds import derive
 from evenflow.maps import mapped
 from evenflow.maps.map import residual
@@ -55,7 +55,7 @@ def test_every_method_resumes_to_the_same_bits(name, tmp_path, monkeypatch):
     config = config_for(name)
     config["training"]["checkpoint_every"] = 2
     alone = train(config, tmp_path / "alone", progress=False)
-    update = Loop._update
+    update = Loop.update
 
     def interrupted(loop):
         if loop.step == 5:
@@ -63,7 +63,7 @@ def test_every_method_resumes_to_the_same_bits(name, tmp_path, monkeypatch):
         update(loop)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Loop, "_update", interrupted)
+        patched.setattr(Loop, "update", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(config, tmp_path / "run", progress=False)
     again = resume(tmp_path / "run", progress=False)
@@ -219,8 +219,8 @@ def test_the_run_folder_names_the_method(tmp_path):
 def test_rounding_of_bases_is_taken_back_in_time(recorded, monkeypatch):
     """By the steps themselves, or between them where they are recorded: there they know no count."""
     monkeypatch.setattr(GradientMethod, "capturable", recorded)
-    monkeypatch.setattr(GradientMethod, "schedule", lambda self, share: None)
-    monkeypatch.setattr(GradientMethod, "records", lambda self, batch: False)
+    monkeypatch.setattr(GradientMethod, "set_lr", lambda self, lr_factor: None)
+    monkeypatch.setattr(GradientMethod, "captures", lambda self, batch: False)
     seen, polish = [], stiefel.polish
     monkeypatch.setattr(stiefel, "polish", lambda M: seen.append(len(M)) or polish(M))
     model = model_for(system="factorized")

@@ -39,7 +39,7 @@ CONFIG = {
 @contextmanager
 def interrupted(last: int) -> Iterator[None]:
     """Ctrl-C after `last` updates."""
-    update = Loop._update
+    update = Loop.update
 
     def until(loop: Loop) -> None:
         if loop.step == last:
@@ -47,7 +47,7 @@ def interrupted(last: int) -> Iterator[None]:
         update(loop)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "_update", until)
+        patch.setattr(Loop, "update", until)
         with pytest.raises(KeyboardInterrupt):
             yield
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenflow.lab.training import Run, metrics
-from evenflow.lab.training.run_folder import RunWriter
+from evenflow.lab.training.run_writer import RunWriter
 
 CONFIG = {"task": {"name": "adding"}, "training": {"steps": 3}}
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from evenflow.lab.training.schedules import SCHEDULES, factor
+from evenflow.lab.training.optimizers import SCHEDULES, lr_factor
 
 
 @pytest.mark.parametrize(
@@ -18,11 +18,11 @@ from evenflow.lab.training.schedules import SCHEDULES, factor
 )
 def test_values(name, expected):
     for step, value in expected.items():
-        assert factor(name, step, 1000, decay=0.1, every=100) == pytest.approx(value, abs=1e-15)
+        assert lr_factor(name, step, 1000, decay=0.1, every=100) == pytest.approx(value, abs=1e-15)
 
 
 def test_every_schedule_begins_at_one_and_never_rises():
     for name in SCHEDULES:
-        values = [factor(name, step, 50, decay=0.5, every=10) for step in range(50)]
+        values = [lr_factor(name, step, 50, decay=0.5, every=10) for step in range(50)]
         assert values[0] == 1
         assert all(later <= earlier for earlier, later in itertools.pairwise(values))

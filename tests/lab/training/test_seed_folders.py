@@ -8,8 +8,8 @@ import pytest
 
 from evenflow.lab import cli
 from evenflow.lab.training import Run
-from evenflow.lab.training.run_folder import RunWriter
-from evenflow.lab.training.seed_folders import SEEDS, all_begun
+from evenflow.lab.training.run_writer import RunWriter
+from evenflow.lab.training.seed_folders import SEEDS, resumed_folders
 
 OPTIONS = ["--hidden", "4", "--steps", "4", "--batch-size", "2", "-t", "length=5", "--device", "cpu", "-q"]
 
@@ -53,7 +53,7 @@ def test_a_folder_from_before_seeds_were_noted_goes_on(tmp_path, capsys):
     (tmp_path / SEEDS).unlink()
     shutil.rmtree(tmp_path / "seed-3")
     capsys.readouterr()
-    assert [path.name for path in all_begun(tmp_path)] == [f"seed-{seed}" for seed in range(11) if seed != 3]
+    assert [path.name for path in resumed_folders(tmp_path)] == [f"seed-{seed}" for seed in range(11) if seed != 3]
     assert run("resume", tmp_path, "-q") == 0
     assert "of 10:" in capsys.readouterr().out
 
@@ -77,4 +77,4 @@ def test_further_seeds_in_one_folder(tmp_path, capsys):
 def test_a_damaged_note_is_said(content, tmp_path):
     (tmp_path / SEEDS).write_text(content)
     with pytest.raises(ValueError, match=r"^seeds\.toml of '.*' cannot be read: "):
-        all_begun(tmp_path)
+        resumed_folders(tmp_path)

@@ -16,15 +16,15 @@ from killed_runs import CONFIG, assert_same
 
 from evenflow.lab.training import NonFiniteLoss, Run, checkpoint, resume, stopping, train
 from evenflow.lab.training.loop import Loop
-from evenflow.lab.training.population import train_population
-from evenflow.lab.training.stopping import Ended, TimeUp, attentive, heed, limited, wanted
+from evenflow.lab.training.stopping import Terminated, TimeUp, check_stop, signal_handlers, stop_requested, time_limit
+from evenflow.lab.training.train_population import train_population
 
 LAST = CONFIG["training"]["steps"]
 
 
 def during(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], None]) -> None:
     """Do something once, in the middle of the update after `step`."""
-    draw, done = Loop.draw, []
+    draw, done = Loop.next_batch, []
 
     def drawn(loop: Loop):
         if loop.step == step and not done:
@@ -32,7 +32,7 @@ def during(monkeypatch: pytest.MonkeyPatch, step: int, do: Callable[[], None]) -
             do()
         return draw(loop)
 
-    monkeypatch.setattr(Loop, "draw", drawn)
+    monkeypatch.setattr(Loop, "next_batch", drawn)
 
 
 def press(number: int = signal.SIGINT, times: int = 1) -> Callable[[], None]:
@@ -40,7 +40,7 @@ def press(number: int = signal.SIGINT, times: int = 1) -> Callable[[], None]:
 
 
 def time_is_up() -> None:
-    stopping._limits.end = 0.0
+    stopping._deadline.set(0.0)
 
 
 def saved(folder: Path) -> int:
@@ -79,7 +79,7 @@ def test_ctrl_c_ends_a_run_after_its_update_and_it_goes_on_from_there(alone, tmp
 
 def test_stopped_after_every_update_it_is_the_run_that_never_was(alone, tmp_path, monkeypatch):
     for step in range(LAST - 1):
-        with monkeypatch.context() as patched, limited(100):
+        with monkeypatch.context() as patched, time_limit(100):
             during(patched, step, time_is_up)
             with pytest.raises(TimeUp):
                 resume(tmp_path / "run", progress=False) if step else train(CONFIG, tmp_path / "run", progress=False)
@@ -89,7 +89,7 @@ def test_stopped_after_every_update_it_is_the_run_that_never_was(alone, tmp_path
 
 
 def test_when_the_time_is_over_nothing_begins(tmp_path):
-    with limited(1e-9):
+    with time_limit(1e-9):
         with pytest.raises(TimeUp):
             train(CONFIG, tmp_path / "run", progress=False)
         with pytest.raises(TimeUp):
@@ -104,7 +104,7 @@ def test_a_population_stops_and_goes_on(tmp_path, monkeypatch, way):
     train_population(configs, folders["whole"], progress=False)
     with monkeypatch.context() as patched:
         during(patched, 3, press() if way == "Ctrl-C" else time_is_up)
-        with pytest.raises(KeyboardInterrupt), limited(100):
+        with pytest.raises(KeyboardInterrupt), time_limit(100):
             train_population(configs, folders["parts"], progress=False)
     assert [saved(folder) for folder in folders["parts"]] == [4, 4]
     assert {Run(folder).status["state"] for folder in folders["parts"]} == {"interrupted"}
@@ -119,7 +119,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path, monkeypatch):
         train(CONFIG, tmp_path / "run", progress=False)
     assert Run(tmp_path / "run").status["step"] == 4  # the update was not made
     assert saved(tmp_path / "run") == 3
-    assert wanted() is None
+    assert stop_requested() is None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -130,7 +130,7 @@ def test_ctrl_c_is_not_lost_where_the_run_ends_by_itself(tmp_path, monkeypatch, 
 
     during(monkeypatch, LAST - 1, press())
     if ending == "failed":
-        monkeypatch.setattr(Loop, "look", lambda loop, found=None: diverge() if loop.step == LAST else None)
+        monkeypatch.setattr(Loop, "record", lambda loop, found=None: diverge() if loop.step == LAST else None)
     with pytest.raises(KeyboardInterrupt):
         train(CONFIG, tmp_path / "run", progress=False)
     assert Run(tmp_path / "run").status["state"] == ending
@@ -138,10 +138,10 @@ def test_ctrl_c_is_not_lost_where_the_run_ends_by_itself(tmp_path, monkeypatch, 
 
 def test_ctrl_c_is_not_lost_where_the_time_is_up_as_well(tmp_path, monkeypatch):
     """Whoever limits the time goes on after `TimeUp`."""
-    leave = Loop.leave
-    monkeypatch.setattr(Loop, "leave", lambda loop: (press()(), leave(loop))[1])
+    leave = Loop.save_before_stop
+    monkeypatch.setattr(Loop, "save_before_stop", lambda loop: (press()(), leave(loop))[1])
     during(monkeypatch, 4, time_is_up)
-    with pytest.raises(KeyboardInterrupt) as raised, limited(100):
+    with pytest.raises(KeyboardInterrupt) as raised, time_limit(100):
         train(CONFIG, tmp_path / "run", progress=False)
     assert raised.type is KeyboardInterrupt
     assert saved(tmp_path / "run") == 5
@@ -189,7 +189,7 @@ def test_a_request_to_end_is_heard_however_often_it_is_made(alone, tmp_path, mon
     """As schedulers make it, some time before they kill."""
     with monkeypatch.context() as patched:
         during(patched, 4, press(signal.SIGTERM, times))
-        with pytest.raises(Ended):
+        with pytest.raises(Terminated):
             train(CONFIG, tmp_path / "run", progress=False)
     assert Run(tmp_path / "run").status["state"] == "interrupted"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -214,7 +214,7 @@ def test_the_command_ends_when_it_is_asked_to(tmp_path):
 
 def test_a_process_forked_meanwhile_ends_at_once():
     ready, tell = os.pipe()
-    with attentive():
+    with signal_handlers():
         child = os.fork()
         if child == 0:
             os.write(tell, b".")
@@ -230,7 +230,7 @@ def test_on_a_terminal_the_first_ctrl_c_is_answered(monkeypatch):
     said: list[bytes] = []
     monkeypatch.setattr(os, "isatty", lambda number: number == 2)
     monkeypatch.setattr(os, "write", lambda number, text: said.append(text))
-    with pytest.raises(KeyboardInterrupt), attentive():
+    with pytest.raises(KeyboardInterrupt), signal_handlers():
         signal.raise_signal(signal.SIGINT)
     assert said == [b"\nevenflow: stopping after this update; Ctrl-C again stops at once\n"]
 
@@ -239,7 +239,7 @@ def test_a_handler_set_meanwhile_stays():
     def own(number, frame):
         pass
 
-    with attentive():
+    with signal_handlers():
         signal.signal(signal.SIGINT, own)
     try:
         assert signal.getsignal(signal.SIGINT) is own
@@ -247,15 +247,18 @@ def test_a_handler_set_meanwhile_stays():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_what_was_heard_in_one_run_is_not_of_the_next(alone, tmp_path):
-    stopping._Heard.request = KeyboardInterrupt  # by one that came while a run was leaving
+def test_a_request_after_the_last_update_is_not_of_the_next_run(alone, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        during(patched, LAST - 1, press())
+        with pytest.raises(KeyboardInterrupt):
+            train(CONFIG, tmp_path / "interrupted", progress=False)
     train(CONFIG, tmp_path / "run", progress=False)
     assert_same(alone, tmp_path / "run")
 
 
 def test_another_thread_trains_as_before(alone, tmp_path):
     """It gets no signals, and the time of this one is not its own."""
-    with limited(1e-9):
+    with time_limit(1e-9):
         thread = threading.Thread(target=train, args=(CONFIG, tmp_path / "run"), kwargs={"progress": False})
         thread.start()
         thread.join()
@@ -266,41 +269,42 @@ def test_a_thread_has_a_limit_of_its_own_and_no_signals():
     found: list[object] = []
 
     def work():
-        found.append(wanted())
-        with limited(1e-9):
-            found.append(type(wanted()))
+        found.append(stop_requested())
+        with time_limit(1e-9):
+            found.append(type(stop_requested()))
 
-    with attentive():
+    with signal_handlers():
         thread = threading.Thread(target=work)
-        stopping._Heard.request = KeyboardInterrupt
+        handlers = stopping._handlers.get()
+        handlers.request = KeyboardInterrupt
         thread.start()
         thread.join()
-        stopping._Heard.request = None
+        handlers.request = None
     assert found == [None, TimeUp]
-    assert wanted() is None
+    assert stop_requested() is None
 
 
 def test_of_two_limits_the_nearer_counts():
-    with limited(100):
-        heed()
-        with limited(1e-9), pytest.raises(TimeUp):
-            heed()
-        assert wanted() is None
-        with limited(None), limited(50, since=time.monotonic() - 60):
-            assert isinstance(wanted(), TimeUp)
-    with limited(1e-9), limited(100), limited(None):
-        assert isinstance(wanted(), TimeUp)
-    assert wanted() is None
+    with time_limit(100):
+        check_stop()
+        with time_limit(1e-9), pytest.raises(TimeUp):
+            check_stop()
+        assert stop_requested() is None
+        with time_limit(None), time_limit(50, since=time.monotonic() - 60):
+            assert isinstance(stop_requested(), TimeUp)
+    with time_limit(1e-9), time_limit(100), time_limit(None):
+        assert isinstance(stop_requested(), TimeUp)
+    assert stop_requested() is None
 
 
 def test_attention_within_attention_is_one():
-    with pytest.raises(KeyboardInterrupt), attentive(), attentive():
+    with pytest.raises(KeyboardInterrupt), signal_handlers(), signal_handlers():
         signal.raise_signal(signal.SIGINT)
-    assert wanted() is None
+    assert stop_requested() is None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "soon"])
 def test_seconds_must_be_above_zero(seconds):
-    with pytest.raises(ValueError, match="seconds must be a number above 0"), limited(seconds):
+    with pytest.raises(ValueError, match="seconds must be a number above 0"), time_limit(seconds):
         pass

@@ -73,20 +73,20 @@ def main(folder: Path) -> None:
     torch.save(resume(folder / "crashed").model.state_dict(), folder / f"resumed-{rank}.pt")
 
     # The first one's time is up in the fourth update, the other's never: both stop after it.
-    draw = Loop.draw
+    draw = Loop.next_batch
 
     def late(loop: Loop) -> Any:
         if loop.step == 3 and rank == "0":
-            stopping._limits.end = 0.0
+            stopping._deadline.set(0.0)
         return draw(loop)
 
-    Loop.draw = late
+    Loop.next_batch = late
     try:
-        with stopping.limited(1000):
+        with stopping.time_limit(1000):
             train(CONFIG, folder / "timed")
     except stopping.TimeUp:
         (folder / f"stopped-{rank}.txt").write_text(Run(folder / "timed").status["message"] if rank == "0" else "")
-    Loop.draw = draw
+    Loop.next_batch = draw
     torch.distributed.barrier()
     resume(folder / "timed")
 

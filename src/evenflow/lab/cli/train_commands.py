@@ -77,12 +77,11 @@ def resume(folder: Folder, data: MovedData = None, quiet: Quiet = False) -> None
     """
     from evenflow.lab.training import Run
     from evenflow.lab.training import resume as resume_run
-    from evenflow.lab.training.lifecycle import placed
-    from evenflow.lab.training.seed_folders import all_begun
-    from evenflow.lab.training.train import found
+    from evenflow.lab.training.config import relocate_data
+    from evenflow.lab.training.seed_folders import resumed_folders
 
-    if not (folder / "config.toml").is_file() and (seed_folders := all_begun(folder)):
-        configs = [dict(placed(Run(path).config, found(data))) for path in seed_folders]
+    if not (folder / "config.toml").is_file() and (seed_folders := resumed_folders(folder)):
+        configs = [dict(relocate_data(Run(path).config, data)) for path in seed_folders]
         _show_seeds(configs, seed_folders, folder, quiet, resume=True)
     else:
         _show_result(resume_run(folder, data=data, progress=not quiet), folder)
@@ -90,7 +89,7 @@ def resume(folder: Folder, data: MovedData = None, quiet: Quiet = False) -> None
 
 def _train_seeds(config: dict[str, Any], count: int, folder: Path, quiet: bool) -> None:
     """Train a config with several seeds as one population."""
-    from evenflow.lab.training.seed_folders import noted, place
+    from evenflow.lab.training.seed_folders import seed_folder, seeds_written
     from evenflow.systems import NETWORKS
 
     if (system := config["system"]["name"]) in NETWORKS:
@@ -98,8 +97,8 @@ def _train_seeds(config: dict[str, Any], count: int, folder: Path, quiet: bool) 
     first = config["training"]["seed"]
     seeds = range(first, first + count)
     configs = [config | {"training": config["training"] | {"seed": seed}} for seed in seeds]
-    with noted(folder, config, seeds):
-        _show_seeds(configs, [place(folder, seed) for seed in seeds], folder, quiet)
+    with seeds_written(folder, config, seeds):
+        _show_seeds(configs, [seed_folder(folder, seed) for seed in seeds], folder, quiet)
 
 
 def _show_seeds(

@@ -119,8 +119,8 @@ def attempt(recipe: Recipe, job: Job, progress: bool) -> Outcome:
         origin.write([job])
         model = build(task, config["system"], settings.seed)
         try:
-            system = {"system": dict(config["system"])}
-            fit_settings(model, task, settings, job.folder, config=system, resume=known is not None, progress=progress)
+            resume = known is not None
+            fit_settings(model, task, settings, job.folder, system=config["system"], resume=resume, progress=progress)
         except NonFiniteLoss:
             pass  # the run's folder says so, and Evidence reads it there
     return Outcome(job, Evidence(job, task, job.folder))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evenflow.lab.training import Settings, build
-from evenflow.lab.training.stopping import TimeUp, heed, limited
+from evenflow.lab.training.stopping import TimeUp, check_stop, time_limit
 
 from . import cost, verdict
 from .attempts import Outcome, make_task, missing, settle, settled
@@ -130,10 +130,10 @@ def run_all(plans: Plan, progress: bool, announce: Callable[[str], None], limit:
     recipe, total = plans.recipe, len(plans.attempts)
     guesses = [sum(cost.seconds(job, recipe) for job in group) for group in plans.attempts]
     began, outcomes = time.monotonic(), {}
-    with suppress(TimeUp), limited(limit):
+    with suppress(TimeUp), time_limit(limit):
         together(plans, progress, announce)
         for index, group in enumerate(plans.attempts):
-            heed()
+            check_stop()
             spent, done = time.monotonic() - began, sum(guesses[:index])
             left = f", about {cost.rough(spent / done * sum(guesses[index:]))} left" if done and spent > 1 else ""
 

@@ -10,8 +10,8 @@ import torch
 
 from evenflow import penalties
 from evenflow.lab.training import OPTIMIZERS, build
-from evenflow.lab.training.population import SHARED, train_population
-from evenflow.lab.training.train import DROPS
+from evenflow.lab.training.config import DROPS
+from evenflow.lab.training.train_population import SHARED, train_population
 from evenflow.models.population import Population
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.systems import NETWORKS

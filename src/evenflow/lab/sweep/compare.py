@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from evenflow.lab.tasks import Task
-from evenflow.lab.training import non_finite
-from evenflow.lab.training.claimed import claimed
-from evenflow.lab.training.fit import check_model
-from evenflow.lab.training.lifecycle import check_same
+from evenflow.lab.training.config import (
+    build,
+    check_data,
+    check_model,
+    check_same,
+    config_tables,
+    read_config,
+)
+from evenflow.lab.training.fit import resume, train
 from evenflow.lab.training.run_folder import Run
-from evenflow.lab.training.tables import check_data, tables, written
-from evenflow.lab.training.train import build, read_config, resume, train
+from evenflow.lab.training.run_writer import folder_lock
+from evenflow.lab.training.stopping import NonFiniteLoss
 
 
 @dataclass(frozen=True)
@@ -85,11 +89,11 @@ def compare(
             made, made_of, settings = read_config(config)
             check_model(build(made, made_of, seed=0), made, settings)  # one slip should not cost the runs before it
             plans.append((label, lr, config, folder / (f"{label}-{lr:g}" if own else label)))
-            _known(plans[-1][3], config)
+            _earlier_run(plans[-1][3], config)
     if len({plan[3] for plan in plans}) < len(plans):
         raise ValueError("systems and lrs must differ from each other; give systems of one name a label each")
     attempts: dict[str, list[Attempt]] = {}
-    with claimed(folder):
+    with folder_lock(folder):
         for number, (label, lr, config, run) in enumerate(plans, 1):
             if until_solved and any(attempt.solved for attempt in attempts.get(label, [])):
                 continue
@@ -99,42 +103,16 @@ def compare(
 
 
 def _attempt(label: str, lr: float, config: Mapping[str, Any], folder: Path, progress: bool) -> Attempt:
+    """Train, resume or read one run."""
     task = read_config(config)[0]
-    known = _known(folder, config)
-    status = {} if known is None else known.status
-    diverged = non_finite.diverged(status)
-    if status.get("state") != "finished" and not diverged:
-        try:
-            if known is None:
-                train(config, folder, progress=progress)
-            else:
-                resume(folder, data=task.options().get("data"), progress=progress)
-        except non_finite.NonFiniteLoss:
-            diverged = True
-    return _read(label, lr, folder, task, diverged)
-
-
-def _known(folder: Path, config: Mapping[str, Any]) -> Run | None:
-    """The run that is there already, None if there is none; a ValueError if it is one of another config."""
-    if not (folder / "config.toml").is_file():
-        return None
-    run = Run(folder)
-    task, system, settings = read_config(config)
-    table = tables(task, settings)
-    check_data(run, task, table)
+    earlier = _earlier_run(folder, config)
     try:
-        check_same(run, table, settings)
-    except ValueError as error:
-        raise ValueError(f"{error}: choose another folder") from None
-    if run.config.get("system") != written(system):
-        raise ValueError(
-            f"system must stay as the run {str(folder)!r} began, {run.config.get('system')}, got {written(system)}: "
-            "choose another folder"
-        )
-    return run
-
-
-def _read(label: str, lr: float, folder: Path, task: Task, diverged: bool) -> Attempt:
+        if earlier is None:
+            train(config, folder, progress=progress)
+        elif earlier.status.get("state") != "finished" and not earlier.diverged:
+            resume(folder, data=task.options().get("data"), progress=progress)
+    except NonFiniteLoss:
+        pass  # an outcome, which the run folder holds
     run = Run(folder)
     return Attempt(
         system=label,
@@ -143,7 +121,27 @@ def _read(label: str, lr: float, folder: Path, task: Task, diverged: bool) -> At
         parameters=int(run.status.get("parameters", 0)),
         valid_loss=run.last("valid_loss"),
         valid_metric=run.last("valid_metric"),
-        solved=not diverged and task.solved(run.last("valid_metric")),
+        solved=not run.diverged and task.solved(run.last("valid_metric")),
         seconds=0.0 if np.isnan(seconds := run.last("seconds")) else seconds,
-        diverged=diverged,
+        diverged=run.diverged,
     )
+
+
+def _earlier_run(folder: Path, config: Mapping[str, Any]) -> Run | None:
+    """The run in this folder, None if there is none; a ValueError if it has another config."""
+    if not (folder / "config.toml").is_file():
+        return None
+    run = Run(folder)
+    task, system, settings = read_config(config)
+    table = config_tables(task, settings, system)
+    check_data(run, task, table)
+    try:
+        check_same(run, table, settings)
+    except ValueError as error:
+        raise ValueError(f"{error}: choose another folder") from None
+    before, now = run.config.get("system"), table["system"]
+    if before != now:
+        raise ValueError(
+            f"system must stay as the run {str(folder)!r} began, {before}, got {now}: choose another folder"
+        )
+    return run

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from evenflow.lab.training.lengthening import Score
+from evenflow.lab.training.extend_run import Score
 
 from .candidates import Point
 from .halving import Round

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from evenflow.lab import tasks
-from evenflow.lab.training.claimed import claimed
 from evenflow.lab.training.launch import check_device
+from evenflow.lab.training.run_writer import folder_lock
 from evenflow.lab.training.settings import Settings
-from evenflow.lab.training.stopping import TimeUp, limited
+from evenflow.lab.training.stopping import TimeUp, time_limit
 
 from .candidates import Axes, Omitted, Point, candidates
 from .halving import Round, Rules, plan
@@ -112,7 +112,7 @@ def sweep(
         **dataclasses.asdict(rules),
         "training": {name: value for name, value in settings.items() if name != "device"},
     }
-    with suppress(TimeUp), limited(seconds, began), claimed(Path(folder)):
+    with suppress(TimeUp), time_limit(seconds, began), folder_lock(Path(folder)):
         record = SweepRecord(Path(folder), request)
         rounds = Rounds(made, dict(task), points, omitted, rules, settings, record, began, progress, announce)
         announce(_counted(points, omitted))

@@ -15,7 +15,7 @@ import torch
 
 import evenflow
 from evenflow.lab.training import atomic
-from evenflow.lab.training.lengthening import Score
+from evenflow.lab.training.extend_run import Score
 
 from .candidates import Omitted
 from .halving import Round

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from evenflow.lab.tasks import Task
-from evenflow.lab.training.lengthening import Config, advance, reached, read_score
-from evenflow.lab.training.non_finite import NonFiniteLoss
-from evenflow.lab.training.progress import ProgressBar
-from evenflow.lab.training.stopping import heed
-from evenflow.lab.training.watching import watched
+from evenflow.lab.training.extend_run import Config, advance, read_score, updates_made
+from evenflow.lab.training.progress import ProgressBar, progress_watcher
+from evenflow.lab.training.stopping import NonFiniteLoss, check_stop
 
 from .candidates import Omitted, Point
 from .halving import Rules, first_round, next_round
@@ -85,7 +83,7 @@ class Rounds:
             for each in held
             for s in each.scores.get(point.name, ())
         }
-        return spent(held) + sum(max(0, reached(folder) - before.get(folder, 0)) for folder in folders)
+        return spent(held) + sum(max(0, updates_made(folder) - before.get(folder, 0)) for folder in folders)
 
     def _seeds(self, now: Held) -> range:
         first = self.settings["seed"]
@@ -102,12 +100,12 @@ class Rounds:
         bar = ProgressBar(self.rules.updates, spent(self.record.held), self.progress)
         try:
             for group in alike(waiting):
-                heed()
+                check_stop()
                 runs = [(point, seed) for point in group for seed in seeds]
                 late = [(point, seed) for point, seed in runs if seed != first]
                 configs, folders = self._runs(runs, until, finish)
                 others = spent(self.record.held) - before * len(group)
-                with watched(bar, others, folders, f"round {number}, {group[0]}", self.progress):
+                with progress_watcher(bar, others, folders, f"round {number}, {group[0]}", self.progress):
                     if late and finish != "constant":  # a seed that begins now goes all the way as the first one did
                         advance(*self._runs(late, before, "constant"))
                     advance(configs, folders)

@@ -1,16 +1,15 @@
-"""Training: fit, update methods, checkpoints, schedules, resume and populations."""
+"""Training: `fit` a model, `train` a config, `resume` a run folder, or train a population of runs at once."""
 
 from __future__ import annotations
 
-from .fit import fit
-from .non_finite import NonFiniteLoss
-from .optimizers import OPTIMIZERS
-from .population import train_population
-from .result import Result
+from .config import build, read_config
+from .fit import fit, resume, train
+from .lifecycle import Result
+from .optimizers import OPTIMIZERS, SCHEDULES
 from .run_folder import Run
-from .schedules import SCHEDULES
 from .settings import Settings
-from .train import build, read_config, resume, train
+from .stopping import NonFiniteLoss
+from .train_population import train_population
 
 __all__ = [
     "OPTIMIZERS",

@@ -1,9 +1,10 @@
-"""A model's answers to batches, with the state carried where the task asks for it, and their mean loss and metric."""
+"""How good a model is: its outputs on batches, their mean loss and metric, validations of a run and its best one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, cast
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,14 +12,23 @@ from torch import Tensor, nn
 from evenflow.lab.tasks import Batch, Task
 from evenflow.models.sequence_model import SequenceModel
 
-# Sequences in a batch of a whole pass, at least: nothing is kept for a gradient, so a larger one than in training fits.
-AT_LEAST = 256
+from . import checkpoint
+from .settings import VALIDATION_BATCHES
+
+if TYPE_CHECKING:
+    from .loop import Loop
+
+# The smallest batch of a whole pass over a data set: without a gradient a larger batch fits than in training.
+LEAST_BATCH = 256
+SAVED = ("step", "metric", "loss", "stale", "stopped", "awaited")
 
 
 def answer(model: nn.Module, batch: Batch, state: Any = None, padded: bool | None = None) -> tuple[Tensor, Any]:
-    """Outputs and final state; the given state is where the batch begins if it goes on from the one before.
+    """Outputs and final state of a batch.
 
-    Ragged batches run padded or not, by default where a GPU would have to wait for the host to sort them.
+    Args:
+        state: the initial state of a batch that continues the sequences of the batch before; ignored otherwise.
+        padded: run ragged batches padded, not packed. Default: on a GPU, where packing would wait for the host.
     """
     options: dict[str, Any] = {"lengths": batch.lengths, "state": state if batch.carried else None}
     if batch.lengths is not None and (batch.inputs.is_cuda if padded is None else padded) and runs_padded(model):
@@ -27,8 +37,8 @@ def answer(model: nn.Module, batch: Batch, state: Any = None, padded: bool | Non
 
 
 def runs_padded(model: nn.Module) -> bool:
-    """Whether a model, or the one that Fabric has wrapped, can run ragged batches padded."""
-    # By its name: to import it would load all of Fabric.
+    """Whether a model, or the model that Fabric has wrapped, can run ragged batches padded."""
+    # The class is compared by its name because importing it would load all of Fabric.
     inner = cast(nn.Module, model.module) if type(model).__name__ == "_FabricModule" else model
     return isinstance(inner, SequenceModel) and type(inner).forward is SequenceModel.forward and inner.one_way
 
@@ -50,15 +60,106 @@ def sums(model: nn.Module, task: Task, batches: Iterable[Batch], device: torch.d
     return total
 
 
-def cut(state: Any) -> Any:
-    """The state without its past: gradients stop here. A network without time has none."""
+def detach_state(state: Any) -> Any:
+    """The state, a tensor or a tuple of tensors or None, without its autograd history."""
     if state is None:
         return None
-    return tuple(cut(part) for part in state) if isinstance(state, tuple) else state.detach()
+    return tuple(detach_state(part) for part in state) if isinstance(state, tuple) else state.detach()
 
 
-def move(state: Any, device: torch.device) -> Any:
-    """The state, a tensor or a tuple of them or None, on another device."""
-    if state is None:
-        return None
-    return tuple(move(part, device) for part in state) if isinstance(state, tuple) else state.to(device)
+class Evaluator:
+    """Mean loss and metric of a loop's model on sequences that it is not trained on."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def validate(self) -> tuple[float, float]:
+        """Loss and metric on the validation set: all of a data set, or the same drawn batches every time."""
+        return self._mean(self._loop.task.held_out(), self.validation_batches())
+
+    def validation_batches(self) -> Iterable[Batch]:
+        """The batches of a validation."""
+        batches = self._loop.settings.validation_batches
+        every = None if batches is not None else self._every(self._loop.task.held_out())
+        if every is not None:
+            return every
+        return (self._loop.held_out_batch("validation", index) for index in range(batches or VALIDATION_BATCHES))
+
+    def test(self, weights: dict[str, Tensor] | None) -> tuple[float, float] | None:
+        """Loss and metric on the test set with these weights, None for a task without one. The model keeps its own."""
+        task, model = self._loop.task.test(), self._loop.model
+        every = None if task is None else self._every(task)
+        if task is None or every is None or weights is None:
+            return None
+        last = checkpoint.weights_of(model)
+        checkpoint.load_weights(model, weights, "the best checkpoint")
+        try:
+            return self._mean(task, every)
+        finally:
+            checkpoint.load_weights(model, last, "the last step")
+
+    def _every(self, task: Task) -> Iterator[Batch] | None:
+        """All batches of a data set, None for a task that draws its sequences."""
+        loop = self._loop
+        size = loop.settings.batch_size
+        if not task.carries:
+            size = max(size, LEAST_BATCH)
+        return task.every_batch(size, loop.position(), loop.fabric.device)
+
+    def _mean(self, task: Task, batches: Iterable[Batch]) -> tuple[float, float]:
+        loop = self._loop
+        loss, metric, weight = loop.read(sums(loop.module, task, batches, loop.fabric.device))
+        return loss / weight, task.summary(metric / weight)
+
+
+class BestValidation:
+    """The best validation of a run by the metric and, where metrics are equal, by the loss; and early stopping.
+
+    Attributes:
+        step, metric, loss, weights: those of the best validation; None and nan before the first.
+        stale: validations since the best one.
+        stopped: whether the run should end: `patience` ran out, or the task is solved and `stop_when_solved` is set.
+        awaited: the step of a later best validation that the run made before it was resumed from an older checkpoint;
+            None if there is none.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.step: int | None = None
+        self.metric = self.loss = math.nan
+        self.weights: dict[str, Tensor] | None = None
+        self.stale, self.stopped = 0, False
+        self.awaited: int | None = None
+
+    def update(self, step: int, loss: float, metric: float) -> None:
+        """Compare a validation with the best one; better weights are kept and saved."""
+        task, settings, writer = self._loop.task, self._loop.settings, self._loop.writer
+        sign = 1 if task.higher_is_better else -1
+        better = self.step is None or (sign * metric, -loss) > (sign * self.metric, -self.loss)
+        # The weights of a best before the awaited one may be lost, so the awaited one counts even if rounding differs.
+        if better or step == self.awaited:
+            self.step, self.metric, self.loss, self.stale, self.awaited = step, metric, loss, 0, None
+            self.weights = checkpoint.weights_of(self._loop.model)
+            if writer is not None:
+                checkpoint.save_best(writer.checkpoints, self.weights, step)
+        else:
+            self.stale += 1
+        solved = settings.stop_when_solved and task.solved(metric)
+        # Before the awaited best there may be no weights to end with.
+        self.stopped = solved or (
+            settings.patience is not None and self.stale >= settings.patience and self.awaited is None
+        )
+
+    def state(self) -> dict[str, Any]:
+        """All but the weights, which have a file of their own."""
+        return {name: getattr(self, name) for name in SAVED}
+
+    def restore(self, state: Mapping[str, Any], weights: dict[str, Tensor] | None) -> None:
+        """Go back to a checkpoint.
+
+        A resumed run makes a later best validation again at the same step, so the file of the best weights may be newer
+        than the checkpoint.
+        """
+        for name in SAVED:
+            setattr(self, name, state.get(name))
+        self.weights = weights if self.step is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import inspect
 import logging
@@ -55,59 +56,73 @@ def launch(settings: Settings) -> Fabric:
 
 
 def _no_advice(record: logging.LogRecord) -> bool:
-    """Whether a line of Fabric's is no advice to multiply in TF32, which here is ``precision="tf32"``."""
+    """Keep a log record of Fabric unless it advises TF32, which here is ``precision="tf32"``."""
     return "set_float32_matmul_precision" not in record.getMessage()
 
 
-class _Allowed:
-    """How many open runs multiply in TF32, and what was set before the first of them: the setting is the process's."""
+class _Tf32:
+    """Sets torch's TF32 switch, which holds for the whole process, as long as a run that wants TF32 is open."""
 
-    lock, runs, before = threading.Lock(), 0, "none"
+    def __init__(self) -> None:
+        self._lock, self._runs, self._before = threading.Lock(), 0, "none"
+
+    def open(self) -> None:
+        with self._lock:
+            if self._runs == 0:
+                self._before = torch.backends.cuda.matmul.fp32_precision
+                torch.backends.cuda.matmul.fp32_precision = "tf32"
+            self._runs += 1
+
+    def close(self) -> None:
+        with self._lock:
+            self._runs -= 1
+            if self._runs == 0:
+                torch.backends.cuda.matmul.fp32_precision = self._before
+
+
+@functools.cache
+def _tf32() -> _Tf32:
+    return _Tf32()
 
 
 @contextmanager
-def products(precision: str) -> Iterator[None]:
-    """With ``"tf32"``, products of float32 matrices on a GPU's tensor cores; the setting is put back after.
+def matmul_precision(precision: str) -> Iterator[None]:
+    """With precision "tf32", multiply float32 matrices on a GPU's tensor cores inside the block.
 
-    Ten bits of mantissa instead of 23, for what an embedding or another wide input brings in and for the readout, where
-    thousands of words make it most of the work. The kernels that run states do not look at the setting, and maps and
-    geodesic steps put it off for themselves, so that orthogonal matrices stay so. Cells that have no kernel run in
-    products of torch's, and so in TF32.
+    TF32 has 10 bits of mantissa instead of 23. It applies to the input of an embedding or another wide input and to the
+    readout, which is most of the work with thousands of words. Fused scans ignore the setting, and maps and geodesic
+    steps switch it off for themselves, so that orthogonal matrices stay orthogonal. Cells without a kernel use torch's
+    matrix products, and so TF32.
 
-    It holds for the process: other runs of it that are open at the same time multiply likewise, and torch's older
-    ``get_float32_matmul_precision`` has no answer meanwhile.
+    The setting holds for the process: other runs that are open at the same time use TF32 too, and torch's older
+    ``get_float32_matmul_precision`` raises an error meanwhile.
     """
     if precision != "tf32":
         yield
         return
-    backend = torch.backends.cuda.matmul
-    with _Allowed.lock:
-        if _Allowed.runs == 0:
-            _Allowed.before = backend.fp32_precision
-            backend.fp32_precision = "tf32"
-        _Allowed.runs += 1
+    _tf32().open()
     try:
         yield
     finally:
-        with _Allowed.lock:
-            _Allowed.runs -= 1
-            if _Allowed.runs == 0:
-                backend.fp32_precision = _Allowed.before
+        _tf32().close()
 
 
 def _without_broadcasts() -> dict[str, bool]:
-    """Buffers never change here; a broadcast per forward pass would also make every process take as many of them."""
+    """The option of DDP that turns off broadcasts of buffers, which never change here.
+
+    A broadcast in every forward pass would also require as many forward passes on every process.
+    """
     from torch.nn.parallel import DistributedDataParallel
 
-    known = inspect.signature(DistributedDataParallel).parameters
-    return {next(name for name in ("forward_sync_buffers", "broadcast_buffers") if name in known): False}
+    parameters = inspect.signature(DistributedDataParallel).parameters
+    return {next(name for name in ("forward_sync_buffers", "broadcast_buffers") if name in parameters): False}
 
 
 def leave() -> None:
-    """Leave the group of processes at exit, before the interpreter goes down.
+    """Leave the process group at exit, before the interpreter shuts down.
 
-    A thread of gloo that lets go of its last tensor while the interpreter goes down aborts the process, its work done.
-    The group's end waits for its threads, and comes when nothing refers to the group any more, old models included.
+    A gloo thread that frees its last tensor during the shutdown aborts the process after its work is done. Destroying
+    the group waits for its threads, but only once nothing refers to the group any more, old models included.
     """
     gc.collect()
     if torch.distributed.is_initialized():
@@ -116,7 +131,7 @@ def leave() -> None:
 
 
 def check_device(device: str) -> None:
-    """A ValueError if this machine has no such device."""
+    """Raise a ValueError if this machine does not have the device."""
     kind, _, index = device.partition(":")
     count = torch.cuda.device_count() if kind == "cuda" else 0
     if kind == "cuda" and count <= int(index or 0):

@@ -1,32 +1,39 @@
-"""What every way to make an update has in common."""
+"""How an update of the weights is made: the interface of all methods, and the usual one by a gradient."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from evenflow.lab.tasks import Batch
+from evenflow import penalties
+from evenflow.lab.tasks import Batch, Task
+from evenflow.maps import Map
 from evenflow.optim import GeodesicSGD, Joined, TemporalSimplex
 from evenflow.optim.geodesic import POLISH_EVERY
+
+from . import evaluation
+from .captured import Captured
+from .optimizers import clip, clip_groups, gradient_norm, make_optimizer
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from .settings import Settings
 
-FULL = ("32-true", "64-true")  # precisions without autocast that leave products as they are
+FULL = ("32-true", "64-true")  # precisions without autocast that leave matrix products as they are
 PLAIN = (*FULL, "tf32")  # all without autocast
-# Optimisers that step without looking at a number.
-BLIND = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD, GeodesicSGD, TemporalSimplex)
-INITIAL = "initial_lr"  # a group's rate before the schedule
+# Optimisers that step without reading a number from the GPU.
+CAPTURABLE = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD, GeodesicSGD, TemporalSimplex)
+INITIAL = "initial_lr"  # key of a parameter group: its learning rate before the schedule
 
 
-class Outcome(NamedTuple):
-    """What an update saw: the task's loss, the gradient's norm, and where the sequences ended."""
+class UpdateResult(NamedTuple):
+    """The task's loss and the gradient's norm at an update, and the final state of the batch."""
 
     loss: Tensor
     norm: Tensor
@@ -34,69 +41,133 @@ class Outcome(NamedTuple):
 
 
 class Method(ABC):
-    """One update after the other. What it remembers is its optimiser's state, so that is all there is to save."""
+    """Makes one update after the other. All that a checkpoint has to hold is its optimiser's state."""
 
     optimizer: torch.optim.Optimizer
     fabric: Fabric | None = None
     settings: Settings
-    _padded = (
-        False  # whether ragged batches run padded: packed ones are sorted on the host, which no recording waits for
-    )
-    _bases: Sequence[GeodesicSGD] = ()  # whose rounding is taken back between updates, not in them
-    _share: float | None = None  # of the rates, as they are on the GPU
+    _padded = False  # whether ragged batches run padded; packing sorts on the host, which cannot be captured
+    _bases: Sequence[GeodesicSGD] = ()  # polished between updates rather than in them
+    _lr_factor: float | None = None  # the factor that the learning rates on the GPU hold
 
     @property
     def capturable(self) -> bool:
-        """Whether an update runs on one GPU without looking at a number, so that it can be recorded."""
+        """Whether updates run on one GPU without reading a number from it, so that they can be captured."""
         fabric = self.fabric
         one_gpu = fabric is not None and fabric.device.type == "cuda" and fabric.world_size == 1
-        return one_gpu and self.settings.precision in PLAIN and all(isinstance(each, BLIND) for each in self._members())
+        blind = all(isinstance(member, CAPTURABLE) for member in self._members())
+        return one_gpu and self.settings.precision in PLAIN and blind
 
     def _members(self) -> Sequence[torch.optim.Optimizer]:
         return self.optimizer.optimizers if isinstance(self.optimizer, Joined) else [self.optimizer]
 
-    def records(self, batch: Batch) -> bool:
-        """Whether the update on this batch can be recorded."""
+    def captures(self, batch: Batch) -> bool:
+        """Whether the update on this batch can be captured."""
         return self.capturable and (batch.lengths is None or self._padded)
 
     @abstractmethod
-    def update(self, batch: Batch, state: Any, share: float) -> Outcome:
+    def update(self, batch: Batch, state: Any, lr_factor: float) -> UpdateResult:
         """Change the weights once.
 
         Args:
-            batch, state: what to learn from, and where its sequences begin if they go on from the batch before.
-            share: what the schedule leaves of every learning rate.
+            batch: what to learn from.
+            state: the final state of the batch before, for batches that continue its sequences.
+            lr_factor: the schedule's factor on every learning rate.
         """
 
-    def settle(self, step: int) -> None:
-        """Called after update `step`, outside of any recording, for what is not due at every update."""
+    def after_update(self, step: int) -> None:
+        """Do the work that is not due at every update; called after update `step`, outside of any capture."""
         if step % POLISH_EVERY == 0:
             for bases in self._bases:
                 bases.polish()
 
-    def schedule(self, share: float) -> None:
-        """Set every learning rate to this share of its own.
+    def set_lr(self, lr_factor: float) -> None:
+        """Set every learning rate to this multiple of its initial value.
 
-        Where updates are recorded the rates stay where they are and change their value, so that a recording sees it.
+        If updates are captured, the learning rates are tensors whose values change in place, so that a replay uses
+        them.
         """
         for group in self.optimizer.param_groups:
-            lr = group.setdefault(INITIAL, group["lr"]) * share
+            lr = group.setdefault(INITIAL, group["lr"]) * lr_factor
             if not self.capturable:
                 group["lr"] = lr
             elif not isinstance(group["lr"], Tensor) or group["lr"].device != self.fabric.device:  # type: ignore[union-attr]
                 group["lr"] = torch.tensor(lr, device=self.fabric.device)  # type: ignore[union-attr]
-            elif share != self._share:
+            elif lr_factor != self._lr_factor:
                 group["lr"].fill_(lr)
-        self._share = share
+        self._lr_factor = lr_factor
+
+
+class GradientMethod(Method):
+    """Backward pass, clipping, and a step of Adam, RMSprop or SGD; orthonormal bases move along geodesics."""
+
+    fabric: Fabric
+
+    def __init__(self, fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings) -> None:
+        self.fabric, self.module, self.model, self.task, self.settings = fabric, module, model, task, settings
+        self.optimizer = make_optimizer(model, settings)
+        self._apply: Any = fabric.setup_optimizers(self.optimizer)
+        self._trained = clip_groups(model, "all")[0]
+        self._clipped = clip_groups(model, settings.clip_scope)
+        self._penalty = None if settings.penalty is None else penalties.make(settings.penalty)
+        # Captured updates leave polishing to `after_update`: in the graph it would run at every update.
+        self._bases = [each for each in self._members() if isinstance(each, GeodesicSGD)] if self.capturable else []
+        for bases in self._bases:
+            bases.polishes = False
+        # A penalty that reads the states must not see padding.
+        self._padded = evaluation.runs_padded(model) and not (self._penalty is not None and self._penalty.reads_states)
+        if self.capturable:
+            self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
+
+    def update(self, batch: Batch, state: Any, lr_factor: float) -> UpdateResult:
+        self.set_lr(lr_factor)
+        if not self.captures(batch):
+            return self._update(batch, state)
+        start = state if batch.carried and state is not None else ()
+        lengths = () if batch.lengths is None else batch.lengths
+        return self._captured((type(batch),), batch.inputs, batch.targets, lengths, start)
+
+    def _work(
+        self, kind: tuple[type[Batch]], inputs: Tensor, targets: Tensor, lengths: Any, state: Any
+    ) -> UpdateResult:
+        result = self._update(kind[0](inputs, targets, optional(lengths)), optional(state))
+        return result._replace(state=evaluation.detach_state(result.state))
+
+    def _update(self, batch: Batch, state: Any) -> UpdateResult:
+        self._apply.zero_grad()  # a failed capture may have left gradients
+        with nullcontext() if self._penalty is None else self._penalty.watch(self.model) as extra:
+            outputs, state = evaluation.answer(self.module, batch, state, None if self._padded else False)
+            loss = self.task.loss(outputs, batch.targets)
+            self.fabric.backward(loss if extra is None else loss + extra(loss))
+        return self.apply(loss.detach(), state)
+
+    def penalized(self, loss: Tensor) -> Tensor:
+        """The loss with the penalty, which must read the weights alone."""
+        if self._penalty is None:
+            return loss
+        with self._penalty.watch(self.model) as extra:
+            return loss + extra(loss)
+
+    def apply(self, loss: Tensor, state: Any) -> UpdateResult:
+        """Clip the gradients of a backward pass, make a step of the optimiser, and clear the gradients."""
+        settings = self.settings
+        norm = gradient_norm(self._trained)
+        if settings.clip_norm is not None or settings.clip_value is not None:
+            for group in self._clipped:
+                measured = norm if settings.clip_scope == "all" else None
+                clip(group, settings.clip_norm, settings.clip_value, measured)
+        self._apply.step()
+        self._apply.zero_grad()
+        return UpdateResult(loss, norm, state)
 
 
 def of_its_dtype(model: nn.Module, batch: Batch) -> Batch:
-    """The batch in the model's dtype, for a model that Fabric does not call."""
+    """The batch in the model's dtype, for a model that is not called through Fabric."""
     if not batch.inputs.is_floating_point():
         return batch
     return batch._replace(inputs=batch.inputs.to(next(model.parameters()).dtype))
 
 
-def given(part: Any) -> Any:
-    """A part of a recording's arguments, where an empty tuple stands for none."""
-    return None if isinstance(part, tuple) and not part else part
+def optional(argument: Any) -> Any:
+    """An argument of captured work, in which an empty tuple stands for None."""
+    return None if isinstance(argument, tuple) and not argument else argument

@@ -1,21 +1,23 @@
-"""How an update is made: by a gradient, by a mixture of its shares in time, or with curvature."""
+"""The update method that the settings name: by a gradient, by a mixture of its shares in time, or with curvature."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from evenflow import penalties
 from evenflow.lab.tasks import Batch, Task
+from evenflow.maps import Map
+from evenflow.models.sequence_model import SequenceModel
+from evenflow.optim import HessianFree, TemporalSimplex
 
 from . import evaluation
-from .curvature_method import CurvatureMethod
-from .gradient_method import GradientMethod
-from .method import FULL, Method
-from .optimizers import OPTIMIZERS, make_optimizer
-from .simplex_method import SimplexMethod
+from .captured import Captured
+from .method import FULL, GradientMethod, Method, UpdateResult, of_its_dtype, optional
+from .optimizers import OPTIMIZERS, gradient_norm, make_optimizer
+from .seeds import derive
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -32,8 +34,8 @@ def make_method(fabric: Fabric, module: nn.Module, model: nn.Module, task: Task,
     return GradientMethod(fabric, module, model, task, settings)
 
 
-def rehearse(model: nn.Module, task: Task, batch: Batch, settings: Settings) -> None:
-    """A ValueError if the method will not do for this model; the model stays as it is."""
+def check_method(model: nn.Module, task: Task, batch: Batch, settings: Settings) -> None:
+    """Raise a ValueError if the method cannot train this model; the model stays the same."""
     name = settings.optimizer
     if name in OPTIMIZERS:
         make_optimizer(model, settings)
@@ -47,7 +49,90 @@ def rehearse(model: nn.Module, task: Task, batch: Batch, settings: Settings) -> 
             with penalties.make(settings.penalty).watch(model) as extra:
                 extra(task.loss(evaluation.answer(model, batch)[0], batch.targets))
         elif name == "hessian-free":
-            CurvatureMethod(model, task, settings).rehearse(batch)
+            CurvatureMethod(model, task, settings).check(batch)
         elif name == "temporal-simplex":
-            SimplexMethod(model, task, settings).direct(batch)
+            SimplexMethod(model, task, settings).backward(batch)
             model.zero_grad()
+
+
+class SimplexMethod(Method):
+    """A step along a random mixture of the gradient's shares in time; see `optim.TemporalSimplex`."""
+
+    def __init__(self, model: nn.Module, task: Task, settings: Settings, fabric: Fabric | None = None) -> None:
+        self.model, self.task, self.settings, self.fabric = model, task, settings, fabric
+        self._simplex = TemporalSimplex(
+            cast(SequenceModel, model), settings.lr, psi=settings.psi, seed=derive(settings.seed, "simplex")
+        )
+        self.optimizer, self._padded = self._simplex, evaluation.runs_padded(model)
+        self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
+
+    def backward(self, batch: Batch, weights: Tensor | None = None) -> Tensor:
+        """Write the direction to the parameters' ``grad`` and return the loss; with weights batches run padded."""
+        with self._simplex.listen():
+            outputs, _ = evaluation.answer(self.model, batch, padded=weights is not None)
+            loss = self.task.loss(outputs, batch.targets)
+        self._simplex.backward(loss, weights)
+        return loss.detach()
+
+    def update(self, batch: Batch, state: Any, lr_factor: float) -> UpdateResult:
+        self.set_lr(lr_factor)
+        batch = of_its_dtype(self.model, batch)
+        group = self.optimizer.param_groups[0]
+        updates, lengths = group["updates"], () if batch.lengths is None else batch.lengths
+        if self.captures(batch):
+            weights = self._simplex.weights(len(batch.inputs)).to(batch.inputs.device)
+            result = self._captured((type(batch),), batch.inputs, batch.targets, lengths, weights)
+        else:
+            result = self._work((type(batch),), batch.inputs, batch.targets, lengths, None)
+        group["updates"] = updates + 1  # a captured step counts at its capture and not at a replay
+        return result
+
+    def _work(
+        self, kind: tuple[type[Batch]], inputs: Tensor, targets: Tensor, lengths: Any, weights: Tensor | None
+    ) -> UpdateResult:
+        loss = self.backward(kind[0](inputs, targets, optional(lengths)), weights)
+        # The direction has the norm of the gradient.
+        norm = gradient_norm(p for group in self.optimizer.param_groups for p in group["params"])
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return UpdateResult(loss, norm)
+
+
+class CurvatureMethod(Method):
+    """A step of `optim.HessianFree`, its curvature measured on the first sequences of the batch."""
+
+    def __init__(self, model: nn.Module, task: Task, settings: Settings) -> None:
+        self._sequences, self._structural = settings.curvature_size, settings.structural
+        self._newton = HessianFree(
+            model,
+            task.loss,
+            damping=settings.damping,
+            structural=settings.structural,
+            # Padded, because packing and unpacking take several times as long as a fused product.
+            answer=lambda model, batch: evaluation.answer(model, cast(Batch, batch), padded=True)[0],
+            padded=evaluation.runs_padded(model),
+        )
+        self.optimizer, self._last = self._newton, task.readout == "last"
+
+    def update(self, batch: Batch, state: Any, lr_factor: float) -> UpdateResult:
+        batch = self._cut(of_its_dtype(self._newton.model, batch))
+        progress = self._newton.step(batch, self._cut(self._first(batch)))
+        device = batch.inputs.device
+        return UpdateResult(torch.tensor(progress.before, device=device), torch.tensor(progress.norm, device=device))
+
+    def check(self, batch: Batch) -> None:
+        """Raise a ValueError if the model has no states for structural damping."""
+        if self._structural:
+            self._newton.curvature(self._cut(batch))
+
+    def _cut(self, batch: Batch) -> Batch:
+        """The batch up to the end of its longest sequence; beyond it states could grow without any effect."""
+        if batch.lengths is None:
+            return batch
+        steps = int(batch.lengths.max())
+        return Batch(batch.inputs[:steps], batch.targets if self._last else batch.targets[:steps], batch.lengths)
+
+    def _first(self, batch: Batch) -> Batch:
+        n = self._sequences
+        lengths = None if batch.lengths is None else batch.lengths[:n]
+        return Batch(batch.inputs[:, :n], batch.targets[:n] if self._last else batch.targets[:, :n], lengths)

@@ -1,17 +1,25 @@
-"""metrics.csv: one row of numbers every few updates."""
+"""metrics.csv: its format, and the log that averages updates into its rows (and TensorBoard's)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from lightning_fabric.loggers import TensorBoardLogger
+
+    from .run_writer import RunWriter
 
 COLUMNS = ("step", "loss", "gradient_norm", "lr", "valid_loss", "valid_metric", "seconds")
 HEADER = ",".join(COLUMNS)
 NUMBER = r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|inf|nan)"
 ROW = re.compile(rf"\d+(,({NUMBER})?){{{len(COLUMNS) - 1}}}", re.ASCII)
+EVENTS = "tensorboard"  # the folder of TensorBoard logs inside the run folder
 
 Metrics = dict[str, np.ndarray]
 
@@ -37,7 +45,7 @@ def complete_lines(content: bytes) -> list[str]:
 
 
 def step_of(line: str) -> int:
-    """The step a row belongs to."""
+    """The step of a row."""
     return int(line.split(",", 1)[0])
 
 
@@ -50,3 +58,63 @@ def to_arrays(lines: Iterable[str]) -> Metrics:
     }
     table["step"] = table["step"].astype(np.int64)
     return table
+
+
+class MetricsLog:
+    """The rows of a run. Loss and gradient norm are summed on the device, without a wait, and read for each row.
+
+    Args:
+        device: where the updates run.
+        writer: of the run folder; None keeps the rows in memory.
+        tensorboard: also write TensorBoard logs into the run folder.
+
+    Attributes:
+        sums: of the loss and of the gradient norm since the last row.
+        since: the number of updates in the sums.
+        lines: the rows so far, as text.
+    """
+
+    def __init__(self, device: torch.device, writer: RunWriter | None, tensorboard: bool) -> None:
+        self.sums = [torch.zeros((), device=device) for _ in range(2)]
+        self.since = 0
+        self.lines: list[str] = []
+        self._writer, self._tensorboard = writer, tensorboard and writer is not None
+        self._logger: TensorBoardLogger | None = None
+
+    def mean(self) -> Tensor:
+        """Mean loss and mean gradient norm since the last row; clears the sums."""
+        mean = torch.stack(self.sums) / self.since
+        self._reset(0, (0.0, 0.0))
+        return mean
+
+    def add(self, row: Mapping[str, float | None]) -> None:
+        """Write a row."""
+        self.lines.append(to_line(row))
+        if self._writer is not None:
+            self._writer.append(self.lines[-1])
+        if self._tensorboard:
+            self._log_scalars(row)
+
+    def _log_scalars(self, row: Mapping[str, float | None]) -> None:
+        from lightning_fabric.loggers import TensorBoardLogger
+
+        assert self._writer is not None
+        step = int(row["step"] or 0)
+        if self._logger is None:
+            # A resumed run repeats the rows since its checkpoint: TensorBoard drops the first copies.
+            self._logger = TensorBoardLogger(self._writer.folder, name="", version=EVENTS, purge_step=step)
+        self._logger.log_metrics({k: v for k, v in row.items() if v is not None and k != "step"}, step)
+        self._logger.save()
+
+    def state(self) -> dict[str, Any]:
+        """The sums, for a checkpoint between two rows; empty for a checkpoint at a row."""
+        return {"since": self.since, "sums": torch.stack(self.sums).tolist()} if self.since else {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue with the sums of a checkpoint."""
+        self._reset(state.get("since", 0), state.get("sums", (0.0, 0.0)))
+
+    def _reset(self, since: int, sums: Any) -> None:
+        self.since = since
+        for total, value in zip(self.sums, sums, strict=True):
+            total.fill_(value)

@@ -1,20 +1,18 @@
-"""The folder a run lives in, for the one process that writes it and for anyone who reads it.
+"""Reading a run folder, also of a run that is under way; `run_writer` writes it.
 
-config.toml     what was asked for
-status.toml     how it went: running, finished, failed or interrupted, and why
+config.toml     the task, the system and the settings
+status.toml     running, finished, failed or interrupted, and why
 metrics.csv     a row every few updates
-probes.npz      step (K,), gradient_norm (K, T) and more: gradients and matrices as training went on, see `Probing`
+probes.npz      step (K,), gradient_norm (K, T) and more: gradients and matrices during training, see `Probing`
 checkpoint/     weights, the rest of the state, the best weights
 """
 
 from __future__ import annotations
 
-import io
 import os
 import tomllib
 import zipfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from . import atomic, checkpoint, metrics
-from .non_finite import diverged
+from . import checkpoint, metrics
+from .stopping import diverged
 
 CONFIG, STATUS, METRICS, PROBES, CHECKPOINT = "config.toml", "status.toml", "metrics.csv", "probes.npz", "checkpoint"
 
@@ -115,17 +113,17 @@ class Run:
     def weights(self, which: str = "last") -> dict[str, Tensor]:
         """The weights of the last checkpoint, or with "best" those of the best validation."""
         folder = self.folder / CHECKPOINT
+        saved: checkpoint.BestWeights | checkpoint.Checkpoint | None
         if which == "best":
-            best = checkpoint.load_best(folder)
-            found = None if best is None else best.weights
+            saved = checkpoint.load_best(folder)
         elif which == "last":
             version = checkpoint.find(folder)
-            found = None if version is None else checkpoint.load(folder, version).weights
+            saved = None if version is None else checkpoint.load(folder, version)
         else:
             raise ValueError(f"which must be last or best, got {which!r}")
-        if found is None:
+        if saved is None:
             raise ValueError(f"run {str(self.folder)!r} has no {which} weights yet")
-        return found
+        return saved.weights
 
     def metric_lines(self) -> list[str]:
         """The complete rows of metrics.csv as text."""
@@ -135,152 +133,8 @@ class Run:
     def _toml(self, file: str) -> dict[str, Any]:
         return self._parse(file, lambda: tomllib.loads((self.folder / file).read_text(encoding="utf-8")))
 
-    def _parse(self, file: str, read: Any) -> Any:
+    def _parse(self, file: str, read: Callable[[], Any]) -> Any:
         try:
             return read()
         except (ValueError, OSError, zipfile.BadZipFile) as error:
             raise ValueError(f"{file} of run {str(self.folder)!r} cannot be read: {error}") from error
-
-
-class RunWriter:
-    """A run folder, to write to. One process writes at a time; a second one is refused."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.checkpoints = folder / CHECKPOINT
-        self._lock = lock(folder)
-        self._metrics: io.BufferedWriter | None = None
-
-    @classmethod
-    def create(cls, folder: str | os.PathLike[str], config: Mapping[str, Any]) -> RunWriter:
-        """Begin a run in a new or empty folder. A folder that holds a run is refused, an unwritable one too."""
-        path = Path(folder)
-        refuse_used(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            writer = cls(path)
-            writer.keep_until(-1, [])
-            # Last, because a folder with a config counts as a run.
-            atomic.write(path / CONFIG, _toml(config))
-        except OSError as error:
-            raise ValueError(f"folder {str(path)!r} cannot be written: {error.strerror or error}") from error
-        return writer
-
-    def find_data(self, place: str | None) -> None:
-        """Note where the data of the run lies from now on."""
-        config = Run(self.folder).config
-        if place is not None and config["task"].get("data") != place:
-            atomic.write(self.folder / CONFIG, _toml({**config, "task": {**config["task"], "data": place}}))
-
-    @classmethod
-    def reopen(cls, folder: str | os.PathLike[str]) -> RunWriter:
-        """Go on with a run."""
-        path = Run(folder).folder
-        try:
-            writer = cls(path)
-            atomic.write(path / METRICS, (path / METRICS).read_bytes() if (path / METRICS).is_file() else b"")
-        except OSError as error:
-            raise ValueError(f"folder {str(path)!r} cannot be written: {error.strerror or error}") from error
-        return writer
-
-    def keep_until(self, step: int, lines: Sequence[str]) -> list[str]:
-        """Drop the rows after `step`, written before a crash and about to be computed again; return those kept."""
-        self.close_metrics()
-        kept = [line for line in lines if metrics.step_of(line) <= step]
-        atomic.write(self.folder / METRICS, "".join(line + "\n" for line in (metrics.HEADER, *kept)).encode())
-        self._metrics = open(self.folder / METRICS, "ab")  # noqa: SIM115  held open for the length of the run
-        return kept
-
-    def append(self, line: str) -> None:
-        """Add a row to the metrics."""
-        assert self._metrics is not None
-        with atomic.named(self.folder / METRICS):
-            self._metrics.write((line + "\n").encode())
-            self._metrics.flush()
-
-    def flush(self) -> None:
-        """Wait until all rows are on disk."""
-        assert self._metrics is not None
-        with atomic.named(self.folder / METRICS):
-            os.fsync(self._metrics.fileno())
-
-    def probes(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Replace the probes."""
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
-        atomic.write(self.folder / PROBES, buffer.getvalue())
-
-    def status(self, state: str, **details: Any) -> None:
-        """Replace the status; details that are None are left out."""
-        path, content = self.folder / STATUS, _toml({"state": state, **details})
-        try:
-            atomic.write(path, content)
-        except OSError:
-            # On a full disk there is no room for a neighbour, but for new words in the room of the old ones.
-            if not _overwrite(path, content):
-                raise
-
-    def close_metrics(self) -> None:
-        if self._metrics is not None:
-            # Every row was flushed but one that found the disk full, which was complained about then.
-            with suppress(OSError):
-                self._metrics.close()
-            self._metrics = None
-
-    def close(self) -> None:
-        """Close the files and let another process write."""
-        self.close_metrics()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-
-def refuse_used(folder: str | os.PathLike[str]) -> None:
-    """A ValueError if `folder` holds a run already or is not a folder."""
-    path = Path(folder)
-    try:
-        used, blocked = (path / CONFIG).exists(), path.exists() and not path.is_dir()
-    except OSError as error:
-        raise ValueError(f"folder {str(path)!r} cannot be read: {error.strerror or error}") from error
-    if used:
-        raise ValueError(f"folder {str(path)!r} holds a run already: resume it or choose another folder")
-    if blocked:
-        raise ValueError(f"folder {str(path)!r} is a file, a run needs a folder")
-
-
-def _toml(table: Mapping[str, Any]) -> bytes:
-    import tomli_w
-
-    return tomli_w.dumps({key: value for key, value in table.items() if value is not None}).encode()
-
-
-def _overwrite(path: Path, content: bytes) -> bool:
-    """Put `content` in the place of a file's own, in one write; whether that went well."""
-    try:
-        with open(path, "r+b", buffering=0) as file:
-            room = os.fstat(file.fileno()).st_size
-            # Blank lines over the rest, so that a crash before the cut leaves a file that can be read.
-            if file.write(content.ljust(room, b"\n")) < len(content):
-                return False
-            file.truncate(len(content))
-    except OSError:
-        return False
-    return True
-
-
-def lock(folder: Path) -> int | None:
-    """Hold the folder for this process; the system lets go of it when the process ends, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not a POSIX system
-        return None
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise ValueError(f"folder {str(folder)!r} is being written by another process") from None
-    except OSError:  # a file system without locks
-        os.close(descriptor)
-        return None
-    return descriptor

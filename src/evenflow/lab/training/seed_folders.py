@@ -1,4 +1,4 @@
-"""The folder of several seeds of one config: seeds.toml says which, so that none is missing when they go on.
+"""The folder of several seeds of one config; seeds.toml lists them, so that `resume` starts those not begun yet.
 
 seeds.toml      the seeds, and the config of the first
 seed-0/ ...     a run folder for each
@@ -13,29 +13,29 @@ from pathlib import Path
 from typing import Any
 
 from . import atomic
-from .run_folder import CONFIG, RunWriter, refuse_used
-from .tables import tables
-from .train import read_config
+from .config import config_tables, read_config
+from .run_folder import CONFIG
+from .run_writer import RunWriter, check_unused
 
 SEEDS = "seeds.toml"
 
 
-def place(folder: Path, seed: int) -> Path:
+def seed_folder(folder: Path, seed: int) -> Path:
     """The run folder of one seed."""
     return folder / f"seed-{seed}"
 
 
 @contextmanager
-def noted(folder: Path, config: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[None]:
-    """Leave word in `folder` of the seeds that are about to be trained; taken back if none of them could begin."""
+def seeds_written(folder: Path, config: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[None]:
+    """Write seeds.toml before the seeds are trained in the block; it is removed if none of them could start."""
     import tomli_w
 
     task, system, settings = read_config(config)
     for seed in seeds:
-        refuse_used(place(folder, seed))
-    file, made = folder / SEEDS, [path for path in (folder, *folder.parents) if not path.exists()]
+        check_unused(seed_folder(folder, seed))
+    file, created = folder / SEEDS, [path for path in (folder, *folder.parents) if not path.exists()]
     before = file.read_bytes() if file.is_file() else None
-    table = {"seeds": list(seeds), **tables(task, settings, {"system": system})}
+    table = {"seeds": list(seeds), **config_tables(task, settings, system)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         atomic.write(file, tomli_w.dumps(table).encode())
@@ -44,19 +44,19 @@ def noted(folder: Path, config: Mapping[str, Any], seeds: Sequence[int]) -> Iter
     try:
         yield
     except ValueError:
-        if not any(place(folder, seed).exists() for seed in seeds):
+        if not any(seed_folder(folder, seed).exists() for seed in seeds):
             if before is not None:
                 atomic.write(file, before)
             else:
-                with suppress(OSError):  # something else may lie there by now
+                with suppress(OSError):  # the folder may hold other files by now
                     file.unlink()
-                    for path in made:
+                    for path in created:
                         path.rmdir()
         raise
 
 
-def all_begun(folder: Path) -> list[Path]:
-    """The run folders of all seeds in order; those that a kill left without one begin now."""
+def resumed_folders(folder: Path) -> list[Path]:
+    """The run folders of all seeds in order; seeds that had no folder when the process was killed get one now."""
     if (file := folder / SEEDS).is_file():
         try:
             table = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -64,8 +64,8 @@ def all_begun(folder: Path) -> list[Path]:
         except (ValueError, OSError, KeyError, TypeError) as error:
             raise ValueError(f"{SEEDS} of {str(folder)!r} cannot be read: {error}") from error
         for seed in seeds:
-            if not (place(folder, seed) / CONFIG).is_file():
-                RunWriter.create(place(folder, seed), table | {"training": training | {"seed": seed}}).close()
+            if not (seed_folder(folder, seed) / CONFIG).is_file():
+                RunWriter.create(seed_folder(folder, seed), table | {"training": training | {"seed": seed}}).close()
     return sorted(
         (path.parent for path in folder.glob(f"seed-*/{CONFIG}")), key=lambda path: (len(path.name), path.name)
     )

@@ -12,9 +12,7 @@ from evenflow import penalties
 from evenflow.checks import one_of, unknown, whole_number
 from evenflow.lab.tasks.task import Task, option
 
-from .clipping import SCOPES
-from .optimizers import BASES, OPTIMIZERS
-from .schedules import SCHEDULES
+from .optimizers import BASES, OPTIMIZERS, SCHEDULES, SCOPES
 
 PRECISIONS = ("32-true", "tf32", "64-true", "bf16-mixed", "bf16-true")
 VALIDATION_BATCHES = 10

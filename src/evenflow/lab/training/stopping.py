@@ -1,6 +1,7 @@
-"""What asks a run to stop between two updates: a limit on its time, Ctrl-C, or the system's request to end.
+"""What ends a run before its last update: a time limit, Ctrl-C, SIGTERM, or a loss that is not a number.
 
-Between two updates there is nothing half done, so that a run can save where it stands and lose nothing.
+The first three take effect between two updates. Nothing is half done then, so a run can save its state and lose
+nothing.
 """
 
 from __future__ import annotations
@@ -10,103 +11,134 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# What Python does with these signals unless told otherwise; who was told otherwise keeps what he has.
-USUAL: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-SAID = b"\nevenflow: stopping after this update; Ctrl-C again stops at once\n"
-
-_limits = threading.local()  # `end`: when the time of this thread's runs is over
+# Python's own handlers. A handler that a program has set instead stays.
+DEFAULT_HANDLERS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+STOPPING = b"\nevenflow: stopping after this update; Ctrl-C again stops at once\n"
+NON_FINITE = "infinite or not a number"  # in the message of a run that diverged
 
 
 class TimeUp(KeyboardInterrupt):
-    """The time is over. Like Ctrl-C it leaves a run interrupted, to be resumed."""
+    """The time limit is over. As after Ctrl-C, the run is interrupted and can be resumed."""
 
 
-class Ended(KeyboardInterrupt):
-    """The system has asked the process to end (SIGTERM), as schedulers do some time before they kill."""
+class Terminated(KeyboardInterrupt):
+    """The system has asked the process to end (SIGTERM), as schedulers do some time before they kill a job."""
 
 
-class _Heard:
-    """What the main thread has heard in its run, and what waits for the update under way."""
+class NonFiniteLoss(RuntimeError):
+    """The loss, the gradient or a weight became infinite or not a number."""
 
-    listening = False
-    request: type[KeyboardInterrupt] | None = None
-
-
-def wanted() -> KeyboardInterrupt | None:
-    """What to raise where a run is asked to stop. Cheap enough for every update."""
-    if _Heard.request is not None and _Heard.listening and _in_main_thread():
-        return _Heard.request()
-    return TimeUp() if time.monotonic() >= _end() else None
+    @classmethod
+    def of(cls, what: str, when: str, lr: float) -> NonFiniteLoss:
+        """The error with its usual message."""
+        return cls(f"the {what} became {NON_FINITE} {when}: try a smaller lr than {lr:g} or a clip_norm")
 
 
-def agreed(fabric: Fabric, meeting: bool) -> KeyboardInterrupt | None:
-    """`wanted`; of several processes, each with its clock, the first decides for all, and only where they meet."""
+def diverged(status: Mapping[str, Any]) -> bool:
+    """Whether the status of a run folder says that its run ended by `NonFiniteLoss`.
+
+    A full disk also fails a run, but that run can be resumed.
+    """
+    return status.get("state") == "failed" and NON_FINITE in str(status.get("message", ""))
+
+
+class SignalHandlers:
+    """Handlers of SIGINT and SIGTERM that let the update under way finish.
+
+    Attributes:
+        request: the exception that a signal asks for, None before the first signal.
+    """
+
+    def __init__(self) -> None:
+        self.request: type[KeyboardInterrupt] | None = None
+        self._process = os.getpid()
+        self._signals = [n for n, handler in DEFAULT_HANDLERS.items() if signal.getsignal(n) == handler]
+
+    def install(self) -> None:
+        for number in self._signals:
+            signal.signal(number, self._handle)
+
+    def remove(self) -> None:
+        for number in self._signals:
+            if signal.getsignal(number) == self._handle:  # a handler that somebody set in the meantime stays
+                signal.signal(number, DEFAULT_HANDLERS[number])
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        # A second Ctrl-C does not wait. A process forked in the meantime has this handler too, but no run.
+        if os.getpid() != self._process or (number == signal.SIGINT and self.request is not None):
+            self.remove()
+            signal.raise_signal(number)
+            return
+        if number == signal.SIGINT and os.isatty(2):
+            os.write(2, STOPPING)  # print is not safe here: the signal may come in the middle of another print
+        self.request = KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+
+# Of the present thread; a new thread starts without either.
+_deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
+_handlers: ContextVar[SignalHandlers | None] = ContextVar("signal handlers", default=None)
+
+
+def stop_requested() -> KeyboardInterrupt | None:
+    """The exception to raise if the run is asked to stop, else None. Cheap enough for every update."""
+    handlers = _handlers.get()
+    if handlers is not None and handlers.request is not None:
+        return handlers.request()
+    return TimeUp() if time.monotonic() >= _deadline.get() else None
+
+
+def stop_consensus(fabric: Fabric, meeting: bool) -> KeyboardInterrupt | None:
+    """`stop_requested`; the first of several processes decides for all, and only at steps where they meet."""
     if fabric.world_size == 1:
-        return wanted()
-    return fabric.broadcast(wanted()) if meeting else None
+        return stop_requested()
+    return fabric.broadcast(stop_requested()) if meeting else None
 
 
-def heed(fabric: Fabric | None = None) -> None:
-    """Raise what is wanted, or agreed, where nothing has to be saved first."""
-    if (reason := wanted() if fabric is None else agreed(fabric, meeting=True)) is not None:
+def check_stop(fabric: Fabric | None = None) -> None:
+    """Raise if a stop is requested; for places where nothing has to be saved first."""
+    if (reason := stop_requested() if fabric is None else stop_consensus(fabric, meeting=True)) is not None:
         raise reason
 
 
 @contextmanager
-def limited(seconds: float | None, since: float | None = None) -> Iterator[None]:
-    """Runs inside the block end by `TimeUp` after the update in which so many seconds are over, and none begins then.
+def time_limit(seconds: float | None, since: float | None = None) -> Iterator[None]:
+    """End the runs inside the block by `TimeUp` after the update in which the time runs out, and let none start then.
 
-    They count from `since`, a reading of `time.monotonic`, or from now; None sets no limit.
+    Args:
+        seconds: the time; None sets no limit. Of nested limits the nearer one counts.
+        since: the reading of `time.monotonic` from which it counts. Default: now.
     """
     if seconds is not None and not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"seconds must be a number above 0, got {seconds!r}")
-    before = _end()
-    if seconds is not None:
-        _limits.end = min(before, (time.monotonic() if since is None else since) + seconds)
+    end = math.inf if seconds is None else (time.monotonic() if since is None else since) + seconds
+    token = _deadline.set(min(_deadline.get(), end))
     try:
         yield
     finally:
-        _limits.end = before
+        _deadline.reset(token)
 
 
 @contextmanager
-def attentive() -> Iterator[None]:
-    """Around a run that asks `wanted`: Ctrl-C and a request to end wait for it, and a second Ctrl-C does not.
+def signal_handlers() -> Iterator[None]:
+    """Around a run that asks `stop_requested`: the first Ctrl-C or SIGTERM waits for it, a second Ctrl-C does not.
 
-    Whatever the run ends by, they come out of the block.
+    The request is raised at the end of the block, whatever else ended the run.
     """
-    if not _in_main_thread() or _Heard.listening:
+    if threading.current_thread() is not threading.main_thread() or _handlers.get() is not None:
         yield
         return
-    taken = [number for number, usual in USUAL.items() if signal.getsignal(number) == usual]
-    process = os.getpid()
-
-    def give_back() -> None:
-        for number in taken:
-            if signal.getsignal(number) is hear:  # else somebody has set another meanwhile
-                signal.signal(number, USUAL[number])
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        # A process forked meanwhile has this handler too, and no run to wait for.
-        if os.getpid() != process or (number == signal.SIGINT and _Heard.request is not None):
-            give_back()
-            signal.raise_signal(number)
-            return
-        if number == signal.SIGINT and os.isatty(2):
-            os.write(2, SAID)  # not by print, in the middle of which a signal may come
-        _Heard.request = KeyboardInterrupt if number == signal.SIGINT else Ended
-
-    _Heard.listening, _Heard.request = True, None
-    for number in taken:
-        signal.signal(number, hear)
+    handlers = SignalHandlers()
+    token = _handlers.set(handlers)
+    handlers.install()
     ending: type[BaseException] | None = None
     try:
         yield
@@ -114,15 +146,7 @@ def attentive() -> Iterator[None]:
         ending = type(error)
         raise
     finally:
-        _Heard.listening = False
-        give_back()
-        if _Heard.request is not None and _Heard.request is not ending:  # it came after the last update
-            raise _Heard.request
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-def _end() -> float:
-    return getattr(_limits, "end", math.inf)
+        _handlers.reset(token)
+        handlers.remove()
+        if handlers.request is not None and handlers.request is not ending:  # it came after the last update
+            raise handlers.request

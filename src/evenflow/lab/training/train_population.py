@@ -1,4 +1,4 @@
-"""Many runs of models of one shape, side by side: each ends as it would alone, to rounding."""
+"""Train several models of one shape as a population; each ends as it would alone, to rounding."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ from evenflow import penalties
 from evenflow.models.population import Population
 from evenflow.models.sequence_model import SequenceModel
 
-from .fit import check_model
+from .config import build, check_data, check_model, check_same, config_tables, read_config
 from .launch import check_device, launch
-from .lifecycle import Folder, begun, check_same, conclude, note
+from .lifecycle import Folder, Result, finish_run, open_run, write_failure, write_status
 from .loop import Loop
-from .non_finite import NonFiniteLoss
 from .optimizers import OPTIMIZERS
+from .population_step import PopulationStep, validate
 from .progress import ProgressBar
-from .result import Result
-from .run_folder import Run, refuse_used
+from .run_folder import Run
+from .run_writer import check_unused
 from .settings import Settings
-from .stopping import attentive, heed, wanted
-from .tables import check_data, tables
-from .together import Together, validate
-from .train import build, read_config
+from .stopping import NonFiniteLoss, check_stop, signal_handlers, stop_requested
 
-# What all runs of a population share, because they walk in step.
+# Settings that all runs of a population share, because their updates are made together.
 SHARED = ("steps", "epochs", "batch_size", "validate_every", "validation_batches", "device", "precision")
 
 
@@ -38,19 +35,19 @@ def train_population(
     resume: bool = False,
     progress: bool = True,
 ) -> list[Result | NonFiniteLoss]:
-    """Train what each config names, all of them at once.
+    """Train several configs at once.
 
     Every run has its own weights, batches, learning rate, optimiser, seed, metrics, best weights and folder, and could
-    be resumed alone. One that diverges stops, and its place in the list holds the error; the others go on. On a GPU the
-    recurrences of all models run side by side.
+    be resumed alone. A run that diverges stops, and its place in the list holds the error; the others continue. On a
+    GPU the recurrences of all models run side by side.
 
     Args:
-        configs: tables as in `train`, of models alike in all but their numbers and of tasks with the same sizes. Steps,
-            batch size, validations, device and precision are the same in all; the optimiser is adam, rmsprop or sgd,
-            and a penalty reads the weights alone. Dropout masks are not those of a run alone.
-        folders: one for each; None keeps the runs in memory.
-        resume: go on with the runs in `folders`.
-        progress: show a bar on a terminal.
+        configs: tables as in `train`. Models differ in their numbers alone, and tasks have the same sizes. Steps, batch
+            size, validations, device and precision are the same in all; the optimiser is adam, rmsprop or sgd, and a
+            penalty reads the weights alone. Dropout masks differ from those of a run alone.
+        folders: one for each config; None keeps the runs in memory.
+        resume: continue the runs in `folders`.
+        progress: show a progress bar on a terminal.
 
         >>> seeds = [{"task": {"name": "adding"}, "system": system, "training": {"seed": seed}} for seed in range(8)]
         >>> [result.valid_metric for result in train_population(seeds)]
@@ -65,25 +62,25 @@ def train_population(
     _check(settings)
     models = [build(task, system, one.seed) for (task, system, _), one in zip(read, settings, strict=True)]
     Population(cast(Sequence[SequenceModel], models))
-    written = []
+    tables = []
     for (task, system, one), model, folder in zip(read, models, places, strict=True):
         check_model(model, task, one)
-        written.append(tables(task, one, {"system": system}))
+        tables.append(config_tables(task, one, system))
         if folder is not None and not resume:
-            refuse_used(folder)
+            check_unused(folder)
         elif folder is not None:
-            check_data(Run(folder), task, written[-1])
-            check_same(Run(folder), written[-1], one)
+            check_data(Run(folder), task, tables[-1])
+            check_same(Run(folder), tables[-1], one)
     fabric = launch(settings[0])
     if fabric.world_size > 1:
         raise ValueError("a population trains in one process, got several: start torchrun for each run by itself")
-    heed()
-    with attentive(), ExitStack() as stack:
+    check_stop()
+    with signal_handlers(), ExitStack() as stack:
         loops = [
-            stack.enter_context(begun(fabric, model, each[0], each[2], folder, table, resume))
-            for model, each, folder, table in zip(models, read, places, written, strict=True)
+            stack.enter_context(open_run(fabric, model, each[0], each[2], folder, table, resume))
+            for model, each, folder, table in zip(models, read, places, tables, strict=True)
         ]
-        return _Walk(loops, places).run(progress)
+        return _PopulationLoop(loops, places).run(progress)
 
 
 def _check(settings: Sequence[Settings]) -> None:
@@ -94,78 +91,75 @@ def _check(settings: Sequence[Settings]) -> None:
             raise ValueError(f"penalty must read the weights alone in a population, got {one.penalty!r}")
         for name in SHARED:
             if getattr(one, name) != getattr(settings[0], name):
-                found = f"{getattr(settings[0], name)!r} and {getattr(one, name)!r}"
-                raise ValueError(f"{name} must be the same in all runs of a population, got {found}")
+                values = f"{getattr(settings[0], name)!r} and {getattr(one, name)!r}"
+                raise ValueError(f"{name} must be the same in all runs of a population, got {values}")
     check_device(settings[0].device)
 
 
-class _Walk:
-    """Loops that walk in step: one pass for all, then each does with its own what it would do alone."""
+class _PopulationLoop:
+    """Loops whose updates and validations are made together; each records its own."""
 
     def __init__(self, loops: Sequence[Loop], places: Sequence[Folder]) -> None:
         self.loops, self.places = list(loops), places
-        self.ended: dict[int, Result | NonFiniteLoss] = {}  # by place: what was found, or how it diverged
+        self.ended: dict[int, Result | NonFiniteLoss] = {}  # by the place in the list of loops
 
-    def run(self, shown: bool) -> list[Result | NonFiniteLoss]:
+    def run(self, progress: bool) -> list[Result | NonFiniteLoss]:
         """Train to the end."""
         first = self.loops[0]
         device = first.fabric.device
-        bar = ProgressBar(first.settings.steps, min(loop.step for loop in self.loops), shown)
+        bar = ProgressBar(first.settings.steps, min(loop.step for loop in self.loops), progress)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             try:
                 for loop in self.loops:
-                    note(loop, "running")
+                    write_status(loop, "running")
                 for loop in self.loops:
-                    loop.resume_clock()
                     loop.start()
-                self._walk(bar)
+                self._train(bar)
                 for i in range(len(self.loops)):
-                    self._conclude(i)
+                    self._finish(i)
             except BaseException as error:
-                interrupted = isinstance(error, KeyboardInterrupt)
                 for i, loop in enumerate(self.loops):
                     if i not in self.ended:
-                        why = f"interrupted at step {loop.step}" if interrupted else str(error).split("\n")[0]
-                        note(loop, "interrupted" if interrupted else "failed", message=why)
+                        write_failure(loop, error)
                 raise
             finally:
                 bar.close()
         return [self.ended[i] for i in range(len(self.loops))]
 
-    def _walk(self, bar: ProgressBar) -> None:
+    def _train(self, bar: ProgressBar) -> None:
         active: list[int] = []
-        together: Together | None = None
+        step: PopulationStep | None = None
         while behind := self._behind():
-            if (reason := wanted()) is not None:
+            if (reason := stop_requested()) is not None:
                 for i in self._running():
-                    self.loops[i].leave()
+                    self.loops[i].save_before_stop()
                 raise reason
-            if behind != active or together is None:
-                active, together = behind, Together([self.loops[i] for i in behind])
-            loops = together.loops
-            together.update()
-            found = validate(together.population, loops) if loops[0].validating else [None] * len(loops)
-            for i, loop, one in zip(active, loops, found, strict=True):
+            if behind != active or step is None:
+                active, step = behind, PopulationStep([self.loops[i] for i in behind])
+            step.update()
+            loops = step.loops
+            validations = validate(step.population, loops) if loops[0].validating else [None] * len(loops)
+            for i, loop, validation in zip(active, loops, validations, strict=True):
                 try:
-                    loop.look(one)
+                    loop.record(validation)
                 except NonFiniteLoss as error:
                     self.ended[i] = error
-                    note(loop, "failed", message=str(error))
-                if not loop.running:  # what has ended stays so, whatever becomes of the others
-                    self._conclude(i)
+                    write_failure(loop, error)
+                if not loop.running:  # finished now, so that a failure of another run does not change its status
+                    self._finish(i)
             running = len(self._running())
             bar.update(loops[0].step, f"{running} of {len(self.loops)} runs, {loops[0].note}")
 
-    def _conclude(self, i: int) -> None:
+    def _finish(self, i: int) -> None:
         if i not in self.ended:
             self.loops[i].test()
-            self.ended[i] = conclude(self.loops[i], self.places[i])
+            self.ended[i] = finish_run(self.loops[i], self.places[i])
 
     def _running(self) -> list[int]:
         return [i for i, loop in enumerate(self.loops) if loop.running and i not in self.ended]
 
     def _behind(self) -> list[int]:
-        """Those that run and have come least far: after a crash some may be a checkpoint ahead."""
+        """The running loops with the fewest updates: after a crash some may be a checkpoint ahead."""
         running = self._running()
         least = min((self.loops[i].step for i in running), default=0)
         return [i for i in running if self.loops[i].step == least]

@@ -1,4 +1,4 @@
-"""The updates and validations of runs whose models answer as one population."""
+"""The updates and validations of several runs whose models run as one population."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from evenflow.models.sequence_model import SequenceModel
 
 from . import evaluation
 from .captured import Captured, side_by_side
-from .gradient_method import GradientMethod
 from .loop import Loop
-from .method import Outcome
+from .method import GradientMethod, UpdateResult, optional
 
 
-class Together:
-    """The updates of loops whose models answer as one population, on a GPU as one recording."""
+class PopulationStep:
+    """One update of every loop in a single pass of their population; on a GPU the whole update is captured."""
 
     def __init__(self, loops: Sequence[Loop]) -> None:
         self.loops = loops
@@ -32,37 +31,38 @@ class Together:
         self._methods = [cast(GradientMethod, loop.method) for loop in loops]
         maps = [part for part in self.population.modules() if isinstance(part, Map)]
         self._captured = Captured(self._work, maps) if all(method.capturable for method in self._methods) else None
-        self._sums = [total for loop in loops for total in loop.rows.sums]
-        # Runs of one seed, as those of several learning rates, read the same batches: each is drawn once.
-        alike: dict[str, int] = {}
+        self._sums = [total for loop in loops for total in loop.log.sums]
+        # Runs that differ in their learning rate alone read the same batches: each batch is drawn once.
+        sources: dict[str, int] = {}
         keys = [repr((loop.task.name, loop.task.options(), loop.settings.seed, loop.step)) for loop in loops]
-        self._which = tuple(alike.setdefault(key, len(alike)) for key in keys)
-        self._drawing = [loops[self._which.index(i)] for i in range(len(alike))]
+        self._source = tuple(sources.setdefault(key, len(sources)) for key in keys)  # by loop: the batch it reads
+        self._drawing = [loops[self._source.index(i)] for i in range(len(sources))]
 
     def update(self) -> None:
+        """Update the weights of every loop once."""
         self.loops[0].seed_noise()
-        drawn = self._drawn()
+        batches = self._next_batches()
         states = _stack(
-            [loop.state if drawn[which].carried else None for loop, which in zip(self.loops, self._which, strict=True)]
+            [loop.state if batches[i].carried else None for loop, i in zip(self.loops, self._source, strict=True)]
         )
         for loop, method in zip(self.loops, self._methods, strict=True):
-            method.schedule(loop.share)
-        lengths = () if drawn[0].lengths is None else [cast(Tensor, batch.lengths) for batch in drawn]
-        given = ([batch.inputs for batch in drawn], [batch.targets for batch in drawn], lengths)
+            method.set_lr(loop.lr_factor(loop.step))
+        lengths = () if batches[0].lengths is None else [cast(Tensor, batch.lengths) for batch in batches]
+        tensors = ([batch.inputs for batch in batches], [batch.targets for batch in batches], lengths)
         run = self._work if self._captured is None else self._captured
-        outcomes = run(tuple(map(type, drawn)), *given, () if states is None else states)
-        torch._foreach_add_(self._sums, [number for found in outcomes for number in (found.loss, found.norm)])
-        for loop, found in zip(self.loops, outcomes, strict=True):
-            loop.count(found.state)
+        results = run(tuple(map(type, batches)), *tensors, () if states is None else states)
+        torch._foreach_add_(self._sums, [number for result in results for number in (result.loss, result.norm)])
+        for loop, result in zip(self.loops, results, strict=True):
+            loop.count_update(result.state)
 
-    def _drawn(self) -> list[Batch]:
-        """The batches of an update; of sequences of different lengths all are as long as the longest."""
-        drawn = [loop.draw() for loop in self._drawing]
-        task, steps = self.loops[0].task, {len(batch.inputs) for batch in drawn}
+    def _next_batches(self) -> list[Batch]:
+        """The batches of an update; ragged batches are all padded to the longest."""
+        batches = [loop.next_batch() for loop in self._drawing]
+        task, steps = self.loops[0].task, {len(batch.inputs) for batch in batches}
         if len(steps) == 1 or not isinstance(task, RaggedData):
-            return drawn
-        # One recording for each length, and not for each mixture of them.
-        return [task.lengthened(batch, max(steps)) for batch in drawn]
+            return batches
+        # So there is one graph for each length, and not for each mixture of lengths.
+        return [task.lengthened(batch, max(steps)) for batch in batches]
 
     def _work(
         self,
@@ -71,32 +71,31 @@ class Together:
         targets: Sequence[Tensor],
         lengths: Sequence[Tensor],
         state: Any,
-    ) -> list[Outcome]:
+    ) -> list[UpdateResult]:
         ends: Sequence[Tensor | None] = lengths or [None] * len(inputs)
         drawn = [kind(x, y, end) for kind, x, y, end in zip(kinds, inputs, targets, ends, strict=True)]
-        batches = [drawn[which] for which in self._which]
+        batches = [drawn[i] for i in self._source]
         tasks = [loop.task for loop in self.loops]
-        start = None if isinstance(state, tuple) and not state else state
         for method in self._methods:
-            method.optimizer.zero_grad()  # a recording that broke off may have left some
+            method.optimizer.zero_grad()  # a failed capture may have left gradients
         with self.loops[0].fabric.autocast():
-            outputs, after = _answer(self.population.train(), batches, start, tasks)
-            answered = zip(tasks, outputs, batches, strict=True)
-            losses = torch.stack([task.loss(output, batch.targets) for task, output, batch in answered])
+            outputs, after = _answer(self.population.train(), batches, optional(state), tasks)
+            answers = zip(tasks, outputs, batches, strict=True)
+            losses = torch.stack([task.loss(output, batch.targets) for task, output, batch in answers])
             total = torch.stack([method.penalized(loss) for method, loss in zip(self._methods, losses, strict=True)])
         total.sum().backward()
-        after = evaluation.cut(after)
+        after = evaluation.detach_state(after)
         work = [partial(method.apply, losses[i].detach(), _part(after, i)) for i, method in enumerate(self._methods)]
         return side_by_side(work)
 
 
 @torch.no_grad()
 def validate(population: Population, loops: Sequence[Loop]) -> list[tuple[float, float] | None]:
-    """Loss and metric of every loop on what it holds out."""
+    """Validation loss and metric of every loop."""
     population.eval()
     tasks = [loop.task.held_out() for loop in loops]
     total, state = torch.zeros(len(loops), 3, device=loops[0].fabric.device), None
-    for batches in zip(*(loop.judging.held_out() for loop in loops), strict=True):
+    for batches in zip(*(loop.evaluator.validation_batches() for loop in loops), strict=True):
         with loops[0].fabric.autocast():
             outputs, state = _answer(population, batches, state if batches[0].carried else None, tasks)
             rows = []
@@ -115,7 +114,7 @@ def validate(population: Population, loops: Sequence[Loop]) -> list[tuple[float,
 def _answer(
     population: Population, batches: Sequence[Batch], state: Any, tasks: Sequence[Task]
 ) -> tuple[list[Tensor], Any]:
-    """The outputs of each model to its batch; batches of fewer steps are padded meanwhile."""
+    """The outputs of each model for its batch; shorter batches are padded for the pass."""
     steps = [len(batch.inputs) for batch in batches]
     longest = max(steps)
     dtype = next(population.parameters()).dtype
@@ -126,7 +125,7 @@ def _answer(
     lengths = None if batches[0].lengths is None else torch.stack([cast(Tensor, batch.lengths) for batch in batches])
     outputs, ends = population(inputs.to(dtype) if inputs.is_floating_point() else inputs, state, lengths)
     every = tasks[0].readout == "every"
-    if outputs.dtype == torch.bfloat16:  # three digits are too few for a loss; Fabric does the same for a run alone
+    if outputs.dtype == torch.bfloat16:  # too coarse for a loss; Fabric converts too, for a run alone
         outputs = outputs.float()
     return [output[:end] if every else output for output, end in zip(outputs, steps, strict=True)], ends
 

@@ -7,12 +7,12 @@ import torch
 
 from evenflow.lab import tasks
 from evenflow.lab.tasks import Position
-from evenflow.lab.training import drawing
-from evenflow.lab.training.drawing import Drawing
+from evenflow.lab.training import batch_source
+from evenflow.lab.training.batch_source import UPDATES, BatchSource
 
 
-def make(task: tasks.Task, together: bool, size: int = 3) -> Drawing:
-    return Drawing(task, size, torch.Generator(), lambda step: 1000 + step, together)
+def make(task: tasks.Task, together: bool, size: int = 3) -> BatchSource:
+    return BatchSource(task, size, torch.Generator(), lambda step: 1000 + step, together)
 
 
 def same(one: tasks.Batch, other: tasks.Batch) -> bool:
@@ -23,8 +23,8 @@ def same(one: tasks.Batch, other: tasks.Batch) -> bool:
 @pytest.mark.parametrize("name", ["adding", "copy", "temporal-order", "xor"])
 def test_a_block_is_cut_into_batches(name: str) -> None:
     task = tasks.make(name, length=12)
-    whole = task.batch(3 * drawing.UPDATES, torch.Generator().manual_seed(1000 + drawing.UPDATES))
-    found = [make(task, True).batch(Position(drawing.UPDATES + n, 100)) for n in range(drawing.UPDATES)]
+    whole = task.batch(3 * UPDATES, torch.Generator().manual_seed(1000 + UPDATES))
+    found = [make(task, True).batch(Position(UPDATES + n, 100)) for n in range(UPDATES)]
     assert torch.equal(torch.cat([batch.inputs for batch in found], 1), whole.inputs)
     assert torch.equal(torch.cat([batch.targets for batch in found], int(task.readout == "every")), whole.targets)
     assert (found[0].lengths is None) == (whole.lengths is None)
@@ -67,13 +67,13 @@ def test_a_data_set_is_looked_up_once_for_several_updates(monkeypatch: pytest.Mo
     taken, take = [], type(task).take
     monkeypatch.setattr(type(task), "take", lambda self, rows: taken.append(len(rows)) or take(self, rows))
     drawn = make(task, True, 10)
-    for step in range(2 * drawing.UPDATES):
+    for step in range(2 * UPDATES):
         drawn.batch(Position(step, 100))
-    assert taken == [10, 10 * drawing.UPDATES, 10 * drawing.UPDATES]
+    assert taken == [10, 10 * UPDATES, 10 * UPDATES]
 
 
 def test_a_block_is_no_larger_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "MOST_NUMBERS", 12 * 3 * 2 * 5)
+    monkeypatch.setattr(batch_source, "MOST_NUMBERS", 12 * 3 * 2 * 5)
     task = tasks.make("adding", length=12)
     whole = task.batch(15, torch.Generator().manual_seed(1005))
     assert torch.equal(make(task, True).batch(Position(6, 100)).inputs, whole.inputs[:, 3:6])

@@ -10,8 +10,8 @@ from made_data import small_options
 from evenflow.lab.tasks import TASKS
 from evenflow.lab.training import NonFiniteLoss, Result, Run, resume, train
 from evenflow.lab.training.loop import Loop
-from evenflow.lab.training.population import train_population
-from evenflow.lab.training.together import Together
+from evenflow.lab.training.population_step import PopulationStep
+from evenflow.lab.training.train_population import train_population
 
 # The same float32 sums in another order, over a few updates.
 SAME = 1e-4
@@ -50,8 +50,8 @@ def test_seeds_and_rates_side_by_side(training):
 
 
 def test_runs_of_one_seed_read_one_batch(monkeypatch):
-    drawn, draw = [], Loop.draw
-    monkeypatch.setattr(Loop, "draw", lambda loop: drawn.append(loop.settings.seed) or draw(loop))
+    drawn, draw = [], Loop.next_batch
+    monkeypatch.setattr(Loop, "next_batch", lambda loop: drawn.append(loop.settings.seed) or draw(loop))
     configs = [config(seed=seed, lr=lr) for seed, lr in ((3, 0.01), (5, 0.01), (3, 0.003), (5, 0.003))]
     results = train_population(configs, progress=False)
     assert drawn == [3, 5] * QUICK["steps"]
@@ -108,14 +108,14 @@ def test_every_task(name, small_data):
 @pytest.mark.parametrize("name", ["music", "ptb-characters"])
 def test_batches_of_several_seeds_are_as_long_as_the_longest(name, small_data, monkeypatch):
     """So that a GPU records an update for each length, and not for each mixture of lengths."""
-    seen, drawn, work, draw = [], [], Together._work, Loop.draw
+    seen, drawn, work, draw = [], [], PopulationStep._work, Loop.next_batch
 
     def noted(self, kinds, inputs, *rest):
         seen.append([len(x) for x in inputs])
         return work(self, kinds, inputs, *rest)
 
-    monkeypatch.setattr(Together, "_work", noted)
-    monkeypatch.setattr(Loop, "draw", lambda loop: drawn.append(draw(loop)) or drawn[-1])
+    monkeypatch.setattr(PopulationStep, "_work", noted)
+    monkeypatch.setattr(Loop, "next_batch", lambda loop: drawn.append(draw(loop)) or drawn[-1])
     task = {"name": name, **small_options(name, small_data)}
     train_population([config(task, seed=seed, steps=4, batch_size=2) for seed in range(3)], progress=False)
     lengths = [[len(batch.inputs) for batch in drawn[first : first + 3]] for first in range(0, len(drawn), 3)]
@@ -130,7 +130,7 @@ def interrupted(tmp_path, monkeypatch):
     def run(stop=None):
         configs = [config(seed=seed, checkpoint_every=2) for seed in range(3)]
         folders = [tmp_path / str(seed) for seed in range(3)]
-        look = Loop.look
+        look = Loop.record
 
         def broken(loop, found=None):
             if loop.step == 5 and loop.settings.seed == 1:
@@ -140,7 +140,7 @@ def interrupted(tmp_path, monkeypatch):
                 loop.best.stopped = True
 
         with monkeypatch.context() as patched:
-            patched.setattr(Loop, "look", broken)
+            patched.setattr(Loop, "record", broken)
             with pytest.raises(KeyboardInterrupt):
                 train_population(configs, folders, progress=False)
         return configs, folders

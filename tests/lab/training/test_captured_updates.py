@@ -16,9 +16,9 @@ from evenflow.feedforward import NETWORKS
 from evenflow.lab import tasks
 from evenflow.lab.tasks import TASKS, Batch, ragged
 from evenflow.lab.training import captured, evaluation, fit
-from evenflow.lab.training.gradient_method import GradientMethod
-from evenflow.lab.training.simplex_method import SimplexMethod
-from evenflow.lab.training.train import build
+from evenflow.lab.training.config import build
+from evenflow.lab.training.method import GradientMethod
+from evenflow.lab.training.methods import SimplexMethod
 
 SYSTEMS = ("lstm", "urnn", "gated-feedback", "full-urnn")
 CLOSE = 1e-5  # rates are float32 numbers on a GPU

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from evenflow.lab.training import NonFiniteLoss, Run, train
-from evenflow.lab.training import lengthening as room
-from evenflow.lab.training.lengthening import advance, read_score
-from evenflow.lab.training.watching import step_of_run
+from evenflow.lab.training import extend_run as room
+from evenflow.lab.training.extend_run import advance, read_score
+from evenflow.lab.training.progress import last_step
 
 # The same float32 sums in another order, over a few updates.
 SAME = 1e-4
@@ -71,7 +71,7 @@ def test_side_by_side_as_one_by_one(tmp_path, monkeypatch):
     lrs = (0.01, 0.001, 1e30)
     system = {"name": "vprnn", "hidden_size": 4}
     for way in ("alone", "together"):
-        monkeypatch.setattr(room, "_pays", lambda _, way=way: way == "together")
+        monkeypatch.setattr(room, "_population_pays", lambda _, way=way: way == "together")
         for steps in (4, 12):
             configs = [config(steps, lr, optimizer="sgd") | {"system": system} for lr in lrs]
             advance(configs, [tmp_path / way / f"{lr:g}" for lr in lrs])
@@ -85,7 +85,7 @@ def test_side_by_side_as_one_by_one(tmp_path, monkeypatch):
 
 
 def test_what_a_population_cannot_do_is_done_one_by_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "_pays", lambda _: True)
+    monkeypatch.setattr(room, "_population_pays", lambda _: True)
     both_ways = {"bidirectional": True}
     configs = [config(4, lr) | {"system": config(4)["system"] | both_ways} for lr in (0.01, 0.001)]
     folders = [tmp_path / "a", tmp_path / "b"]
@@ -99,20 +99,20 @@ def test_no_room_is_an_outcome(tmp_path, monkeypatch):
     def full(loop):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Loop, "_update", full)
+    monkeypatch.setattr(Loop, "update", full)
     advance([config(4)], [tmp_path / "run"])
     assert read_score(tmp_path / "run", 0).reason == "CUDA out of memory"
 
 
 def test_the_last_row_says_how_far_a_run_is(tmp_path):
-    assert step_of_run(tmp_path / "run") == 0
+    assert last_step(tmp_path / "run") == 0
     advance([config(8)], [tmp_path / "run"])
-    assert step_of_run(tmp_path / "run") == 8
+    assert last_step(tmp_path / "run") == 8
     with open(tmp_path / "run" / "metrics.csv", "a") as file:
         file.write("12,0.1")  # a row that is being written
-    assert step_of_run(tmp_path / "run") == 8
+    assert last_step(tmp_path / "run") == 8
     advance([config(200, log_every=1)], [tmp_path / "run2"])  # longer than what is read of it
-    assert step_of_run(tmp_path / "run2") == 200
+    assert last_step(tmp_path / "run2") == 200
 
 
 def test_a_divergence_alone_is_no_error(tmp_path):

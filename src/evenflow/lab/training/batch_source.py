@@ -1,7 +1,7 @@
-"""Training batches, on a GPU those of several updates at once.
+"""Training batches; on a GPU those of several updates are drawn at once.
 
-A batch is a dozen small kernels, and starting them takes longer than running them. Drawn or looked up for sixteen
-updates in one go they cost a sixteenth.
+Drawing a batch takes a dozen small kernels, which take longer to launch than to run. Drawing the batches of sixteen
+updates at once takes as many launches.
 """
 
 from __future__ import annotations
@@ -18,38 +18,37 @@ MOST_NUMBERS = 2**24  # in the inputs of one block: 64 MB
 Seed = Callable[[int], int]
 
 
-class Drawing:
-    """The batch of every update of a run, from nothing but the update's number.
+class BatchSource:
+    """The batch of every update of a run, as a function of the update's number alone.
 
     Args:
         task: what is trained on.
         size: sequences in a batch.
         generator: draws them, on its device.
-        seed: the generator's seed from the number of an update.
-        together: make the batches of several updates at once where the task lets them be made in any order; not meant
-            for a CPU, where it gains nothing. Batches drawn afresh then are others than one by one, those of a data
-            set the same.
+        seed: from the number of an update to the generator's seed.
+        blocks: draw the batches of several updates at once if the task allows any order. Gains nothing on a CPU.
+            Generated batches then differ from those drawn one by one; batches of a data set are the same.
     """
 
-    def __init__(self, task: Task, size: int, generator: torch.Generator, seed: Seed, together: bool) -> None:
+    def __init__(self, task: Task, size: int, generator: torch.Generator, seed: Seed, blocks: bool) -> None:
         self._task, self._size, self._generator, self._seed = task, size, generator, seed
         self._first = -1
         self._block: Batch | None = None
-        self._updates: int | None = None if together and self._any_order() else 1
+        self._updates: int | None = None if blocks and self._any_order() else 1
 
     def _any_order(self) -> bool:
-        """Whether a batch depends on nothing before it. One that is harder later, or reads on, does."""
+        """Whether batches can be drawn in any order: not if they get harder, or continue each other's sequences."""
         kind = type(self._task)
         if isinstance(self._task, DataSet):
             return kind.training_batch is DataSet.training_batch and self._task.count() >= self._size
-        afresh = kind.training_batch is Task.training_batch and kind.at_step is Task.at_step
-        return afresh and not self._task.carries and self._task.epoch_steps(self._size) is None
+        generated = kind.training_batch is Task.training_batch and kind.at_step is Task.at_step
+        return generated and not self._task.carries and self._task.epoch_steps(self._size) is None
 
     def batch(self, position: Position) -> Batch:
         """The batch of the update at this position."""
         step = position.step
         if self._updates is None:
-            self._updates = self._fitting(self._one(position))
+            self._updates = self._block_size(self._one(position))
         if self._updates == 1:
             return self._one(position)
         first = step - step % self._updates
@@ -57,8 +56,8 @@ class Drawing:
             self._first, self._block = first, self._several(position._replace(step=first), self._updates)
         return _part(self._block, (step - first) * self._size, self._size, self._task.readout == "every")
 
-    def _fitting(self, batch: Batch) -> int:
-        """How many batches like this one make a block. Ragged ones of a data set are each as long as they need be."""
+    def _block_size(self, batch: Batch) -> int:
+        """The number of batches like this one in a block. Ragged batches of a data set differ in length: no blocks."""
         if isinstance(self._task, DataSet) and (batch.lengths is not None or batch.inputs.shape[1] != self._size):
             return 1
         return max(1, min(UPDATES, MOST_NUMBERS // max(1, batch.inputs.numel())))

@@ -1,0 +1,185 @@
+"""Writing a run folder, for one process at a time; `run_folder` reads it."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import atomic, metrics
+from .run_folder import CHECKPOINT, CONFIG, METRICS, PROBES, STATUS, Run
+
+
+class RunWriter:
+    """Writes a run folder and holds its lock; a second process that opens the folder gets a ValueError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkpoints = folder / CHECKPOINT
+        self._lock = lock(folder)
+        self._metrics: io.BufferedWriter | None = None
+
+    @classmethod
+    def create(cls, folder: str | os.PathLike[str], config: Mapping[str, Any]) -> RunWriter:
+        """Start a run in a new or empty folder; a ValueError if it holds a run or cannot be written."""
+        path = Path(folder)
+        check_unused(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            writer = cls(path)
+            writer.keep_until(-1, [])
+            writer.config(config)  # last, because a folder with a config counts as a run
+        except OSError as error:
+            raise ValueError(f"folder {str(path)!r} cannot be written: {error.strerror or error}") from error
+        return writer
+
+    def set_data_folder(self, data: str | None) -> None:
+        """Write to the config where the data of the run lies from now on."""
+        config = Run(self.folder).config
+        if data is not None and config["task"].get("data") != data:
+            self.config({**config, "task": {**config["task"], "data": data}})
+
+    def config(self, table: Mapping[str, Any]) -> None:
+        """Replace the config."""
+        atomic.write(self.folder / CONFIG, _toml(table))
+
+    @classmethod
+    def reopen(cls, folder: str | os.PathLike[str]) -> RunWriter:
+        """Resume a run."""
+        path = Run(folder).folder
+        try:
+            writer = cls(path)
+            atomic.write(path / METRICS, (path / METRICS).read_bytes() if (path / METRICS).is_file() else b"")
+        except OSError as error:
+            raise ValueError(f"folder {str(path)!r} cannot be written: {error.strerror or error}") from error
+        return writer
+
+    def keep_until(self, step: int, lines: Sequence[str]) -> list[str]:
+        """Drop the rows after `step`, written before a crash and about to be computed again; return those kept."""
+        self.close_metrics()
+        kept = [line for line in lines if metrics.step_of(line) <= step]
+        atomic.write(self.folder / METRICS, "".join(line + "\n" for line in (metrics.HEADER, *kept)).encode())
+        self._metrics = open(self.folder / METRICS, "ab")  # noqa: SIM115  held open for the length of the run
+        return kept
+
+    def append(self, line: str) -> None:
+        """Add a row to the metrics."""
+        assert self._metrics is not None
+        with atomic.named(self.folder / METRICS):
+            self._metrics.write((line + "\n").encode())
+            self._metrics.flush()
+
+    def flush(self) -> None:
+        """Wait until all rows are on disk."""
+        assert self._metrics is not None
+        with atomic.named(self.folder / METRICS):
+            os.fsync(self._metrics.fileno())
+
+    def probes(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Replace the probes."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
+        atomic.write(self.folder / PROBES, buffer.getvalue())
+
+    def status(self, state: str, **details: Any) -> None:
+        """Replace the status; details that are None are left out."""
+        path, content = self.folder / STATUS, _toml({"state": state, **details})
+        try:
+            atomic.write(path, content)
+        except OSError:
+            # On a full disk there is no space for a second file, but the old file can be overwritten.
+            if not _overwrite(path, content):
+                raise
+
+    def close_metrics(self) -> None:
+        if self._metrics is not None:
+            # All rows are flushed but one that did not fit on a full disk, which raised an error then.
+            with suppress(OSError):
+                self._metrics.close()
+            self._metrics = None
+
+    def close(self) -> None:
+        """Close the files and let another process write."""
+        self.close_metrics()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def check_unused(folder: str | os.PathLike[str]) -> None:
+    """Raise a ValueError if `folder` holds a run already or is not a folder."""
+    path = Path(folder)
+    try:
+        used, blocked = (path / CONFIG).exists(), path.exists() and not path.is_dir()
+    except OSError as error:
+        raise ValueError(f"folder {str(path)!r} cannot be read: {error.strerror or error}") from error
+    if used:
+        raise ValueError(f"folder {str(path)!r} holds a run already: resume it or choose another folder")
+    if blocked:
+        raise ValueError(f"folder {str(path)!r} is a file, a run needs a folder")
+
+
+def _toml(table: Mapping[str, Any]) -> bytes:
+    import tomli_w
+
+    return tomli_w.dumps({key: value for key, value in table.items() if value is not None}).encode()
+
+
+def _overwrite(path: Path, content: bytes) -> bool:
+    """Overwrite a file in place, in one write; return whether that succeeded."""
+    try:
+        with open(path, "r+b", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            # Blank lines fill the rest, so that a crash before the truncation leaves a readable file.
+            if file.write(content.ljust(size, b"\n")) < len(content):
+                return False
+            file.truncate(len(content))
+    except OSError:
+        return False
+    return True
+
+
+def lock(folder: Path) -> int | None:
+    """Lock the folder for this process; the system releases the lock when the process ends, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system
+        return None
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ValueError(f"folder {str(folder)!r} is being written by another process") from None
+    except OSError:  # a file system without locks
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Lock a folder of many runs, made if it does not exist; a ValueError if another process holds the lock.
+
+    Of processes that run together (torchrun) the first holds it for all.
+    """
+    if int(os.environ.get("RANK", "0")):
+        yield
+        return
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"folder {str(folder)!r} is a file, and runs need a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = lock(folder)
+    except OSError as error:
+        raise ValueError(f"folder {str(folder)!r} cannot be written: {error.strerror or error}") from error
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
