@@ -409,12 +409,12 @@ def error(made: dict[str, Any], name: str, hidden: int, batch: int) -> dict[str,
     from cuda_inputs import doubled, gradients, inputs, off
 
     from evenflow.scan import torch_operations
-    from evenflow.scan.cuda import cuda_recurrence
+    from evenflow.scan.cuda import cuda_recurrence, step_kernels
     from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
 
     forget(made)
     step = layers_by_name.step_of(layers_by_name.made(name, hidden))
-    if why := cuda_recurrence._without(step, torch.device("cuda", 0)):
+    if why := step_kernels.unsupported_step(step, torch.device("cuda", 0)):
         raise RuntimeError(why)
     given = inputs(step, name, 1, STEPS, batch)
     new, kept, marks = torch_operations.forward(ScanInputs(step, *given.double()))
@@ -441,12 +441,12 @@ def compile_it(made: dict[str, Any], name: str, hidden: int, batch: int) -> dict
 
     from evenflow.runtime import compile_cuda as build
     from evenflow.scan.compiled_step import CompiledStep
-    from evenflow.scan.cuda import cuda_recurrence
+    from evenflow.scan.cuda import step_kernels
 
     device = torch.device("cuda", 0)
     torch.zeros(1, device=device)
     text = layers_by_name.step_of(layers_by_name.made(name, hidden)).text
-    cuda_recurrence.kernels(CompiledStep(text), False, 1, batch, device)  # asks the driver for its clusters once
+    step_kernels.kernels(CompiledStep(text), False, 1, batch, device)  # asks the driver for its clusters once
     found: dict[str, Any] = {}
     before = os.environ.get("XDG_CACHE_HOME")
     with tempfile.TemporaryDirectory() as folder:
@@ -456,8 +456,8 @@ def compile_it(made: dict[str, Any], name: str, hidden: int, batch: int) -> dict
                 found[way] = {}
                 for kind in ("compile", "disk"):
                     step, begin = CompiledStep(text), time.perf_counter()
-                    ((_, kernel), *_) = cuda_recurrence.kernels(step, way == "backward", 1, batch, device)
-                    build._loaded.__wrapped__(kernel, 0)
+                    ((_, kernel), *_) = step_kernels.kernels(step, way == "backward", 1, batch, device)
+                    build.loaded.__wrapped__(kernel, 0)
                     found[way][kind] = time.perf_counter() - begin
         finally:
             if before is None:

@@ -18,16 +18,18 @@ from cuda_inputs import inputs
 from cuda_run import milliseconds, on
 
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import capacity
 from evenflow.scan.cuda import cuda_recurrence as recurrence
-from evenflow.scan.cuda import launch_plan as plan
+from evenflow.scan.cuda import tile_tables
+from evenflow.scan.cuda.gpu_capacity import max_active_clusters
+from evenflow.scan.cuda.launch_plan import StepTile
+from evenflow.scan.cuda.tile import Tile
 from evenflow.scan.engine import ScanInputs
 
 STEPS, HIDDEN = 784, 512
 TILES = {
-    "clusters of 4 blocks for 8 rows": (plan.ELMAN[5][1][1], (8, 128, 232, 240, 248, 256)),
+    "clusters of 4 blocks for 8 rows": (tile_tables.ELMAN[5][1][1], (8, 128, 232, 240, 248, 256)),
     "clusters of 6 blocks for 16 rows": (
-        plan.Tile(6, 64, 16, 16, held=24, mail=True, tensor=True),
+        Tile(6, 64, 16, 16, held=24, async_store=True, tensor_cores=True),
         (16, 128, 240, 256, 320, 336),
     ),
 }
@@ -38,9 +40,9 @@ WHAT = (
 )
 
 
-def forward(step: CompiledStep, batch: int, tile: plan.Tile) -> float:
+def forward(step: CompiledStep, batch: int, tile: Tile) -> float:
     given = inputs(step, "elman tanh", 1, STEPS, batch)
-    with on(plan.Choice(tile, (tile.held,))):
+    with on(StepTile(tile, (tile.held,))):
         return round(milliseconds(lambda: recurrence.forward(ScanInputs(step, *given))), 3)
 
 
@@ -53,7 +55,7 @@ def main() -> None:
         "hardware": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "what": WHAT,
-        "clusters_at_once": {size: capacity.clusters_at_once(size, 0) for size in range(2, 17)},
+        "clusters_at_once": {size: max_active_clusters(size, 0) for size in range(2, 17)},
         "forward_ms": {
             name: {b: forward(CompiledStep(text), b, tile) for b in batches} for name, (tile, batches) in TILES.items()
         },

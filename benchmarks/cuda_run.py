@@ -18,8 +18,8 @@ import torch
 
 from evenflow.runtime import compile_cuda as build
 from evenflow.runtime import cuda_libraries as libraries
-from evenflow.scan.cuda import launch_plan as plan
-from evenflow.scan.cuda import problem
+from evenflow.scan.cuda import step_kernels
+from evenflow.scan.cuda.launch_plan import StepTile
 
 ROUNDS, WARM = 12, 3
 HANG_SECONDS = 60
@@ -72,26 +72,26 @@ class Run:
         about = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "nvrtc": libraries.nvrtc_version()}
         self.path.write_text(json.dumps(about | {"results": self.rows}, indent=1) + "\n")
 
-    def prepare(self, kernels: Sequence[build.Launched]) -> None:
+    def prepare(self, kernels: Sequence[build.Kernel]) -> None:
         """Compile side by side, into the cache."""
         with ThreadPoolExecutor(COMPILERS) as pool:
-            for kernel, done in [(k, pool.submit(build.code, k, 0)) for k in dict.fromkeys(kernels)]:
+            for kernel, done in [(k, pool.submit(build.machine_code, k, 0)) for k in dict.fromkeys(kernels)]:
                 done.result()
                 self.alive(f"compiling a {kernel.function} kernel")
 
 
 @contextmanager
-def on(choice: plan.Choice | None) -> Iterator[None]:
+def on(choice: StepTile | None) -> Iterator[None]:
     """Kernels take this tile in one launch, instead of the plan's."""
-    planned = problem.choices
+    planned = step_kernels.plan_launches
     if choice is not None:
-        problem.choices = lambda shapes, streams, hidden, batch, models, device: ((batch, choice),)
+        step_kernels.plan_launches = lambda shapes, streams, hidden, batch, models, gpu: ((batch, choice),)
     try:
         yield
     finally:
-        problem.choices = planned
+        step_kernels.plan_launches = planned
 
 
-def with_tile(choice: plan.Choice, **change: Any) -> plan.Choice:
+def with_tile(choice: StepTile, **change: Any) -> StepTile:
     """A choice with another tile; what is held stays."""
     return replace(choice, tile=replace(choice.tile, **change))

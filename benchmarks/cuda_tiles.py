@@ -21,20 +21,29 @@ from evenflow.runtime import compile_cuda as build
 from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import cuda_recurrence as recurrence
-from evenflow.scan.cuda import launch_plan as plan
-from evenflow.scan.cuda import problem
+from evenflow.scan.cuda import launch_plan, step_kernels, tile_tables
+from evenflow.scan.cuda.gpu_capacity import gpu_capacity
+from evenflow.scan.cuda.kernels import RecurrenceKernel
+from evenflow.scan.cuda.launch_plan import Shapes, StepTile
+from evenflow.scan.cuda.tile import ALL, Tile
 from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
 
 STEPS = 784
 MOST_ERROR = 1e-5
-TABLES = (plan.ELMAN, plan.GRU_FORWARD, plan.GRU_BACKWARD, plan.LSTM_FORWARD, plan.LSTM_BACKWARD)
+TABLES = (
+    tile_tables.ELMAN,
+    tile_tables.GRU_FORWARD,
+    tile_tables.GRU_BACKWARD,
+    tile_tables.LSTM_FORWARD,
+    tile_tables.LSTM_BACKWARD,
+)
 
 
-def neighbours(chosen: plan.Choice, hidden: int, shapes: plan.Shapes, streams: int) -> Iterator[plan.Choice]:
+def neighbours(chosen: StepTile, hidden: int, shapes: Shapes, streams: int) -> Iterator[StepTile]:
     """The chosen one, then those that can be launched among what is near it and in the tables."""
     yield chosen
     tile = chosen.tile
-    changes: list[dict[str, Any]] = [{"mail": not tile.mail}] if tile.blocks > 1 else []
+    changes: list[dict[str, Any]] = [{"async_store": not tile.async_store}] if tile.blocks > 1 else []
     for name in ("rows", "lanes", "units", "blocks"):
         for value in (getattr(tile, name) // 2, getattr(tile, name) * 2):
             changes.append({name: value})
@@ -44,46 +53,49 @@ def neighbours(chosen: plan.Choice, hidden: int, shapes: plan.Shapes, streams: i
         {"lanes": tile.lanes * 2, "units": tile.units * 2},
     ]
     near = [replace(tile, **change) for change in changes]
-    near += [t for table in TABLES for _, tiles in table for t in tiles if not t.ring]
+    near += [t for table in TABLES for _, tiles in table for t in tiles if not t.prefetch_slots]
     for t in near:
-        for mail in sorted({t.mail, t.blocks > 1}):
-            one = replace(t, mail=mail and t.blocks > 1, held=plan.ALL)
+        for async_store in sorted({t.async_store, t.blocks > 1}):
+            one = replace(t, async_store=async_store and t.blocks > 1, held=ALL)
             one = replace(one, scatter=one.scatter and _scatters(shapes))
-            if _possible(one, hidden, shapes) and (choice := plan.fitted(one, hidden, shapes, streams)) is not None:
+            if (
+                _possible(one, hidden, shapes)
+                and (choice := launch_plan.fit_registers(one, hidden, shapes, streams)) is not None
+            ):
                 yield choice
     for more in (-4, -2, -1, 1, 2, 4):
         held = tuple(
-            h if h >= plan.ALL or not s.weighted else max(0, h + more) for h, s in zip(chosen.held, shapes, strict=True)
+            h if h >= ALL or not s.weighted else max(0, h + more) for h, s in zip(chosen.held, shapes, strict=True)
         )
         other = replace(chosen, held=held)
-        if other.memory(hidden, shapes, streams) <= plan.SHARED_BYTES:
+        if other.memory(hidden, shapes, streams) <= launch_plan.SHARED_BYTES:
             yield other
     if tile.scatter:
         yield with_tile(chosen, scatter=False)
 
 
-def _scatters(shapes: plan.Shapes) -> bool:
+def _scatters(shapes: Shapes) -> bool:
     return len(shapes) == 1 and shapes[0].out == 1
 
 
-def _possible(t: plan.Tile, hidden: int, shapes: plan.Shapes) -> bool:
+def _possible(t: Tile, hidden: int, shapes: Shapes) -> bool:
     """Whether `tile.cuh` has such a tile."""
     if min(t.rows, t.lanes, t.units, t.blocks) < 1 or t.blocks > 16 or t.rows > 16:
         return False
     values, owned, threads = t.rows * t.units, t.owned(hidden), t.threads(hidden)
-    if threads > plan.THREADS or threads % 32:
+    if threads > launch_plan.THREADS or threads % 32:
         return False
     items = max(1, values // t.lanes)
     if items > min(t.units, 4) or items == 3 or (values % t.lanes and t.lanes % values):
         return False
-    if not t.tensor:
+    if not t.tensor_cores:
         return 4 <= t.lanes <= 32 and t.units <= t.lanes
     copies = max(1, t.lanes // values)
     if t.lanes % 32 or t.rows % 8 or t.units % 16 or copies > t.blocks or 16 // items * copies > 32:
         return False
     if t.lanes > 32 and owned // t.units >= 16:
         return False
-    return not t.scatter or (t.mail and owned % 16 == 0 and t.blocks * owned * 2 % threads == 0)
+    return not t.scatter or (t.async_store and owned % 16 == 0 and t.blocks * owned * 2 % threads == 0)
 
 
 class Direction:
@@ -112,17 +124,17 @@ class Direction:
         """Without kernels yet."""
         return CompiledStep(self.text)
 
-    def planned(self, way: str) -> tuple[plan.Choice, int, plan.Shapes, int] | None:
+    def planned(self, way: str) -> tuple[StepTile, int, Shapes, int] | None:
         """The plan's choice, the number of units, and the shapes and streams of the products."""
-        runs = recurrence.kernels(self.step(), way == "backward", self.models, self.batch, self.given.a.device)
+        runs = step_kernels.kernels(self.step(), way == "backward", self.models, self.batch, self.given.a.device)
         if not runs:
             return None
         kernel = runs[0][1]
-        return kernel.choice, kernel.hidden, kernel.shapes, kernel.streams
+        return kernel.step_tile, kernel.hidden, kernel.shapes, kernel.streams
 
-    def kernel(self, way: str, choice: plan.Choice | None) -> recurrence.RecurrenceKernel:
+    def kernel(self, way: str, choice: StepTile | None) -> RecurrenceKernel:
         with on(choice):
-            found = recurrence.kernels(self.step(), way == "backward", self.models, self.batch, self.given.a.device)
+            found = step_kernels.kernels(self.step(), way == "backward", self.models, self.batch, self.given.a.device)
         return found[0][1]
 
     def run(self, way: str, step: CompiledStep) -> Any:
@@ -139,7 +151,7 @@ class Direction:
 
     def alone(self, way: str, step: CompiledStep) -> float:
         """Milliseconds of the launches, without what is computed around them."""
-        launch, marks = problem.launch, []
+        launch, marks = recurrence.launch_waves, []
 
         def marked(*given: Any) -> None:
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -148,19 +160,21 @@ class Direction:
             end.record()
             marks.append((begin, end))
 
-        problem.launch = marked
+        recurrence.launch_waves = marked
         try:
             milliseconds(lambda: self.run(way, step))
         finally:
-            problem.launch = launch
+            recurrence.launch_waves = launch
         times = sorted(begin.elapsed_time(end) for begin, end in marks[len(marks) // 3 :])
         return times[len(times) // 2]
 
 
-def shown(choice: plan.Choice) -> str:
+def shown(choice: StepTile) -> str:
     t = choice.tile
-    kinds = "".join(f" {kind}" for kind in ("mail", "tensor", "scatter", "ring") if getattr(t, kind))
-    held = " ".join("all" if h >= plan.ALL else str(h) for h in choice.held)
+    kinds = "".join(
+        f" {kind}" for kind in ("async_store", "tensor_cores", "scatter", "prefetch_slots") if getattr(t, kind)
+    )
+    held = " ".join("all" if h >= ALL else str(h) for h in choice.held)
     return f"C{t.blocks} KS{t.lanes} JT{t.units} R{t.rows}{kinds} held {held}"
 
 
@@ -169,7 +183,7 @@ def measure(cell: str, hidden: int, batch: int, folder: Path, seconds: float) ->
     run = Run(folder, seconds, "tiles-cuda")
     run.alive(f"the reference of {cell}")
     problem_of = Direction(cell, hidden, batch)
-    machine = problem.machine(torch.device("cuda", 0))
+    machine = gpu_capacity(torch.device("cuda", 0))
     for way in ("forward", "backward"):
         planned = problem_of.planned(way)
         if planned is None:
@@ -177,8 +191,8 @@ def measure(cell: str, hidden: int, batch: int, folder: Path, seconds: float) ->
             continue
         chosen, units, shapes, streams = planned
         listed = [c for c in dict.fromkeys(neighbours(chosen, units, shapes, streams)) if machine.runs(c.tile)]
-        # A kernel that hangs ends the run, and those that wait for mail may: they come last, but for the plan's.
-        listed = [listed[0], *sorted(listed[1:], key=lambda c: c.tile.mail)]
+        # A kernel that hangs ends the run, and those that wait for asynchronous stores may: they come last, but for the plan's.
+        listed = [listed[0], *sorted(listed[1:], key=lambda c: c.tile.async_store)]
         run.prepare([problem_of.kernel(way, choice) for choice in listed])
         planned_ms = None
         for choice in listed:

@@ -2,7 +2,7 @@
 
     python benchmarks/gradient_cuda.py [--out benchmarks/results] [--seconds 35]
 
-For every size: torch's product (`addmm`, or batched parts for several models), then each patch with the number of parts
+For every size: torch's product (`addmm`, or batched parts for several models), then each tile with the number of parts
 that the plan gives it, and the plan's own choice with half and twice as many. Every result is compared with double
 precision before it is timed. Times are medians in milliseconds: of calls one after another as a training step makes
 them, and of ten calls in a CUDA graph, where no call waits for the host. To gradient-cuda.json.
@@ -23,9 +23,10 @@ from torch import Tensor
 
 from evenflow.runtime import compile_cuda as build
 from evenflow.scan import weight_gradient
-from evenflow.scan.cuda import gemm, problem
-from evenflow.scan.cuda.gemm import Kernel
-from evenflow.scan.cuda.gemm_tiles import PATCHES, Patch, choose
+from evenflow.scan.cuda import cuda_recurrence as recurrence
+from evenflow.scan.cuda import gemm
+from evenflow.scan.cuda.gemm_tiles import GEMM_TILES, GemmTile, choose_gemm_tile
+from evenflow.scan.cuda.kernels import GemmKernel
 
 CALLS = 10  # of a graph
 MOST_ERROR = 1e-6  # against double precision; what is further off is wrong
@@ -48,20 +49,20 @@ SIZES = [
     ("elman 100", 1, 50, 100, 100, True),
     ("elman 128, 20 steps", 1, 2, 128, 128, True),
 ]
-LARGE, THIN, HALVES = PATCHES[0], PATCHES[3], PATCHES[4]
+LARGE, THIN, HALVES = GEMM_TILES[0], GEMM_TILES[3], GEMM_TILES[4]
 CANDIDATES = (
-    *PATCHES[:3],
+    *GEMM_TILES[:3],
     HALVES,
-    replace(HALVES, down=4, across=4),
+    replace(HALVES, warps_m=4, warps_n=4),
     replace(HALVES, stages=4),
-    replace(LARGE, down=4, across=4),  # twice the warps, half the registers
+    replace(LARGE, warps_m=4, warps_n=4),  # twice the warps, half the registers
     replace(LARGE, chain=32),
-    replace(LARGE, rows=16, stages=6),
+    replace(LARGE, block_k=16, stages=6),
     replace(LARGE, stages=4),
-    replace(PATCHES[1], down=2, across=4),
-    replace(PATCHES[1], chain=32),
+    replace(GEMM_TILES[1], warps_m=2, warps_n=4),
+    replace(GEMM_TILES[1], chain=32),
 )
-THIN_CANDIDATES = (THIN, replace(THIN, rows=64, stages=3), replace(THIN, together=4, stages=2), PATCHES[2])
+THIN_CANDIDATES = (THIN, replace(THIN, block_k=64, stages=3), replace(THIN, blocks_per_sm=4, stages=2), GEMM_TILES[2])
 
 
 def in_a_graph(run: Callable[[], Any]) -> float:
@@ -82,7 +83,7 @@ def by_torch(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
         return (
             weight_gradient.summed(d.flatten(1, 2), x.flatten(1, 2))
             if x0 is None
-            else problem.weight_gradient(d, x, x0)
+            else recurrence.weight_gradient(d, x, x0)
         )
     finally:
         gemm.runs = runs
@@ -126,9 +127,9 @@ def speed_of(row: dict[str, Any]) -> float:
 
 def measure(recorder: Run) -> None:
     """All sizes, until the time is over."""
-    thin = [Kernel(patch, True, by_4) for patch in THIN_CANDIDATES for by_4 in (False, True)]
-    unaligned = [Kernel(patch, False, False) for patch in CANDIDATES[:3]]
-    recorder.prepare([*(Kernel(patch) for patch in CANDIDATES), *thin, *unaligned])
+    thin = [GemmKernel(tile, True, by_4) for tile in THIN_CANDIDATES for by_4 in (False, True)]
+    unaligned = [GemmKernel(tile, False, False) for tile in CANDIDATES[:3]]
+    recorder.prepare([*(GemmKernel(tile) for tile in CANDIDATES), *thin, *unaligned])
     for name, models, batch, left, right, behind in SIZES:
         if recorder.over():
             print("no time for the other sizes", flush=True)
@@ -141,27 +142,27 @@ def measure(recorder: Run) -> None:
         size = {"name": name, "models": models, "rows": rows, "left": left, "right": right}
         recorder.rows.append(timed("torch", partial(by_torch, d, x, x0), size, expected, recorder))
         flat = d.flatten(1, 2), x.flatten(1, 2), x0
-        chosen, each = choose(models, rows, left, right)
+        chosen, each = choose_gemm_tile(models, rows, left, right)
         parts = -(-rows // each)
-        tries: list[tuple[str, Patch, int | None]] = [("plan", chosen, parts)]
-        tries += [("parts", chosen, n) for n in (parts // 2, 2 * parts) if 1 <= n <= rows // chosen.rows]
-        unlike = CANDIDATES[:3] if left % 4 else THIN_CANDIDATES if right <= THIN.wide else CANDIDATES
-        tries += [("", patch, None) for patch in unlike if patch != chosen]
-        for note, patch, given in tries:
-            _, each = choose(models, rows, left, right, patch=patch, parts=given)
+        tries: list[tuple[str, GemmTile, int | None]] = [("plan", chosen, parts)]
+        tries += [("parts", chosen, n) for n in (parts // 2, 2 * parts) if 1 <= n <= rows // chosen.block_k]
+        unlike = CANDIDATES[:3] if left % 4 else THIN_CANDIDATES if right <= THIN.block_n else CANDIDATES
+        tries += [("", tile, None) for tile in unlike if tile != chosen]
+        for note, tile, given in tries:
+            _, each = choose_gemm_tile(models, rows, left, right, tile=tile, parts=given)
             count = -(-rows // each)
-            label = f"{shape_of(patch)} parts {count} {note}"
-            kernel = Kernel(patch, left % 4 == 0, right % 4 == 0)
-            more = {"patch": vars(patch), "parts": count, "note": note, **build.resources(kernel, 0)}
-            run = partial(gemm.product, *flat, patch=patch, parts=count)
+            label = f"{shape_of(tile)} parts {count} {note}"
+            kernel = GemmKernel(tile, left % 4 == 0, right % 4 == 0)
+            more = {"tile": vars(tile), "parts": count, "note": note, **build.resources(kernel, 0)}
+            run = partial(gemm.product, *flat, tile=tile, parts=count)
             recorder.rows.append(timed(label, run, size | more, expected, recorder))
         recorder.write()
         del d, x, x0, flat, expected
 
 
-def shape_of(patch: dict[str, Any] | Patch) -> str:
-    p = vars(patch) if isinstance(patch, Patch) else patch
-    return f"{p['tall']}x{p['wide']} {p['down']}x{p['across']}w {p['rows']}r {p['stages']}s c{p['chain']}"
+def shape_of(tile: dict[str, Any] | GemmTile) -> str:
+    p = vars(tile) if isinstance(tile, GemmTile) else tile
+    return f"{p['block_m']}x{p['block_n']} {p['warps_m']}x{p['warps_n']}w {p['block_k']}r {p['stages']}s c{p['chain']}"
 
 
 def table(rows: list[dict[str, Any]]) -> None:
@@ -174,10 +175,10 @@ def table(rows: list[dict[str, Any]]) -> None:
         planned = next((r for r in here if r.get("note") == "plan"), None)
         if peer is None or planned is None:
             continue
-        right_ones = [r for r in here if "patch" in r and r["error"] < MOST_ERROR]
+        right_ones = [r for r in here if "tile" in r and r["error"] < MOST_ERROR]
         best = min(right_ones, key=lambda r: r["graph_ms"], default=planned)
         m, n, left, right = (peer[k] for k in ("models", "rows", "left", "right"))
-        shape = f"{shape_of(best['patch'])} parts {best['parts']}"
+        shape = f"{shape_of(best['tile'])} parts {best['parts']}"
         times = f"{peer['graph_ms']:.4f} | {planned['graph_ms']:.4f} | {best['graph_ms']:.4f} ({shape})"
         ratio = peer["graph_ms"] / planned["graph_ms"]
         rest = f"{speed_of(best):.1f} | {planned['error']:.1e} | {ratio:.2f}"

@@ -27,17 +27,17 @@ import torch
 
 from evenflow.runtime import compile_cuda as build
 from evenflow.runtime import cuda_libraries as libraries
-from evenflow.scan.cuda import cuda_recurrence as recurrence
-from evenflow.scan.cuda import gemm, gemm_tiles
+from evenflow.scan.cuda import gemm_tiles, step_kernels
+from evenflow.scan.cuda.kernels import GemmKernel, RecurrenceKernel
 
 SIZES = (64, 128, 256, 512, 1024)
 
 
-def report(kernel: build.Launched, nvrtc: ctypes.CDLL, architecture: str) -> dict[str, Any]:
+def report(kernel: build.Kernel, nvrtc: ctypes.CDLL, architecture: str) -> dict[str, Any]:
     """Registers per thread and bytes spilled, by the compiler's own account, and how long it took."""
     options = [o.encode() for o in (*libraries.OPTIONS, f"--gpu-architecture={architecture}", "--ptxas-options=-v")]
     program, size, begin = ctypes.c_void_p(), ctypes.c_size_t(), time.perf_counter()
-    nvrtc.nvrtcCreateProgram(ctypes.byref(program), kernel.text().encode(), b"kernel.cu", 0, None, None)
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), kernel.source().encode(), b"kernel.cu", 0, None, None)
     status = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     seconds = time.perf_counter() - begin
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
@@ -53,25 +53,28 @@ def report(kernel: build.Launched, nvrtc: ctypes.CDLL, architecture: str) -> dic
 
 
 def gradients(nvrtc: ctypes.CDLL, architecture: str) -> None:
-    """The weight gradient's kernel, for each patch, with copies of four numbers and of one."""
-    print("| patch | warps | together | copies | registers | spilled bytes | shared KB |", flush=True)
+    """The weight gradient's kernel, for each tile, with copies of four numbers and of one."""
+    print("| tile | warps | together | copies | registers | spilled bytes | shared KB |", flush=True)
     print("|---|---|---|---|---|---|---|", flush=True)
-    for p in gemm_tiles.PATCHES:
+    for p in gemm_tiles.GEMM_TILES:
         for by_4 in (True, False):
-            found = report(gemm.Kernel(p, by_4, by_4), nvrtc, architecture)
-            numbers = (p.together, 4 if by_4 else 1, found["registers"], found["spilled_bytes"], p.memory // 1024)
-            print(f"| {p.tall} x {p.wide} | {p.down} x {p.across} |", " | ".join(map(str, numbers)), "|", flush=True)
+            found = report(GemmKernel(p, by_4, by_4), nvrtc, architecture)
+            numbers = (p.blocks_per_sm, 4 if by_4 else 1, found["registers"], found["spilled_bytes"], p.memory // 1024)
+            print(
+                f"| {p.block_m} x {p.block_n} | {p.warps_m} x {p.warps_n} |",
+                " | ".join(map(str, numbers)),
+                "|",
+                flush=True,
+            )
 
 
-def kernels(
-    cells: list[str], sizes: list[int], rows: int
-) -> Iterator[tuple[str, str, int, recurrence.RecurrenceKernel | None]]:
+def kernels(cells: list[str], sizes: list[int], rows: int) -> Iterator[tuple[str, str, int, RecurrenceKernel | None]]:
     """By cell, way and H: those of the plan for an H200; None where no tile runs as many units."""
     for hidden in sizes:
         for cell in cells:
             step = layers_by_name.step_of(layers_by_name.made(cell, hidden))
             for way in ("forward", "backward"):
-                found = recurrence.kernels(step, way == "backward", 1, rows, torch.device("cpu"))
+                found = step_kernels.kernels(step, way == "backward", 1, rows, torch.device("cpu"))
                 yield cell, way, hidden, found[0][1] if found else None
 
 
@@ -79,7 +82,7 @@ def row(
     cell: str,
     way: str,
     hidden: int,
-    kernel: recurrence.RecurrenceKernel | None,
+    kernel: RecurrenceKernel | None,
     nvrtc: ctypes.CDLL,
     architecture: str,
 ) -> dict[str, Any]:
@@ -87,17 +90,17 @@ def row(
     about: dict[str, Any] = {"cell": cell, "way": way, "hidden": hidden}
     if kernel is None:
         return about | {"failed": "no tile runs as many units"}
-    tile = {name: value for name, value in asdict(kernel.choice.tile).items() if name != "held"}
+    tile = {name: value for name, value in asdict(kernel.step_tile.tile).items() if name != "held"}
     about |= {
         "shapes": [s._asdict() for s in kernel.shapes],
         "streams": kernel.streams,
         "tile": tile,
-        "held": kernel.choice.held,
+        "held": kernel.step_tile.held,
     }
-    pairs = [(t, s.out, s.into) for t, s in zip(kernel.choice.tiles(), kernel.shapes, strict=True) if s.weighted]
+    pairs = [(t, s) for t, s in zip(kernel.step_tile.tiles(), kernel.shapes, strict=True) if s.weighted]
     about |= {"threads": kernel.threads, "shared_bytes": kernel.memory}
-    about["weights"] = sum(t.weights(kernel.hidden, *shape) for t, *shape in pairs)
-    about["in_registers"] = sum(t.in_registers(kernel.hidden, *shape) for t, *shape in pairs)
+    about["weights"] = sum(t.weights(kernel.hidden, shape) for t, shape in pairs)
+    about["in_registers"] = sum(t.in_registers(kernel.hidden, shape) for t, shape in pairs)
     return about | report(kernel, nvrtc, architecture)
 
 
@@ -106,7 +109,7 @@ def shown(found: dict[str, Any]) -> str:
     if "failed" in found:
         return f"{head} {found['failed']} | | | | | | |"
     tile = found["tile"]
-    kinds = "".join(f" {kind}" for kind in ("tensor", "scatter", "ring") if tile[kind])
+    kinds = "".join(f" {kind}" for kind in ("tensor_cores", "scatter", "prefetch_slots") if tile[kind])
     shape = f"{tile['blocks']} {tile['lanes']} {tile['units']} {tile['rows']}{kinds}"
     names = ("threads", "weights", "in_registers", "registers", "spilled_bytes")
     return f"{head} {shape} | " + " | ".join(str(found[n]) for n in names) + f" | {found['shared_bytes'] // 1024} |"

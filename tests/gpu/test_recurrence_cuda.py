@@ -23,9 +23,10 @@ from evenflow.runtime import compile_cuda as build
 from evenflow.scan import backend, torch_operations
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import cuda_recurrence as recurrence
-from evenflow.scan.cuda import gemm, gemm_tiles, problem
-from evenflow.scan.cuda import launch_plan as plan
-from evenflow.scan.cuda.launch_plan import Tile
+from evenflow.scan.cuda import gemm, gemm_tiles, step_kernels, tile_tables
+from evenflow.scan.cuda.gpu_capacity import FIRST_WITH_CLUSTERS, gpu_capacity
+from evenflow.scan.cuda.kernels import RecurrenceKernel
+from evenflow.scan.cuda.tile import Tile
 from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scan"))
@@ -53,29 +54,29 @@ GIVEN = ("elman tanh", "gated tanh", "gru", "lstm", "lstm peephole", "scrn")
 
 # By H.
 ON_TENSOR_CORES = {
-    100: Tile(1, 32, 16, 8, tensor=True),
-    128: Tile(1, 64, 16, 16, tensor=True),
-    256: Tile(8, 128, 16, 8, mail=True, tensor=True),
-    384: Tile(8, 64, 16, 8, held=16, tensor=True),
-    512: Tile(8, 64, 16, 16, mail=True, tensor=True),
-    768: Tile(16, 384, 48, 8, mail=True, tensor=True),
-    1024: Tile(16, 128, 32, 8, held=36, mail=True, tensor=True),
+    100: Tile(1, 32, 16, 8, tensor_cores=True),
+    128: Tile(1, 64, 16, 16, tensor_cores=True),
+    256: Tile(8, 128, 16, 8, async_store=True, tensor_cores=True),
+    384: Tile(8, 64, 16, 8, held=16, tensor_cores=True),
+    512: Tile(8, 64, 16, 16, async_store=True, tensor_cores=True),
+    768: Tile(16, 384, 48, 8, async_store=True, tensor_cores=True),
+    1024: Tile(16, 128, 32, 8, held=36, async_store=True, tensor_cores=True),
 }
 # Forward and backward: several numbers per unit can be scattered where they go in, not where they come out.
 GATED_ON_TENSOR_CORES = {
-    256: (Tile(8, 128, 16, 8, mail=True, tensor=True),) * 2,
+    256: (Tile(8, 128, 16, 8, async_store=True, tensor_cores=True),) * 2,
     512: (
-        Tile(16, 128, 16, 8, held=32, mail=True, tensor=True),
-        Tile(16, 128, 16, 8, held=32, mail=True, tensor=True, scatter=True),
+        Tile(16, 128, 16, 8, held=32, async_store=True, tensor_cores=True),
+        Tile(16, 128, 16, 8, held=32, async_store=True, tensor_cores=True, scatter=True),
     ),
 }
 # Products that wait for each other: plain, in a cluster by either exchange, and on tensor cores.
 STAGED = {
     "plain": (100, Tile(1, 8, 4, 2, held=1)),
     "barrier": (100, Tile(4, 16, 4, 2, held=1)),
-    "mail": (100, Tile(4, 16, 4, 2, held=1, mail=True)),
-    "tensor": (128, Tile(4, 64, 16, 8, held=4, mail=True, tensor=True)),
-    "cluster of 16": (256, Tile(16, 128, 16, 8, held=4, mail=True, tensor=True)),
+    "async_store": (100, Tile(4, 16, 4, 2, held=1, async_store=True)),
+    "tensor_cores": (128, Tile(4, 64, 16, 8, held=4, async_store=True, tensor_cores=True)),
+    "cluster of 16": (256, Tile(16, 128, 16, 8, held=4, async_store=True, tensor_cores=True)),
 }
 WAITING = ("lem", "mgu", "gru u(r h)", "layer-norm gru", "cornn")
 
@@ -101,11 +102,11 @@ class Run(NamedTuple):
         shape = f"{self.cell} H{self.hidden} B{self.batch} T{self.steps} M{self.models}{' ragged' * self.ragged}"
         if self.tile is None:
             return shape
-        t, kinds = self.tile, ("mail", "tensor", "scatter", "ring")
+        t, kinds = self.tile, ("async_store", "tensor_cores", "scatter", "prefetch_slots")
         return f"{shape} C{t.blocks} KS{t.lanes} JT{t.units} R{t.rows} {' '.join(k for k in kinds if getattr(t, k))}"
 
     def step(self) -> CompiledStep:
-        return Case(self.cell, self.hidden, self.tile or plan.ELMAN[0][1][0]).step()
+        return Case(self.cell, self.hidden, self.tile or tile_tables.ELMAN[0][1][0]).step()
 
     def sizes(self) -> list[int] | None:
         """Rows running at each step, no more at a later one."""
@@ -115,19 +116,19 @@ class Run(NamedTuple):
 
     def missing(self, step: CompiledStep) -> str | None:
         """Why this GPU does not run it."""
-        machine = problem.machine(DEVICE)
+        machine = gpu_capacity(DEVICE)
         if not all(machine.runs(t) for t in (self.tile, self.back) if t is not None):
             return "this GPU has no such clusters"
-        return None if self.tile is not None else recurrence._without(step, DEVICE)
+        return None if self.tile is not None else step_kernels.unsupported_step(step, DEVICE)
 
-    def kernels(self) -> list[recurrence.RecurrenceKernel]:
+    def kernels(self) -> list[RecurrenceKernel]:
         step = self.step()
         if self.missing(step):
             return []
         found = []
         for backward, tile in ((False, self.tile), (True, self.back or self.tile)):
             with on(tile):
-                several = recurrence.kernels(step, backward, self.models, self.batch, DEVICE)
+                several = step_kernels.kernels(step, backward, self.models, self.batch, DEVICE)
             found += [kernel for _, kernel in several]
         return found
 
@@ -139,7 +140,7 @@ def compiled(request: pytest.FixtureRequest) -> None:
     runs = {v for p in params if p is not None for v in p.params.values() if isinstance(v, Run)}
     wanted = dict.fromkeys(kernel for run in runs for kernel in run.kernels())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda kernel: build.code(kernel, 0), wanted))
+        list(pool.map(lambda kernel: build.machine_code(kernel, 0), wanted))
 
 
 @pytest.fixture(autouse=True)
@@ -240,12 +241,12 @@ def test_kinks_over_784_steps(run: Run) -> None:
 @pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])
 @pytest.mark.parametrize("cell", ["elman tanh", "gated tanh"])
 def test_some_rows_after_others(cell: str, ragged: bool) -> None:
-    machine = problem.machine(DEVICE)
-    if not plan.covers(plan.ELMAN, 512, machine):
+    machine = gpu_capacity(DEVICE)
+    if not tile_tables.covers(tile_tables.ELMAN, 512, machine):
         pytest.skip("no clusters")
-    tile = plan.ELMAN[5][1][-1]
-    run = Run(cell, 512, machine.at_once(tile) * tile.rows + 16, 5, ragged=ragged)
-    assert len(recurrence.kernels(run.step(), False, 1, run.batch, DEVICE)) == 2
+    tile = tile_tables.ELMAN[5][1][-1]
+    run = Run(cell, 512, machine.tiles_at_once(tile) * tile.rows + 16, 5, ragged=ragged)
+    assert len(step_kernels.kernels(run.step(), False, 1, run.batch, DEVICE)) == 2
     check(run)
 
 
@@ -255,10 +256,16 @@ def test_many_models(run: Run) -> None:
     check(run)
 
 
-@pytest.mark.parametrize("mail", [False, True], ids=["barrier", "mail"])
+@pytest.mark.parametrize("async_store", [False, True], ids=["barrier", "async_store"])
 @pytest.mark.parametrize("size", [256, 512])
-def test_both_ways_to_exchange_states(size: int, mail: bool) -> None:
-    check(Run("elman tanh", size, tile=replace(plan.choose(plan.ELMAN, size, 50, 1), mail=mail)))
+def test_both_ways_to_exchange_states(size: int, async_store: bool) -> None:
+    check(
+        Run(
+            "elman tanh",
+            size,
+            tile=replace(tile_tables.choose(tile_tables.ELMAN, size, 50, 1), async_store=async_store),
+        )
+    )
 
 
 @pytest.mark.parametrize("run", [Run("elman tanh", size, batch, tile=tile) for size, tile in ON_TENSOR_CORES.items()
@@ -333,13 +340,13 @@ def test_the_same_bits_every_time(run: Run) -> None:
 
 def test_many_weights_come_through_a_ring() -> None:
     """Those of the GRU at 700 units are too many for shared memory; `test_the_same_bits_every_time` runs them."""
-    if not plan.covers(plan.GRU_FORWARD, 700, problem.machine(DEVICE)):
+    if not tile_tables.covers(tile_tables.GRU_FORWARD, 700, gpu_capacity(DEVICE)):
         pytest.skip("no clusters")
     for backward in (False, True):
-        ((_, kernel),) = recurrence.kernels(Run("gru", 700).step(), backward, 2, 50, DEVICE)
-        assert kernel.choice.tile.ring
-        assert kernel.choice.tile.scatter == backward
-        room = kernel.far(torch.empty(0, device="cuda"), 2)
+        ((_, kernel),) = step_kernels.kernels(Run("gru", 700).step(), backward, 2, 50, DEVICE)
+        assert kernel.step_tile.tile.prefetch_slots
+        assert kernel.step_tile.tile.scatter == backward
+        room = kernel.global_weights(torch.empty(0, device="cuda"), 2)
         assert room is not None
         assert room.numel() > 0
     check(Run("gru", 700, 50, 40, models=2))
@@ -416,22 +423,22 @@ def test_weight_gradient(size: int, models: int) -> None:
     for left in (d[..., :size].contiguous(), d[..., : 2 * size]):  # also rows of a wider tensor, as the GRU's
         expected = exact_gradient(left, x, x0)
         flat = left.flatten(1, 2), x.flatten(1, 2), x0
-        for patch in (None, *gemm_tiles.PATCHES):
-            got = gemm.product(*flat, patch=patch)
+        for tile in (None, *gemm_tiles.GEMM_TILES):
+            got = gemm.product(*flat, tile=tile)
             check_gradient(got, expected)
             for _ in range(2):
-                assert torch.equal(gemm.product(*flat, patch=patch), got)
-        check_gradient(problem.weight_gradient(left, x, x0), expected)
+                assert torch.equal(gemm.product(*flat, tile=tile), got)
+        check_gradient(recurrence.weight_gradient(left, x, x0), expected)
 
 
-@pytest.mark.parametrize("patch", gemm_tiles.PATCHES, ids=lambda p: f"{p.tall} x {p.wide}{', halves' * p.halves}")
+@pytest.mark.parametrize("tile", gemm_tiles.GEMM_TILES, ids=lambda p: f"{p.block_m} x {p.block_n}{', halves' * p.fp16}")
 @pytest.mark.parametrize("kind", ["either sign", "one sign"])
-def test_weight_gradient_over_200_000_rows(kind: str, patch: gemm_tiles.Patch) -> None:
+def test_weight_gradient_over_200_000_rows(kind: str, tile: gemm_tiles.GemmTile) -> None:
     d, x, x0 = normal(1, 784, 256, 64), normal(1, 784, 256, 64, seed=1), normal(1, 256, 64, seed=2)
     if kind == "one sign":
         d, x, x0 = d.abs(), x.abs(), x0.abs()
     for parts in (1, 40):
-        got = gemm.product(d.flatten(1, 2), x.flatten(1, 2), x0, patch=patch, parts=parts)
+        got = gemm.product(d.flatten(1, 2), x.flatten(1, 2), x0, tile=tile, parts=parts)
         check_gradient(got, exact_gradient(d, x, x0))
 
 
@@ -443,20 +450,20 @@ def test_products_with_a_thin_side(width: int) -> None:
 
 def test_another_batch_compiles_nothing() -> None:
     step = Run("elman tanh", 100).step()
-    kernels = {recurrence.kernels(step, False, 1, batch, DEVICE)[0][1] for batch in (1, 50, 132)}
+    kernels = {step_kernels.kernels(step, False, 1, batch, DEVICE)[0][1] for batch in (1, 50, 132)}
     assert len(kernels) == 1
     (kernel,) = kernels
-    assert build.place(kernel, 0) == build.place(
-        recurrence.kernels(Run("elman tanh", 100).step(), False, 1, 7, DEVICE)[0][1], 0
+    assert build.cubin_path(kernel, 0) == build.cubin_path(
+        step_kernels.kernels(Run("elman tanh", 100).step(), False, 1, 7, DEVICE)[0][1], 0
     )
 
 
 def test_a_kernel_on_disk_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run("mgu", 96)
     kernels = run.kernels()
-    codes = [build.code(kernel, 0) for kernel in kernels]
-    monkeypatch.setattr(build, "compiled", lambda *_: pytest.fail("compiled again"))
-    assert [build.code(kernel, 0) for kernel in run.kernels()] == codes
+    codes = [build.machine_code(kernel, 0) for kernel in kernels]
+    monkeypatch.setattr(build, "compile_source", lambda *_: pytest.fail("compiled again"))
+    assert [build.machine_code(kernel, 0) for kernel in run.kernels()] == codes
 
 
 @pytest.mark.parametrize(
@@ -465,7 +472,7 @@ def test_a_kernel_on_disk_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch)
 def test_registers_suffice(cell: str, hidden: int) -> None:
     """A kernel that spills many weights reads them from device memory at every step."""
     for kernel in Run(cell, hidden).kernels():
-        assert build.resources(kernel, 0)["local_bytes"] <= 512, (kernel.function, kernel.choice)
+        assert build.resources(kernel, 0)["local_bytes"] <= 512, (kernel.function, kernel.step_tile)
 
 
 def test_on_a_stream_of_its_own() -> None:
@@ -483,22 +490,22 @@ def test_on_a_stream_of_its_own() -> None:
 
 
 def test_clusters_at_once() -> None:
-    machine = problem.machine(DEVICE)
-    assert (machine.clusters != {}) == (torch.cuda.get_device_capability() >= problem.CLUSTERS)
+    machine = gpu_capacity(DEVICE)
+    assert (machine.clusters != {}) == (torch.cuda.get_device_capability() >= FIRST_WITH_CLUSTERS)
     for size, count in machine.clusters.items():
-        assert 1 <= count <= machine.processors // size
+        assert 1 <= count <= machine.multiprocessors // size
 
 
 def test_which_problems_run() -> None:
     step, weight = Run("elman tanh", 128).step(), torch.empty(1, 128, 128, device="cuda")
-    assert recurrence.missing(step, weight, None, weight) is None
-    assert recurrence.missing(step, weight.double()) == "the kernels compute in torch.float32, not torch.float64"
-    assert recurrence.missing(step, weight, weight.cpu()) == "not all of its numbers are on one NVIDIA GPU"
-    assert recurrence.missing(step, weight[:0]) == "there is nothing to do"
+    assert step_kernels.unsupported(step, weight, None, weight) is None
+    assert step_kernels.unsupported(step, weight.double()) == "the kernels compute in torch.float32, not torch.float64"
+    assert step_kernels.unsupported(step, weight, weight.cpu()) == "not all of its numbers are on one NVIDIA GPU"
+    assert step_kernels.unsupported(step, weight[:0]) == "there is nothing to do"
     large = torch.empty(1, 5000, 5000, device="cuda")
     said = "on this GPU no kernel of this cell runs 5000 units"
-    assert recurrence.missing(Run("elman tanh", 5000).step(), large) == said
-    assert recurrence.missing(Run("gru", 5000).step(), large) == said
+    assert step_kernels.unsupported(Run("elman tanh", 5000).step(), large) == said
+    assert step_kernels.unsupported(Run("gru", 5000).step(), large) == said
 
 
 def test_a_cell_without_a_kernel_runs_by_torch_operations_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -555,9 +562,7 @@ def test_layers_take_the_kernels(name: str, launched: list[Any]) -> None:
     layer = create(name, 3, 16, num_layers=2, bidirectional=True).cuda()
     for got, expected in zip(*ragged_passes(layer), strict=True):
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
-    assert (
-        len([kernel for kernel in launched if isinstance(kernel, recurrence.RecurrenceKernel)]) == 8
-    )  # there and back
+    assert len([kernel for kernel in launched if isinstance(kernel, RecurrenceKernel)]) == 8  # there and back
 
 
 @pytest.mark.parametrize("cell", OWN)
@@ -566,7 +571,7 @@ def test_layers_of_ones_own_cells_take_the_kernels(cell: str, launched: list[Any
     layer = evenflow.Recurrent(OWN[cell](), 3, 20, num_layers=2, bidirectional=True).cuda()
     for got, expected in zip(*ragged_passes(layer), strict=True):
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
-    assert len([kernel for kernel in launched if isinstance(kernel, recurrence.RecurrenceKernel)]) == 8
+    assert len([kernel for kernel in launched if isinstance(kernel, RecurrenceKernel)]) == 8
 
 
 @pytest.mark.parametrize(("hidden", "layers"), [(8, 1), (16, 3), (37, 2), (64, 3), (128, 3)])
@@ -576,7 +581,7 @@ def test_gated_feedback_is_one_recurrence(unit: str, hidden: int, layers: int, l
     layer = create("gated-feedback", 3, hidden, num_layers=layers, unit=unit).cuda()
     for got, expected in zip(*ragged_passes(layer), strict=True):
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
-    found = [kernel for kernel in launched if isinstance(kernel, recurrence.RecurrenceKernel)]
+    found = [kernel for kernel in launched if isinstance(kernel, RecurrenceKernel)]
     if not found:
         pytest.skip(f"no kernel of gated feedback runs {layers} layers of {hidden} units, and torch operations do")
     assert len(found) == 2  # all layers at once, there and back

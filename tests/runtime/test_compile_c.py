@@ -16,20 +16,22 @@ import pytest
 import torch
 
 from evenflow import RNN
-from evenflow.runtime import compile_c as native
+from evenflow.runtime import compile_c
+from evenflow.scan import c_library
 
 try:
-    native.compiler()
+    compile_c.find_compiler()
     COMPILER = True
-except native.Missing:
+except compile_c.CompilationFailed:
     COMPILER = False
+PRODUCTS = c_library.PRODUCTS.read_text()
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="this machine has no C compiler")
 
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without optimisation: what is tested here is the making, not the made."""
-    monkeypatch.setattr(native, "FLAGS", native.FLAGS.replace("-O3", "-O0"))
+    monkeypatch.setattr(compile_c, "FLAGS", compile_c.FLAGS.replace("-O3", "-O0"))
 
 
 @pytest.fixture
@@ -37,15 +39,19 @@ def fresh(_quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
     """A process that has not looked for the library yet, with a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("EVENFLOW_NATIVE", raising=False)
-    native._library.cache_clear()
+    c_library.library.cache_clear()
     yield tmp_path / "evenflow"
-    native._library.cache_clear()
+    c_library.library.cache_clear()
 
 
 def script(path: Path, text: str) -> str:
     path.write_text("#!/bin/sh\n" + text)
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
+
+
+def load(folder: Path) -> ctypes.CDLL:
+    return compile_c.load(PRODUCTS, c_library.HEADERS, folder)
 
 
 def runs_with_one_warning(match: str) -> None:
@@ -62,15 +68,15 @@ def runs_with_one_warning(match: str) -> None:
 
 @needs_compiler
 def test_compiles_once_and_finds_it_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert native.library() is not None
+    assert c_library.library() is not None
     (made,) = fresh.iterdir()
-    native._library.cache_clear()
+    c_library.library.cache_clear()
 
     def refuse(*_: object) -> Path:
         raise AssertionError("compiled twice")
 
-    monkeypatch.setattr(native, "build", refuse)
-    assert native.library() is not None
+    monkeypatch.setattr(compile_c, "_compile", refuse)
+    assert c_library.library() is not None
     assert list(fresh.iterdir()) == [made]
 
 
@@ -78,7 +84,7 @@ def test_compiles_once_and_finds_it_again(fresh: Path, monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("_quick")
 def test_several_at_once_leave_one_whole_file(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
-        loaded = list(pool.map(native.load, [tmp_path] * 3))
+        loaded = list(pool.map(load, [tmp_path] * 3))
     assert all(isinstance(one, ctypes.CDLL) for one in loaded)
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -86,9 +92,9 @@ def test_several_at_once_leave_one_whole_file(tmp_path: Path) -> None:
 @needs_compiler
 @pytest.mark.usefixtures("_quick")
 def test_a_broken_file_in_the_cache_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / f"products-{native.fingerprint(native.compiler(), native.PRODUCTS.read_text())}.so"
+    path = tmp_path / compile_c.library_name(PRODUCTS, c_library.HEADERS, compile_c.find_compiler())
     path.write_text("half a library")
-    assert native.load(tmp_path).gradient_float
+    assert load(tmp_path).gradient_float
     assert path.stat().st_size > 1000
 
 
@@ -96,7 +102,7 @@ def test_a_broken_file_in_the_cache_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_quick")
 def test_an_unwritable_cache_falls_back_to_a_temporary_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert native.load(tmp_path / "file" / "evenflow").gradient_float
+    assert load(tmp_path / "file" / "evenflow").gradient_float
 
 
 def test_without_a_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -129,7 +135,7 @@ def test_can_be_turned_off(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         RNN(2, 6)(torch.randn(5, 3, 2))
-    assert native.library() is None
+    assert c_library.library() is None
     assert not fresh.exists()
 
 
@@ -154,19 +160,19 @@ def test_no_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         def gradient_float(self, _: object) -> int:
             return 1
 
-    monkeypatch.setattr(native, "library", Full)
-    job = native.structure("Job", int64="threads", pointer="x")
+    monkeypatch.setattr(c_library, "library", Full)
+    job = c_library.structure("Job", int64="threads", pointer="x")
     with pytest.raises(MemoryError, match="gradient_float found no memory"):
-        native.call("gradient", job, torch.float32, x=torch.zeros(2))
+        c_library.call("gradient", job, torch.float32, x=torch.zeros(2))
 
 
 def test_a_compiled_library_is_used_where_there_is_a_compiler() -> None:
     """So that a test run on a machine with a compiler cannot pass on the fallback alone."""
     if os.environ.get("EVENFLOW_NATIVE", "1") == "0":
         pytest.skip("EVENFLOW_NATIVE=0")
-    assert native.runs(torch.zeros(1)) == COMPILER
-    assert not native.runs(torch.zeros(1, dtype=torch.bfloat16))
-    assert not native.runs(torch.zeros(1), torch.zeros(1, dtype=torch.float64))
+    assert c_library.runs(torch.zeros(1)) == COMPILER
+    assert not c_library.runs(torch.zeros(1, dtype=torch.bfloat16))
+    assert not c_library.runs(torch.zeros(1), torch.zeros(1, dtype=torch.float64))
 
 
 @needs_compiler

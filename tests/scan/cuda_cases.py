@@ -16,9 +16,10 @@ from torch import Tensor
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import LSTM1997, Cell, Elman, GatedFeedback, GRUStep, LSTMStep, PeepholeLSTM, ScalarGated, SCRNStep
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda import cuda_recurrence as recurrence
-from evenflow.scan.cuda import problem
-from evenflow.scan.cuda.launch_plan import Choice, Tile
+from evenflow.scan.cuda import step_kernels
+from evenflow.scan.cuda.kernels import RecurrenceKernel
+from evenflow.scan.cuda.launch_plan import StepTile
+from evenflow.scan.cuda.tile import Tile
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from own_cells import CELLS as OWN
@@ -42,9 +43,9 @@ class Case(NamedTuple):
 
     def __str__(self) -> str:
         t = self.tile
-        kinds = f"{', part in shared memory' if t.held < 100 else ''}{', ring' if t.ring else ''}"
-        kinds += f"{', mail' if t.mail else ''}"
-        kinds += f"{', tensor cores' if t.tensor else ''}{', scatter' if t.scatter else ''}"
+        kinds = f"{', part in shared memory' if t.held < 100 else ''}{', prefetch ring' if t.prefetch_slots else ''}"
+        kinds += f"{', async store' if t.async_store else ''}"
+        kinds += f"{', tensor cores' if t.tensor_cores else ''}{', scatter' if t.scatter else ''}"
         return f"{self.cell} H{self.hidden} C{t.blocks} KS{t.lanes} JT{t.units} R{t.rows}{kinds}"
 
     def step(self) -> CompiledStep:
@@ -100,24 +101,24 @@ def inputs(step: CompiledStep, models: int = MODELS, steps: int = STEPS, batch: 
 def on(tile: Tile | None, turns: Sequence[tuple[int, Tile]] = ()) -> Iterator[None]:
     """Kernels take this tile, in one launch or in turns, instead of the plan's."""
 
-    def choices(shapes, streams, hidden, batch, models, device):  # type: ignore[no-untyped-def]
+    def choices(shapes, streams, hidden, batch, models, gpu):  # type: ignore[no-untyped-def]
         listed = turns or ((batch, tile),)
         # Several products, and numbers that come out of one, cannot be scattered.
         gathers = len(shapes) > 1 or shapes[0][0] > 1
         return tuple(
-            (rows, Choice(replace(t, scatter=False) if gathers else t, (t.held,) * len(shapes))) for rows, t in listed
+            (rows, StepTile(replace(t, scatter=False) if gathers else t, (t.held,) * len(shapes))) for rows, t in listed
         )
 
     with pytest.MonkeyPatch.context() as patch:
         if tile is not None or turns:
-            patch.setattr(problem, "choices", choices)
+            patch.setattr(step_kernels, "plan_launches", choices)
         yield
 
 
-def kernels(case: Case) -> Iterator[recurrence.RecurrenceKernel]:
+def kernels(case: Case) -> Iterator[RecurrenceKernel]:
     """Those of both directions."""
     step = case.step()
     with on(case.tile):
         for backward in (False, True):
-            for _, kernel in recurrence.kernels(step, backward, MODELS, BATCH, torch.device("cpu")):
+            for _, kernel in step_kernels.kernels(step, backward, MODELS, BATCH, torch.device("cpu")):
                 yield kernel

@@ -11,6 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from evenflow.runtime import compile_cuda as build
+from evenflow.scan.cuda.kernels import RECURRENCE_FILES, read_sources
 
 SHIM = Path(__file__).parent / "cuda_on_cpu.h"
 COMPILER = next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), None)
@@ -24,10 +25,10 @@ class Emulator:
         order: in which order threads take turns; a correct kernel does not mind.
     """
 
-    def __init__(self, kernels: Iterable[build.Launched], folder: Path) -> None:
+    def __init__(self, kernels: Iterable[build.Kernel], folder: Path) -> None:
         self.names = {kernel: f"kernel_{n}" for n, kernel in enumerate(dict.fromkeys(kernels))}
         self.order = 0
-        text = SHIM.read_text() + "".join(build.read(file) for file in (*build.SHARED, "gemm.cuh"))
+        text = SHIM.read_text() + read_sources(*RECURRENCE_FILES, "gemm.cuh")
         text += "".join(kernel.entry(name) for kernel, name in self.names.items())
         source, library = folder / "kernels.cpp", folder / "kernels.so"
         source.write_text(text)
@@ -35,6 +36,6 @@ class Emulator:
         assert done.returncode == 0, done.stderr[:4000]
         self.library = ctypes.CDLL(str(library))
 
-    def launch(self, kernel: build.Launched, job: ctypes.Structure, like: Tensor, models: int, batch: int) -> None:
+    def launch(self, kernel: build.Kernel, job: ctypes.Structure, like: Tensor, models: int, batch: int) -> None:
         run = getattr(self.library, self.names[kernel])
         run(ctypes.byref(job), kernel.blocks(batch) // kernel.cluster, models, kernel.memory, self.order)

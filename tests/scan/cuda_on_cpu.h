@@ -17,7 +17,7 @@
 #include <vector>
 
 #define DEVICE inline
-#define EVERYWHERE
+#define HOST_DEVICE
 #define UNROLL
 #define NO_UNROLL
 #define UNROLL_BY_4
@@ -161,7 +161,7 @@ template <class Job, void (*FUNCTION)(const Job &)> void call(const void *given)
                 emulated::run_cluster(tile * blocks, blocks, threads, bytes / 4, model, order);             \
     }
 
-#define ENTRY_TOGETHER(name, threads, together, ...) ENTRY(name, threads, 1, __VA_ARGS__)
+#define ENTRY_BLOCKS_PER_SM(name, threads, together, ...) ENTRY(name, threads, 1, __VA_ARGS__)
 
 inline int thread_index() { return emulated::self->thread; }
 inline int block_index() { return emulated::self->block->index; }
@@ -180,7 +180,7 @@ inline float shuffle_xor(float value, int mask) {
     return given[lane ^ mask];
 }
 
-template <int THREADS> void team_wait(int team) {
+template <int THREADS> void named_barrier_wait(int team) {
     emulated::Block &block = *emulated::self->block;
     if (THREADS == 32) {
         emulated::meet(block.warps[emulated::self->thread / 32].barrier);
@@ -218,14 +218,14 @@ inline float half_of(float both, int high) {
     return (float)half;
 }
 
-inline float as_half(float x) { return half_of(of_bits(to_half(x)), 0); }
-inline float halves(float low, float high) { return of_bits(to_half(low) | to_half(high) << 16); }
+inline float round_to_half(float x) { return half_of(of_bits(to_half(x)), 0); }
+inline float pack_halves(float low, float high) { return of_bits(to_half(low) | to_half(high) << 16); }
 inline float lower_halves(float a, float b) { return of_bits((bits_of(a) & 0xffffu) | bits_of(b) << 16); }
 inline float upper_halves(float a, float b) { return of_bits(bits_of(a) >> 16 | (bits_of(b) & 0xffff0000u)); }
 
 /* Ten bits of fraction: the rest cut off, or rounded to the nearest, ties away from zero. */
-inline float cut(float x) { return of_bits(bits_of(x) & 0xffffe000u); }
-inline float rounded(float x) { return cut(of_bits(bits_of(x) + 0x1000)); }
+inline float truncate_tf32(float x) { return of_bits(bits_of(x) & 0xffffe000u); }
+inline float round_tf32(float x) { return truncate_tf32(of_bits(bits_of(x) + 0x1000)); }
 
 inline const float *word_of(const signed char *byte) { return (const float *)((uintptr_t)byte & ~(uintptr_t)3); }
 
@@ -235,7 +235,7 @@ inline float byte_of(float word, unsigned address) {
     return bytes[address & 3];
 }
 
-inline bool always(int) { return true; }
+inline bool always_true(int) { return true; }
 inline void memory_fence() {}
 
 /* sum += A B over `inputs`, as the hardware does: the sum, exact until then, rounded towards zero. */
@@ -250,16 +250,16 @@ inline void add_product(float (&sum)[4], const emulated::Warp &warp, int buffer,
     }
 }
 
-inline void multiply(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
+inline void mma_tf32(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
     auto &warp = emulated::self->block->warps[emulated::self->thread / 32];
     const int buffer = warp.barrier.round & 1, g = emulated::self->thread % 32 / 4, t = emulated::self->thread % 4;
-    for (int q = 0; q < 4; q++) warp.a[buffer][g + q % 2 * 8][t + q / 2 * 4] = cut(a[q]);
-    for (int q = 0; q < 2; q++) warp.b[buffer][t + q * 4][g] = cut(b[q]);
+    for (int q = 0; q < 4; q++) warp.a[buffer][g + q % 2 * 8][t + q / 2 * 4] = truncate_tf32(a[q]);
+    for (int q = 0; q < 2; q++) warp.b[buffer][t + q * 4][g] = truncate_tf32(b[q]);
     emulated::meet(warp.barrier);
     add_product(sum, warp, buffer, 8);
 }
 
-inline void multiply_halves(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
+inline void mma_fp16(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
     auto &warp = emulated::self->block->warps[emulated::self->thread / 32];
     const int buffer = warp.barrier.round & 1, g = emulated::self->thread % 32 / 4, t = emulated::self->thread % 4;
     for (int high = 0; high < 2; high++) {
@@ -287,39 +287,39 @@ template <int N> void store_at(float *at, int rank, const float (&value)[N]) {
     emulated::Block &block = (*emulated::cluster)[rank];
     emulated::check(at, N, *emulated::self->block);
     if (block.running < (int)block.warps.size() * 32) emulated::fail("a store into a block that is ending");
-    float *far = block.memory.data() + (at - block_memory());
-    for (int n = 0; n < N; n++) far[n] = value[n];
+    float *target = block.memory.data() + (at - block_memory());
+    for (int n = 0; n < N; n++) target[n] = value[n];
 }
 
 /* A mailbox is two counters in shared memory, as on a GPU; the number of the round is kept beside its fibers. */
-struct Mailbox {
+struct Mbarrier {
     int32_t expected; /* less those that have come; below zero when bytes came before they were expected */
     int32_t rounds;   /* over since it was opened, times two, and one more while nothing is expected yet */
 };
-static_assert(sizeof(Mailbox) == 8, "as an mbarrier");
+static_assert(sizeof(Mbarrier) == 8, "as an mbarrier");
 
-inline void mail_settle(Mailbox *box) {
-    if (box->expected == 0 && !(box->rounds & 1)) box->rounds += 3; /* one round more, and unarmed again */
+inline void mbarrier_settle(Mbarrier *barrier) {
+    if (barrier->expected == 0 && !(barrier->rounds & 1)) barrier->rounds += 3; /* one round more, and unarmed again */
 }
 
-inline void mail_open(Mailbox *box) { box->expected = 0, box->rounds = 1; }
+inline void mbarrier_init(Mbarrier *barrier) { barrier->expected = 0, barrier->rounds = 1; }
 
-inline void mail_expect(Mailbox *box, int bytes) {
-    if (!(box->rounds & 1)) emulated::fail("a mailbox expects twice in one round");
-    box->expected += bytes, box->rounds -= 1;
-    mail_settle(box);
+inline void mbarrier_expect(Mbarrier *barrier, int bytes) {
+    if (!(barrier->rounds & 1)) emulated::fail("a mailbox expects twice in one round");
+    barrier->expected += bytes, barrier->rounds -= 1;
+    mbarrier_settle(barrier);
 }
 
-template <int N> void mail_store(float *at, Mailbox *box, int rank, const float (&value)[N]) {
-    const long offset = (float *)box - block_memory();
+template <int N> void async_store(float *at, Mbarrier *barrier, int rank, const float (&value)[N]) {
+    const long offset = (float *)barrier - block_memory();
     store_at(at, rank, value);
-    auto *far = (Mailbox *)((*emulated::cluster)[rank].memory.data() + offset);
-    far->expected -= N * 4;
-    mail_settle(far);
+    auto *target = (Mbarrier *)((*emulated::cluster)[rank].memory.data() + offset);
+    target->expected -= N * 4;
+    mbarrier_settle(target);
 }
 
-inline void mail_wait(Mailbox *box, int odd) {
-    while ((box->rounds >> 1 & 1) == odd) emulated::turn();
+inline void mbarrier_wait(Mbarrier *barrier, int odd) {
+    while ((barrier->rounds >> 1 & 1) == odd) emulated::turn();
 }
 
 inline void copy_start(float *to, const float *from) {
@@ -338,7 +338,7 @@ template <int N> void copy_start(float *to, const float *from, int count) {
     for (int n = 0; n < N; n++) copy_start(to + n, n < count ? from + n : &zero);
 }
 
-inline void copy_close() { emulated::self->copies.emplace_back(); }
+inline void copy_commit() { emulated::self->copies.emplace_back(); }
 
 template <int PENDING> void copy_wait() {
     auto &copies = emulated::self->copies;

@@ -15,8 +15,7 @@ from torch._dynamo.testing import CompileCounter
 from evenflow import LSTM, RNN, create
 from evenflow.activations import make
 from evenflow.cells import Elman
-from evenflow.runtime import compile_c as native
-from evenflow.scan import backend, cpu, torch_operations
+from evenflow.scan import backend, c_library, cpu, torch_operations
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
 from evenflow.systems import SYSTEMS
 
@@ -48,7 +47,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cpu_takes_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.zeros(2, 2)
-    assert choose("auto", weight) is (cpu if native.runs(weight) else torch_operations)
+    assert choose("auto", weight) is (cpu if c_library.runs(weight) else torch_operations)
     assert choose("linearized", weight) is choose("auto", weight)
     assert choose("torch", weight) is torch_operations
     assert choose("auto", weight.bfloat16()) is torch_operations
@@ -57,7 +56,7 @@ def test_a_cpu_takes_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gpu_takes_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend.gpu, "missing", lambda *_: None)
+    monkeypatch.setattr(backend, "unsupported", lambda *_: None)
     assert choose("auto", OnGpu()) is backend.gpu
     assert choose("linearized", OnGpu()) is backend.gpu
     assert choose("torch", OnGpu()) is torch_operations
@@ -67,7 +66,7 @@ def test_a_gpu_takes_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gpu_without_them_says_why_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for why in ("no NVRTC", "too many units"):
-        monkeypatch.setattr(backend.gpu, "missing", lambda *_, why=why: why)
+        monkeypatch.setattr(backend, "unsupported", lambda *_, why=why: why)
         with pytest.warns(RuntimeWarning, match=f"step by step.*: {why}$"):
             assert choose("auto", OnGpu()) is torch_operations
         with warnings.catch_warnings():

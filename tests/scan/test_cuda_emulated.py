@@ -20,8 +20,7 @@ from evenflow.runtime import compile_cuda as build
 from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import cuda_recurrence as recurrence
-from evenflow.scan.cuda import problem
-from evenflow.scan.cuda.launch_plan import Tile
+from evenflow.scan.cuda.tile import Tile
 from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
@@ -37,8 +36,8 @@ RAGGED = {"even": None, "ragged": (4, 3, 3, 1)}  # rows running at each step; mu
 PLAIN = Tile(1, 8, 4, 2)  # padded units, one item per lane
 SEVERAL = Tile(1, 4, 4, 4)  # several items per lane
 APART = Tile(2, 8, 2, 2)  # a cluster
-MAILED = Tile(2, 8, 2, 2, held=1, mail=True)
-ON_TENSOR_CORES = Tile(1, 64, 32, 8, tensor=True)  # four items of a lane, moved at once
+MAILED = Tile(2, 8, 2, 2, held=1, async_store=True)
+ON_TENSOR_CORES = Tile(1, 64, 32, 8, tensor_cores=True)  # four items of a lane, moved at once
 SHAPES = [
     (8, Tile(1, 8, 4, 1)),
     (12, Tile(1, 16, 8, 4)),
@@ -48,34 +47,48 @@ SHAPES = [
     (64, Tile(1, 16, 8, 1)),
     (20, Tile(4, 8, 2, 2)),
     (32, Tile(2, 16, 4, 8)),
-    (40, Tile(4, 16, 4, 1, mail=True)),
-    (64, Tile(8, 16, 2, 4, held=0, mail=True)),
-    (40, Tile(16, 8, 2, 4, mail=True)),
+    (40, Tile(4, 16, 4, 1, async_store=True)),
+    (64, Tile(8, 16, 2, 4, held=0, async_store=True)),
+    (40, Tile(16, 8, 2, 4, async_store=True)),
 ]
 TENSOR_SHAPES = [
-    (16, Tile(1, 32, 16, 8, tensor=True)),
-    (40, Tile(1, 64, 16, 16, tensor=True)),  # padded units and inputs, several rows of matrices
-    (64, Tile(1, 64, 16, 8, held=1, tensor=True)),  # most weights in shared memory, two warps share the inputs
-    (64, Tile(2, 128, 32, 16, held=5, mail=True, tensor=True)),
-    (40, Tile(4, 256, 16, 8, mail=True, tensor=True)),  # more lanes than items
-    (64, Tile(4, 32, 16, 8, tensor=True)),
-    (80, Tile(6, 64, 16, 16, held=2, mail=True, tensor=True)),  # a cluster of no power of two
-    (128, Tile(4, 32, 16, 8, held=13, mail=True, tensor=True)),  # weights in shared memory among those in registers
-    (482, Tile(16, 128, 32, 8, held=9, mail=True, tensor=True)),  # two items of a lane, which travel in fours
-    (64, Tile(1, 64, 16, 8, held=1, tensor=True, ring=3)),  # weights that come from device memory every step
-    (40, Tile(2, 64, 16, 16, held=0, mail=True, tensor=True, ring=4)),
+    (16, Tile(1, 32, 16, 8, tensor_cores=True)),
+    (40, Tile(1, 64, 16, 16, tensor_cores=True)),  # padded units and inputs, several rows of matrices
+    (64, Tile(1, 64, 16, 8, held=1, tensor_cores=True)),  # most weights in shared memory, two warps share the inputs
+    (64, Tile(2, 128, 32, 16, held=5, async_store=True, tensor_cores=True)),
+    (40, Tile(4, 256, 16, 8, async_store=True, tensor_cores=True)),  # more lanes than items
+    (64, Tile(4, 32, 16, 8, tensor_cores=True)),
+    (80, Tile(6, 64, 16, 16, held=2, async_store=True, tensor_cores=True)),  # a cluster of no power of two
+    (
+        128,
+        Tile(4, 32, 16, 8, held=13, async_store=True, tensor_cores=True),
+    ),  # weights in shared memory among those in registers
+    (
+        482,
+        Tile(16, 128, 32, 8, held=9, async_store=True, tensor_cores=True),
+    ),  # two items of a lane, which travel in fours
+    (
+        64,
+        Tile(1, 64, 16, 8, held=1, tensor_cores=True, prefetch_slots=3),
+    ),  # weights that come from device memory every step
+    (40, Tile(2, 64, 16, 16, held=0, async_store=True, tensor_cores=True, prefetch_slots=4)),
 ]
 SCATTERED = [  # blocks send sums
-    (64, Tile(4, 32, 16, 8, mail=True, tensor=True, scatter=True)),
-    (40, Tile(4, 64, 16, 16, held=3, mail=True, tensor=True, scatter=True)),
-    (64, Tile(2, 64, 16, 8, held=0, mail=True, tensor=True, scatter=True)),
-    (40, Tile(4, 64, 16, 8, held=0, mail=True, tensor=True, scatter=True, ring=3)),
+    (64, Tile(4, 32, 16, 8, async_store=True, tensor_cores=True, scatter=True)),
+    (40, Tile(4, 64, 16, 16, held=3, async_store=True, tensor_cores=True, scatter=True)),
+    (64, Tile(2, 64, 16, 8, held=0, async_store=True, tensor_cores=True, scatter=True)),
+    (40, Tile(4, 64, 16, 8, held=0, async_store=True, tensor_cores=True, scatter=True, prefetch_slots=3)),
 ]
 GATES = [(20, PLAIN), (20, APART), *SHAPES[1:3], (40, Tile(4, 8, 2, 2, held=1)), SHAPES[-1]]
 GATES += [TENSOR_SHAPES[1], TENSOR_SHAPES[3], *TENSOR_SHAPES[-2:], *SCATTERED[:2], SCATTERED[-1]]
 # Products that wait for each other share a tile.
-SEVERAL_PRODUCTS = [(20, PLAIN), (20, APART), (20, MAILED), (40, Tile(2, 64, 16, 8, mail=True, tensor=True))]
-SEVERAL_PRODUCTS += [(40, Tile(4, 32, 16, 8, held=2, mail=True, tensor=True))]
+SEVERAL_PRODUCTS = [
+    (20, PLAIN),
+    (20, APART),
+    (20, MAILED),
+    (40, Tile(2, 64, 16, 8, async_store=True, tensor_cores=True)),
+]
+SEVERAL_PRODUCTS += [(40, Tile(4, 32, 16, 8, held=2, async_store=True, tensor_cores=True))]
 WAITING = ("lem", "mgu", "gru u(r h)", "layer-norm gru", "cornn")
 
 EVERY_CELL = [Case(name, 12, PLAIN) for name in CELLS]
@@ -360,6 +373,6 @@ def test_models_have_weights_of_their_own() -> None:
 
 
 def test_lengths_of_rows() -> None:
-    assert problem.lengths((4, 3, 3, 1), 4, torch.empty(0)).tolist() == [4, 3, 3, 1]
-    assert problem.lengths((2, 2), 3, torch.empty(0)).tolist() == [2, 2, 0]
-    assert problem.lengths(None, 3, torch.empty(0)) is None
+    assert recurrence.lengths((4, 3, 3, 1), 4, torch.empty(0)).tolist() == [4, 3, 3, 1]
+    assert recurrence.lengths((2, 2), 3, torch.empty(0)).tolist() == [2, 2, 0]
+    assert recurrence.lengths(None, 3, torch.empty(0)) is None

@@ -17,9 +17,10 @@ from cuda_cases import Case, on
 
 from evenflow.runtime import compile_cuda as build
 from evenflow.runtime import cuda_libraries as libraries
-from evenflow.scan.cuda import capacity
 from evenflow.scan.cuda import cuda_recurrence as recurrence
-from evenflow.scan.cuda.launch_plan import Tile
+from evenflow.scan.cuda import step_kernels
+from evenflow.scan.cuda.gpu_capacity import NO_SUCH_CLUSTERS, max_active_clusters
+from evenflow.scan.cuda.tile import ProductShape, Tile
 
 COMPILER = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
@@ -59,13 +60,13 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.C
     subprocess.run([str(COMPILER), "-shared", "-fPIC", "-w", str(source), "-o", str(library)], check=True)
     made = ctypes.CDLL(str(library))
     monkeypatch.setattr(libraries, "_cuda", lambda: made)
-    monkeypatch.setattr(build, "compiled", lambda *_: b"machine code")
+    monkeypatch.setattr(build, "compile_source", lambda *_: b"machine code")
     monkeypatch.setattr(build, "nvrtc_version", lambda: (13, 0))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
-    caches = (build._loaded, libraries.context, capacity.clusters_at_once)
+    caches = (build.loaded, libraries.context, max_active_clusters)
     for cache in caches:
         cache.cache_clear()
     yield made
@@ -78,10 +79,10 @@ ON_GPU: Any = SimpleNamespace(device=torch.device("cuda", 0))
 
 def launched(driver: ctypes.CDLL, hidden: int, tile: Tile, models: int = 1, batch: int = 50) -> list[list[int]]:
     with on(tile):
-        ((_, kernel),) = recurrence.kernels(
+        ((_, kernel),) = step_kernels.kernels(
             Case("elman tanh", hidden, tile).step(), False, models, batch, torch.device("cpu")
         )
-    build.launch(kernel, recurrence._job(8)(), ON_GPU, models, batch)
+    build.launch(kernel, recurrence.job_type(8)(), ON_GPU, models, batch)
     count = ctypes.c_int.in_dll(driver, "count")
     seen = (ctypes.c_int * 16).in_dll(driver, "seen")
     rows = [list(seen[at : at + 4]) for at in range(0, count.value, 4)]
@@ -91,17 +92,17 @@ def launched(driver: ctypes.CDLL, hidden: int, tile: Tile, models: int = 1, batc
 
 def test_a_grid_of_tiles_and_models(driver: ctypes.CDLL) -> None:
     tile = Tile(1, 8, 8, 2)
-    memory = tile.memory(128, 1, 1, 1)
+    memory = tile.memory(128, ProductShape(1, 1), 1)
     assert launched(driver, 128, tile, models=3) == [[25, 3, 128, memory]]
     assert launched(driver, 128, tile, models=3) == [[25, 3, 128, memory]]
     assert launched(driver, 128, tile, models=0) == []  # a grid of nothing is an error to the driver
 
 
 def test_much_memory_and_large_clusters_are_asked_for(driver: ctypes.CDLL) -> None:
-    tile = Tile(16, 16, 4, 8, held=8, mail=True)
-    memory = tile.memory(1024, 1, 1, 1)
+    tile = Tile(16, 16, 4, 8, held=8, async_store=True)
+    memory = tile.memory(1024, ProductShape(1, 1), 1)
     first, second, start = launched(driver, 1024, tile)
-    assert first == [-1, build.MOST_SHARED_BYTES, memory, 0]
+    assert first == [-1, build.MAX_SHARED_BYTES, memory, 0]
     assert second == [-1, build.LARGE_CLUSTERS, 1, 0]
     assert start == [7 * 16, 1, 256, memory]
 
@@ -110,31 +111,31 @@ def test_a_spoilt_file_is_compiled_again(driver: ctypes.CDLL, tmp_path: Path) ->
     launched(driver, 64, Tile(1, 8, 4, 1))
     (kept,) = (tmp_path / "cache").rglob("*.cubin")
     kept.write_bytes(b"x spoilt")
-    build._loaded.cache_clear()
+    build.loaded.cache_clear()
     launched(driver, 64, Tile(1, 8, 4, 1))
     assert kept.read_bytes() == b"machine code"
 
 
 def test_how_many_clusters_run_at_once(driver: ctypes.CDLL) -> None:
-    assert capacity.clusters_at_once(4, 0) == 30
+    assert max_active_clusters(4, 0) == 30
     seen = list((ctypes.c_int * 16).in_dll(driver, "seen"))
-    assert seen[:4] == [-1, build.MOST_SHARED_BYTES, 232448, 0], "a block has its multiprocessor to itself"
+    assert seen[:4] == [-1, build.MAX_SHARED_BYTES, 232448, 0], "a block has its multiprocessor to itself"
     assert seen[4:8] == [32, 232448, 4, 0]
 
 
-@pytest.mark.parametrize("status", capacity.REFUSALS)
+@pytest.mark.parametrize("status", NO_SUCH_CLUSTERS)
 def test_a_gpu_without_such_clusters(driver: ctypes.CDLL, status: int) -> None:
     ctypes.c_int.in_dll(driver, "fails").value = status
-    assert capacity.clusters_at_once(16, 0) == 0
+    assert max_active_clusters(16, 0) == 0
 
 
 def test_an_error_of_the_moment_is_not_remembered(driver: ctypes.CDLL) -> None:
     fails = ctypes.c_int.in_dll(driver, "fails")
     fails.value = 2  # out of memory
     with pytest.raises(libraries.CudaError):
-        capacity.clusters_at_once(8, 0)
+        max_active_clusters(8, 0)
     fails.value = ctypes.c_int.in_dll(driver, "count").value = 0
-    assert capacity.clusters_at_once(8, 0) == 15
+    assert max_active_clusters(8, 0) == 15
 
 
 def test_what_the_driver_refuses_is_said(driver: ctypes.CDLL) -> None:

@@ -12,8 +12,10 @@ from evenflow.runtime import compile_cuda as build
 from evenflow.runtime import cuda_libraries as libraries
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import cuda_recurrence as recurrence
-from evenflow.scan.cuda import launch_plan as plan
-from evenflow.scan.cuda import problem
+from evenflow.scan.cuda import step_kernels, tile_tables
+from evenflow.scan.cuda.gpu_capacity import CLUSTER_SIZES, H200, GpuCapacity
+from evenflow.scan.cuda.kernels import RecurrenceKernel
+from evenflow.scan.cuda.tile import Tile
 
 # A block of a Hopper GPU: threads, bytes of shared memory, registers of a multiprocessor and of a thread.
 THREADS, SHARED_BYTES, REGISTERS, REGISTERS_OF_A_THREAD = 1024, 227 * 1024, 65536, 255
@@ -24,22 +26,22 @@ CPU = torch.device("cpu")
 
 
 def step_of(cell: str, hidden: int) -> CompiledStep:
-    return Case(cell, hidden, plan.ELMAN[0][1][0]).step()
+    return Case(cell, hidden, tile_tables.ELMAN[0][1][0]).step()
 
 
-def kernels(cell: str, hidden: int, batch: int) -> list[recurrence.RecurrenceKernel]:
+def kernels(cell: str, hidden: int, batch: int) -> list[RecurrenceKernel]:
     step = step_of(cell, hidden)
-    return [kernel for backward in (False, True) for _, kernel in recurrence.kernels(step, backward, 1, batch, CPU)]
+    return [kernel for backward in (False, True) for _, kernel in step_kernels.kernels(step, backward, 1, batch, CPU)]
 
 
-def launchable(kernel: recurrence.RecurrenceKernel, hidden: int) -> None:
-    tile = kernel.choice.tile
+def launchable(kernel: RecurrenceKernel, hidden: int) -> None:
+    tile = kernel.step_tile.tile
     assert kernel.threads <= THREADS
     assert kernel.threads % 32 == 0
     assert kernel.memory <= SHARED_BYTES
     assert tile.owned(hidden) * tile.blocks >= hidden
-    each = [(t, s) for t, s in zip(kernel.choice.tiles(), kernel.shapes, strict=True) if s.weighted]
-    wanted = sum(t.in_registers(hidden, s.out, s.into) for t, s in each) + sum(tile.sums(s.out) for s in kernel.shapes)
+    each = [(t, s) for t, s in zip(kernel.step_tile.tiles(), kernel.shapes, strict=True) if s.weighted]
+    wanted = sum(t.in_registers(hidden, s) for t, s in each) + sum(map(tile.sums, kernel.shapes))
     assert wanted < min(REGISTERS_OF_A_THREAD, REGISTERS // kernel.threads)
 
 
@@ -67,7 +69,7 @@ def test_a_tile_is_found_for_cells_of_ones_own(cell: str, hidden: int) -> None:
 
 
 def test_more_units_than_any_tile_runs_are_said() -> None:
-    why = recurrence._without(step_of("elman tanh", 5000), CPU)
+    why = step_kernels.unsupported_step(step_of("elman tanh", 5000), CPU)
     assert why == "on this GPU no kernel of this cell runs 5000 units"
 
 
@@ -80,7 +82,7 @@ def test_a_step_without_a_kernel_says_what_it_lacks() -> None:
         return torch.tanh(x - x.amax(-1, keepdim=True))
 
     (text,) = evenflow.Recurrent(largest(), 2, 8).cell.programs.values()
-    assert "the largest number of a row" in str(recurrence._without(CompiledStep(text), CPU))
+    assert "the largest number of a row" in str(step_kernels.unsupported_step(CompiledStep(text), CPU))
 
 
 def test_the_plan_fills_the_gpu_once_where_it_can() -> None:
@@ -93,17 +95,23 @@ def test_the_plan_fills_the_gpu_once_where_it_can() -> None:
         (512, 240, 1),
         (1024, 50, 1),
     ):
-        tile = plan.choose(plan.ELMAN, hidden, batch, models)
-        assert models * -(-batch // tile.rows) <= plan.H200.at_once(tile), (hidden, batch, models)
-        assert plan.turns(plan.ELMAN, hidden, batch, models) == ((batch, tile),)
+        tile = tile_tables.choose(tile_tables.ELMAN, hidden, batch, models)
+        assert models * -(-batch // tile.rows) <= H200.tiles_at_once(tile), (hidden, batch, models)
+        assert tile_tables.waves(tile_tables.ELMAN, hidden, batch, models) == ((batch, tile),)
 
 
 def test_rows_that_would_leave_most_of_the_gpu_idle_run_by_themselves() -> None:
-    (most, wide), (rest, quick) = plan.turns(plan.ELMAN, 512, 256, 1)
+    (most, wide), (rest, quick) = tile_tables.waves(tile_tables.ELMAN, 512, 256, 1)
     assert (most, rest) == (240, 16)
-    assert most // wide.rows == plan.H200.at_once(wide)
-    assert quick == plan.choose(plan.ELMAN, 512, 16, 1)
-    tables = (plan.ELMAN, plan.GRU_FORWARD, plan.GRU_BACKWARD, plan.LSTM_FORWARD, plan.LSTM_BACKWARD)
+    assert most // wide.rows == H200.tiles_at_once(wide)
+    assert quick == tile_tables.choose(tile_tables.ELMAN, 512, 16, 1)
+    tables = (
+        tile_tables.ELMAN,
+        tile_tables.GRU_FORWARD,
+        tile_tables.GRU_BACKWARD,
+        tile_tables.LSTM_FORWARD,
+        tile_tables.LSTM_BACKWARD,
+    )
     divided = 0
     for table, hidden, batch, models in itertools.product(
         tables,
@@ -111,75 +119,88 @@ def test_rows_that_would_leave_most_of_the_gpu_idle_run_by_themselves() -> None:
         (0, 1, 50, 100, 240, 241, 300, 301, 1100, 5000),
         (1, 2, 8, 20, 1000),
     ):
-        found, tile = plan.turns(table, hidden, batch, models), plan.choose(table, hidden, batch, models)
+        found, tile = tile_tables.waves(table, hidden, batch, models), tile_tables.choose(table, hidden, batch, models)
         assert sum(rows for rows, _ in found) == batch
         assert sum(rounds(rows, models, each) for rows, each in found) <= rounds(batch, models, tile)
         divided += len(found) - 1
         if len(found) > 1:
-            assert tile.tensor
+            assert tile.tensor_cores
             assert found[0][0] % tile.rows == 0
             assert found[1][1] != tile
     assert divided
 
 
-def rounds(rows: int, models: int, tile: plan.Tile) -> int:
-    return -(-models * -(-rows // tile.rows) // plan.H200.at_once(tile))
+def rounds(rows: int, models: int, tile: Tile) -> int:
+    return -(-models * -(-rows // tile.rows) // H200.tiles_at_once(tile))
 
 
 @pytest.mark.parametrize("hidden", [8, 33, 100, 128, 192, 256, 384, 512, 768, 1024])
 def test_few_batches_compile_anything(hidden: int) -> None:
-    assert len({plan.choose(plan.ELMAN, hidden, batch, 1) for batch in range(1, 513)}) <= 3
+    assert len({tile_tables.choose(tile_tables.ELMAN, hidden, batch, 1) for batch in range(1, 513)}) <= 3
 
 
 def test_a_ring_stands_alone() -> None:
     """Room for its weights is made for the first turn's tile."""
-    for table in (plan.ELMAN, plan.GRU_FORWARD, plan.GRU_BACKWARD, plan.LSTM_FORWARD, plan.LSTM_BACKWARD):
-        assert all(len(tiles) == 1 for _, tiles in table if any(tile.ring for tile in tiles))
+    for table in (
+        tile_tables.ELMAN,
+        tile_tables.GRU_FORWARD,
+        tile_tables.GRU_BACKWARD,
+        tile_tables.LSTM_FORWARD,
+        tile_tables.LSTM_BACKWARD,
+    ):
+        assert all(len(tiles) == 1 for _, tiles in table if any(tile.prefetch_slots for tile in tiles))
 
 
 def test_the_plan_knows_every_size_of_cluster() -> None:
-    tables = (plan.ELMAN, plan.GRU_FORWARD, plan.GRU_BACKWARD, plan.LSTM_FORWARD, plan.LSTM_BACKWARD)
+    tables = (
+        tile_tables.ELMAN,
+        tile_tables.GRU_FORWARD,
+        tile_tables.GRU_BACKWARD,
+        tile_tables.LSTM_FORWARD,
+        tile_tables.LSTM_BACKWARD,
+    )
     sizes = {tile.blocks for table in tables for _, tiles in table for tile in tiles}
-    assert sizes == {1, *plan.CLUSTERS}
-    assert set(plan.H200.clusters) == set(plan.CLUSTERS)
+    assert sizes == {1, *CLUSTER_SIZES}
+    assert set(H200.clusters) == set(CLUSTER_SIZES)
 
 
 def test_without_clusters_small_sizes_remain() -> None:
-    bare = plan.Machine(132, {})
-    assert plan.covers(plan.ELMAN, 192, bare)
-    assert plan.largest(plan.ELMAN, bare) == 192
-    assert plan.covers(plan.LSTM_FORWARD, 96, bare)
-    assert plan.choose(plan.LSTM_FORWARD, 96, 256, 1).blocks > 1
-    assert plan.choose(plan.LSTM_FORWARD, 96, 256, 1, bare).blocks == 1
-    assert not plan.covers(plan.ELMAN, 193, bare)
-    assert not plan.covers(plan.ELMAN, 1025)
-    assert plan.covers(plan.LSTM_FORWARD, 513)
-    assert not plan.covers(plan.LSTM_FORWARD, 1025)
+    bare = GpuCapacity(132, {})
+    assert tile_tables.covers(tile_tables.ELMAN, 192, bare)
+    assert not tile_tables.covers(tile_tables.ELMAN, 193, bare)
+    assert tile_tables.covers(tile_tables.LSTM_FORWARD, 96, bare)
+    assert tile_tables.choose(tile_tables.LSTM_FORWARD, 96, 256, 1).blocks > 1
+    assert tile_tables.choose(tile_tables.LSTM_FORWARD, 96, 256, 1, bare).blocks == 1
+    assert not tile_tables.covers(tile_tables.ELMAN, 193, bare)
+    assert not tile_tables.covers(tile_tables.ELMAN, 1025)
+    assert tile_tables.covers(tile_tables.LSTM_FORWARD, 513)
+    assert not tile_tables.covers(tile_tables.LSTM_FORWARD, 1025)
 
 
 def test_clusters_that_a_gpu_cannot_run_are_left_out() -> None:
-    small = plan.Machine(60, {2: 30, 4: 14, 8: 6})
-    assert plan.largest(plan.ELMAN, small) == 512
-    assert not plan.covers(plan.ELMAN, 1024, small)
-    assert plan.choose(plan.ELMAN, 512, 24, 1, small).blocks == 8
-    assert plan.choose(plan.ELMAN, 512, 28, 1, small).blocks == 4, "six clusters of four rows run at once"
+    small = GpuCapacity(60, {2: 30, 4: 14, 8: 6})
+    assert tile_tables.covers(tile_tables.ELMAN, 512, small)
+    assert not tile_tables.covers(tile_tables.ELMAN, 513, small)
+    assert not tile_tables.covers(tile_tables.ELMAN, 1024, small)
+    assert tile_tables.choose(tile_tables.ELMAN, 512, 24, 1, small).blocks == 8
+    assert tile_tables.choose(tile_tables.ELMAN, 512, 28, 1, small).blocks == 4, "six clusters of four rows run at once"
 
 
 def test_tensors_of_a_cpu_do_not_run_here() -> None:
     weight = torch.empty(1, 8, 8)
-    assert recurrence.missing(step_of("gru", 8), weight) is not None
+    assert step_kernels.unsupported(step_of("gru", 8), weight) is not None
 
 
 def test_batch_and_steps_are_not_compiled_in() -> None:
     few, many = (kernels("elman tanh", 64, batch)[0] for batch in (7, 8))
-    assert few.text() == many.text()
+    assert few.source() == many.source()
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_every_cell_has_a_source(cell: str) -> None:
     for kernel in kernels(cell, 16, 50):
-        assert kernel.text().count("ENTRY(run") == 1
-        assert "namespace scope_run" in kernel.text()
+        assert kernel.source().count("ENTRY(run") == 1
+        assert "namespace scope_run" in kernel.source()
 
 
 @pytest.fixture
@@ -195,14 +216,14 @@ def nvrtc() -> None:
 @pytest.mark.parametrize("cell", GIVEN)
 def test_nvrtc_compiles(cell: str, hidden: int) -> None:
     for kernel in kernels(cell, hidden, 50):
-        assert libraries.compiled(kernel.text(), "sm_90")[:4] == b"\x7fELF"
+        assert libraries.compile_source(kernel.source(), "sm_90")[:4] == b"\x7fELF"
 
 
 @pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize("cell", WAITING)
 def test_nvrtc_compiles_cells_of_ones_own(cell: str) -> None:
     for kernel in kernels(cell, 100, 50):
-        assert libraries.compiled(kernel.text(), "sm_90")[:4] == b"\x7fELF"
+        assert libraries.compile_source(kernel.source(), "sm_90")[:4] == b"\x7fELF"
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])
@@ -212,7 +233,7 @@ def test_ragged_rows_run_in_one_launch(ragged: bool, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         build, "launch", lambda kernel, job, like, models, rows: seen.append((job.begin, job.end, rows))
     )
-    runs = recurrence.kernels(step_of("elman tanh", 512), False, 1, 256, CPU)
-    job = recurrence._job(8)(lengths=1 if ragged else None)
-    problem.launch(runs, job, torch.empty(1, 3, 256, 512, device="meta"), 1)
+    runs = step_kernels.kernels(step_of("elman tanh", 512), False, 1, 256, CPU)
+    job = recurrence.job_type(8)(lengths=1 if ragged else None)
+    recurrence.launch_waves(runs, job, torch.empty(1, 3, 256, 512, device="meta"), 1)
     assert seen == ([(0, 256, 256)] if ragged else [(0, 240, 240), (240, 256, 16)])

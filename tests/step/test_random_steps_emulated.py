@@ -21,9 +21,9 @@ from evenflow.runtime import compile_cuda as build
 from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import cuda_recurrence as recurrence
-from evenflow.scan.cuda import launch_plan as plan
-from evenflow.scan.cuda import problem
-from evenflow.scan.cuda.launch_plan import Tile
+from evenflow.scan.cuda import launch_plan, step_kernels
+from evenflow.scan.cuda.launch_plan import Shapes
+from evenflow.scan.cuda.tile import Tile
 from evenflow.step.trace import Untranslatable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scan"))
@@ -32,7 +32,7 @@ from cuda_emulator import COMPILER, Emulator
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 EXAMPLES = 25  # each is two kernels for a C++ compiler
 CLOSE = 1e-4  # of the largest number of a tensor, and twenty times what torch operations lose in single precision
-TILES = [Tile(1, 8, 4, 2), Tile(2, 8, 2, 2), Tile(2, 8, 2, 2, held=1, mail=True)]
+TILES = [Tile(1, 8, 4, 2), Tile(2, 8, 2, 2), Tile(2, 8, 2, 2, held=1, async_store=True)]
 
 
 @pytest.fixture
@@ -48,13 +48,15 @@ def emulated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
             made[kernel].order = len(made) % 3
         made[kernel].launch(kernel, job, like, models, batch)
 
-    def choices(shapes: plan.Shapes, streams: int, hidden: int, batch: int, *_: Any) -> Any:
-        fitting = (plan.fitted(tile, hidden, shapes, streams) for tile in TILES[len(made) // 2 % len(TILES) :])
+    def choices(shapes: Shapes, streams: int, hidden: int, batch: int, *_: Any) -> Any:
+        fitting = (
+            launch_plan.fit_registers(tile, hidden, shapes, streams) for tile in TILES[len(made) // 2 % len(TILES) :]
+        )
         choice = next((c for c in fitting if c is not None), None)
         return () if choice is None else ((batch, choice),)
 
     monkeypatch.setattr(build, "launch", launch)
-    monkeypatch.setattr(problem, "choices", choices)
+    monkeypatch.setattr(step_kernels, "plan_launches", choices)
     return tmp_path
 
 
@@ -74,7 +76,7 @@ def test_kernels_are_the_step() -> None:
         nonlocal tried
         made, values = compiled(step), numbers(step, run)
         try:
-            if not all(recurrence.kernels(made, back, 1, run.batch, torch.device("cpu")) for back in (False, True)):
+            if not all(step_kernels.kernels(made, back, 1, run.batch, torch.device("cpu")) for back in (False, True)):
                 return  # too wide for the small tiles of this test
         except Untranslatable:
             return
@@ -109,4 +111,4 @@ def test_the_widest_block_decides() -> None:
     layer = evenflow.GatedFeedbackRNN(2, 7, 2)
     layer(torch.randn(2, 2, 2))
     (program,) = layer.cell.programs.values()
-    assert recurrence.direction(CompiledStep(program), False).width == 7
+    assert step_kernels.direction(CompiledStep(program), False).width == 7

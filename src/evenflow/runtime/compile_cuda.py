@@ -1,18 +1,14 @@
-"""Compiles the kernels beside this file at first use, keeps them on disk, and launches them.
+"""Compiles CUDA kernels at first use, keeps their machine code on disk, and launches them.
 
-What was compiled lies in the cache folder of `native`, under a name made from the text of the kernel, the options, the
-GPU's architecture and the versions of NVRTC and the driver, so that it is compiled once per machine. T, B and the
-number of models are arguments of a kernel; H and the tile are compiled in.
+The machine code lies in `compile_cache.cache_folder` under a name made from the kernel's source, the compiler options,
+the GPU's architecture and the versions of NVRTC and the driver: each kernel is compiled once per machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
-import hashlib
-import os
-import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -20,37 +16,32 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from evenflow.runtime import compile_c as native
+from evenflow.runtime.compile_cache import cache_folder, compile_once, fingerprint, write_atomically
 from evenflow.runtime.cuda_libraries import (
     OPTIONS,
     CudaError,
-    architectures,
-    compiled,
+    compile_source,
     context,
     driver,
     driver_version,
     nvrtc_version,
+    supported_architectures,
 )
 
-SOURCES = Path(__file__).parents[1] / "scan" / "cuda"
-SHARED = (
-    "tile.cuh",
-    "fp16_split.cuh",
-    "exchange.cuh",
-    "fragments.cuh",
-    "tensor_core_product.cuh",
-    "scatter_product.cuh",
-    "functions.cuh",
-)  # what every kernel is made with, in this order
 # Attributes of a function, as the driver numbers them.
-LOCAL_BYTES, REGISTERS, MOST_SHARED_BYTES, LARGE_CLUSTERS = 3, 4, 8, 14
-PORTABLE_CLUSTER, PLAIN_SHARED_BYTES = 8, 48 * 1024
-
-_lock = threading.Lock()
+LOCAL_BYTES, REGISTERS, MAX_SHARED_BYTES, LARGE_CLUSTERS = 3, 4, 8, 14
+PORTABLE_CLUSTER, DEFAULT_SHARED_BYTES = 8, 48 * 1024  # beyond these a kernel has to ask
 
 
-class Launched(Protocol):
-    """What is compiled and launched here: a recurrence, or the product after it."""
+class Kernel(Protocol):
+    """A kernel that can be compiled and launched; hashable, since compiled kernels are cached.
+
+    Attributes:
+        function: what it computes, for the name of its file.
+        threads: of a block.
+        memory: bytes of dynamic shared memory of a block.
+        cluster: blocks of a cluster.
+    """
 
     @property
     def function(self) -> str: ...
@@ -60,35 +51,21 @@ class Launched(Protocol):
     def memory(self) -> int: ...
     @property
     def cluster(self) -> int: ...
-    def blocks(self, batch: int) -> int: ...
-    def entry(self, name: str) -> str: ...
-    def text(self, machine: str = ...) -> str: ...
+    def blocks(self, batch: int) -> int:
+        """Blocks of its grid for one model."""
+
+    def source(self) -> str:
+        """The CUDA source, which defines the kernel ``run``; the same for every GPU."""
+
     def __hash__(self) -> int: ...
 
 
-@functools.cache
-def read(file: str) -> str:
-    return (SOURCES / file).read_text(encoding="utf-8") + "\n"
-
-
-def filled(job: type[ctypes.Structure], **values: Tensor | float | None) -> ctypes.Structure:
-    """A job with its fields filled in; tensors go by address, and what is not named is zero or NULL."""
-    made = job()
-    for field, value in values.items():
-        if isinstance(value, Tensor):
-            assert value.is_contiguous(), field
-            setattr(made, field, value.data_ptr())
-        elif value is not None:
-            setattr(made, field, value)
-    return made
-
-
-def launch(kernel: Launched, job: ctypes.Structure, like: Tensor, models: int, batch: int) -> None:
-    """Run a kernel on the GPU of `like`, after what is already in its current stream."""
-    if models * batch == 0:  # a grid of nothing is an error to the driver
+def launch(kernel: Kernel, job: ctypes.Structure, like: Tensor, models: int, batch: int) -> None:
+    """Run a kernel with the argument `job` in the current stream of the GPU of `like`."""
+    if models * batch == 0:  # the driver refuses an empty grid
         return
     with torch.cuda.device(like.device):
-        driver("cuCtxSetCurrent", context(like.device.index))  # a new thread has none yet
+        driver("cuCtxSetCurrent", context(like.device.index))  # a new thread has no context yet
         function = loaded(kernel, like.device.index)
         arguments = (ctypes.c_void_p * 1)(ctypes.addressof(job))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -96,84 +73,66 @@ def launch(kernel: Launched, job: ctypes.Structure, like: Tensor, models: int, b
         driver("cuLaunchKernel", function, *grid, *threads, kernel.memory, stream, arguments, None)
 
 
-def loaded(kernel: Launched, device: int) -> ctypes.c_void_p:
+@compile_once
+def loaded(kernel: Kernel, device: int) -> ctypes.c_void_p:
     """The kernel on one GPU, from memory, from disk or freshly compiled."""
-    with _lock:  # two threads must not compile the same kernel
-        return _loaded(kernel, device)
-
-
-@functools.cache
-def _loaded(kernel: Launched, device: int) -> ctypes.c_void_p:
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     try:
-        driver("cuModuleLoadData", ctypes.byref(module), code(kernel, device))
+        driver("cuModuleLoadData", ctypes.byref(module), machine_code(kernel, device))
     except CudaError:
-        place(kernel, device).unlink(missing_ok=True)  # a spoilt file: compile once more
-        driver("cuModuleLoadData", ctypes.byref(module), code(kernel, device))
+        cubin_path(kernel, device).unlink(missing_ok=True)  # a damaged file: compile once more
+        driver("cuModuleLoadData", ctypes.byref(module), machine_code(kernel, device))
     driver("cuModuleGetFunction", ctypes.byref(function), module, b"run")
-    if kernel.memory > PLAIN_SHARED_BYTES:
-        driver("cuFuncSetAttribute", function, MOST_SHARED_BYTES, kernel.memory)
+    if kernel.memory > DEFAULT_SHARED_BYTES:
+        driver("cuFuncSetAttribute", function, MAX_SHARED_BYTES, kernel.memory)
     if kernel.cluster > PORTABLE_CLUSTER:
         driver("cuFuncSetAttribute", function, LARGE_CLUSTERS, 1)
     return function
 
 
-def code(kernel: Launched, device: int) -> bytes:
+def machine_code(kernel: Kernel, device: int) -> bytes:
     """The kernel's machine code for one GPU, from disk or freshly compiled."""
-    return cached(place(kernel, device), lambda: compiled(kernel.text(), _architecture(device)))
+    return cached_bytes(cubin_path(kernel, device), lambda: compile_source(kernel.source(), architecture(device)))
 
 
-def place(kernel: Launched, device: int) -> Path:
-    """Where its machine code is kept."""
-    made_of = kernel.text(), _architecture(device), str(nvrtc_version()), str(driver_version())
-    return native.cache_folder() / f"{kernel.function}-{fingerprint(*made_of)}.cubin"
+def cubin_path(kernel: Kernel, device: int) -> Path:
+    """The file in which the machine code is kept."""
+    versions = str(nvrtc_version()), str(driver_version())
+    name = fingerprint(*OPTIONS, kernel.source(), architecture(device), *versions)
+    return cache_folder() / f"{kernel.function}-{name}.cubin"
 
 
-def _architecture(device: int) -> str:
+def cached_bytes(path: Path, make: Callable[[], bytes]) -> bytes:
+    """The content of a file, made and written where it is missing or empty; an unwritable folder is no error."""
+    with contextlib.suppress(OSError):
+        if content := path.read_bytes():
+            return content
+    content = make()
+    with contextlib.suppress(OSError):
+        write_atomically(path, lambda target: target.write_bytes(content))
+    return content
+
+
+def architecture(device: int) -> str:
     return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
 
 
 @functools.cache
-def missing(device: int) -> str | None:
+def unavailable(device: int) -> str | None:
     """Why nothing can be compiled for, or started on, this GPU; None where it can."""
     try:
         driver_version()
-        known = architectures()
-    except CudaError as why:
-        return str(why)
-    wanted = _architecture(device)
-    return None if int(wanted[3:]) in known else f"NVRTC {'.'.join(map(str, nvrtc_version()))} does not know {wanted}"
+        supported = supported_architectures()
+    except CudaError as error:
+        return str(error)
+    name = architecture(device)
+    return None if int(name[3:]) in supported else f"NVRTC {'.'.join(map(str, nvrtc_version()))} does not know {name}"
 
 
-def resources(kernel: Launched, device: int) -> dict[str, int]:
+def resources(kernel: Kernel, device: int) -> dict[str, int]:
     """Registers and bytes of local memory per thread, as the driver reports them."""
-    found = {}
-    for name, attribute in (("registers", REGISTERS), ("local_bytes", LOCAL_BYTES)):
-        number = ctypes.c_int()
-        driver("cuFuncGetAttribute", ctypes.byref(number), attribute, loaded(kernel, device))
-        found[name] = number.value
-    return found
-
-
-def fingerprint(*made_of: str) -> str:
-    """Twenty hexadecimal digits that change with anything the machine code depends on."""
-    return hashlib.sha256("\0".join((*OPTIONS, *made_of)).encode()).hexdigest()[:20]
-
-
-def cached(path: Path, make: Callable[[], bytes]) -> bytes:
-    """What lies at `path`, made and put there when it is missing; a folder that cannot be written to is no error."""
-    try:
-        if code := path.read_bytes():
-            return code
-    except OSError:
-        pass
-    code = make()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(code)
-        os.replace(temporary, path)  # atomic, so that of several processes each finds a whole file
-    except OSError:
-        pass
-    return code
+    attributes = {"registers": REGISTERS, "local_bytes": LOCAL_BYTES}
+    counts = {name: ctypes.c_int() for name in attributes}
+    for name, attribute in attributes.items():
+        driver("cuFuncGetAttribute", ctypes.byref(counts[name]), attribute, loaded(kernel, device))
+    return {name: count.value for name, count in counts.items()}

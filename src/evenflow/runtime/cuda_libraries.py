@@ -22,11 +22,11 @@ class CudaError(RuntimeError):
         self.status = status
 
 
-def compiled(text: str, architecture: str) -> bytes:
+def compile_source(source: str, architecture: str) -> bytes:
     """Machine code of a source, by NVRTC."""
     rtc = _nvrtc()
     program = ctypes.c_void_p()
-    _check_nvrtc(rtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"evenflow.cu", 0, None, None))
+    _check_nvrtc(rtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"evenflow.cu", 0, None, None))
     try:
         options = [o.encode() for o in (*OPTIONS, f"--gpu-architecture={architecture}")]
         status = rtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
@@ -104,7 +104,7 @@ def driver(function: str, *arguments: Any) -> None:
         raise CudaError(f"{function} failed: {(said.value or b'error %d' % status).decode()}", status)
 
 
-def architectures() -> list[int]:
+def supported_architectures() -> list[int]:
     """Compute capabilities, times ten, that NVRTC compiles for."""
     count = ctypes.c_int()
     _check_nvrtc(_nvrtc().nvrtcGetNumSupportedArchs(ctypes.byref(count)))

@@ -20,6 +20,7 @@ from evenflow.runtime.torch_state import ieee_products
 from evenflow.scan import cpu, torch_operations
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
 from evenflow.scan.cuda import cuda_recurrence as gpu
+from evenflow.scan.cuda.step_kernels import unsupported
 from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
 from evenflow.step.compute import leaves, row
 
@@ -42,7 +43,7 @@ def choose(step: CompiledStep, engine: str, weight: Tensor, tensors: Sequence[Te
         return cpu
     if weight.device.type in ("cpu", "meta"):
         return torch_operations
-    why = gpu.missing(step, weight, *tensors) if weight.is_cuda else f"there are none for {weight.device.type}"
+    why = unsupported(step, weight, *tensors) if weight.is_cuda else f"there are none for {weight.device.type}"
     if why is None:
         return gpu
     if weight.numel():

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from evenflow.runtime import compile_c as native
+from evenflow.scan import c_library
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.engine import ScanInputs, ScanOutputs, StepGradients
 
@@ -35,7 +35,7 @@ class StepCall(ctypes.Structure):
     )
 
 
-GradientCall = native.structure(
+GradientCall = c_library.structure(
     "GradientCall", int64="models steps batch left right threads down x_down x0_down", pointer="d x0 x d_weight"
 )
 
@@ -43,7 +43,7 @@ GradientCall = native.structure(
 def library(step: CompiledStep, dtype: torch.dtype) -> ctypes.CDLL | None:
     """The compiled passes of a step, forward and backward."""
     if step.libraries.get(dtype) is None:
-        step.libraries[dtype] = native.library(source(step, dtype))
+        step.libraries[dtype] = c_library.library(source(step, dtype))
     return step.libraries[dtype]
 
 
@@ -55,7 +55,7 @@ def source(step: CompiledStep, dtype: torch.dtype) -> str:
 def runs(step: CompiledStep, *tensors: Tensor | None) -> bool:
     """Whether compiled code can take these tensors, and exists."""
     given = [t for t in tensors if t is not None]
-    return native.runs(*given) and library(step, given[0].dtype) is not None
+    return c_library.runs(*given) and library(step, given[0].dtype) is not None
 
 
 def forward(inputs: ScanInputs) -> ScanOutputs:
@@ -90,7 +90,7 @@ def _call(function: str, inputs: ScanInputs, outputs: ScanOutputs, others: Seque
     call = StepCall(models, steps, batch, torch.get_num_threads())
     call.number, call.tensor = ctypes.addressof(inputs.step.number_array), ctypes.addressof(addresses)
     call.batch_sizes = None if sizes is None else ctypes.addressof(sizes)
-    native.run(loaded, f"{function}_{native.SUFFIXES[like.dtype]}", call)
+    c_library.run(loaded, f"{function}_{c_library.SUFFIXES[like.dtype]}", call)
 
 
 def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
@@ -102,7 +102,7 @@ def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
         return out.zero_()
     sizes = {"models": models, "steps": steps, "batch": batch, "left": left, "right": right}
     rows = {"down": _row(d), "x_down": _row(x), "x0_down": 0 if x0 is None else _row(x0)}
-    native.call("gradient", GradientCall, d.dtype, **sizes, **rows, d=d, x=x, x0=x0, d_weight=out)
+    c_library.call("gradient", GradientCall, d.dtype, **sizes, **rows, d=d, x=x, x0=x0, d_weight=out)
     return out
 
 

@@ -15,15 +15,14 @@ import torch
 from torch import Tensor
 
 from evenflow.cells import Cell, Weights
-from evenflow.runtime import compile_c as native
 from evenflow.runtime.torch_state import has_nonreverse_transform, plain_tensors, without_autocast
 from evenflow.runtime.triton_kernels import triton_module
-from evenflow.scan import cpu
+from evenflow.scan import c_library, cpu
 from evenflow.scan.register_operator import operator
 from evenflow.scan.weight_gradient import summed
 
 THIN = 64  # inputs up to which a copy with a column of ones costs next to nothing
-LinearCall = native.structure("LinearCall", int64="rows in out down across threads", pointer="x weight bias y")
+LinearCall = c_library.structure("LinearCall", int64="rows in out down across threads", pointer="x weight bias y")
 
 
 def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Tensor:
@@ -56,7 +55,7 @@ def _check_dtype(x: Tensor, weight: Tensor) -> None:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if not native.runs(x, weight, bias):
+    if not c_library.runs(x, weight, bias):
         return torch.nn.functional.linear(x, weight, bias)
     bias = None if bias is None else bias.contiguous()
     return _product(x.flatten(0, -2).contiguous(), weight.contiguous(), bias, True).view(*x.shape[:-1], len(weight))
@@ -69,7 +68,7 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -
     down, across = (1, width) if transposed else (out, 1)
     y = x.new_empty(rows, out)
     sizes = {"rows": rows, "in": width, "out": out, "down": down, "across": across}
-    native.call("linear", LinearCall, x.dtype, **sizes, x=x, weight=weight, bias=bias, y=y)
+    c_library.call("linear", LinearCall, x.dtype, **sizes, x=x, weight=weight, bias=bias, y=y)
     return y
 
 
@@ -77,7 +76,7 @@ def _linear_backward(d: Tensor, x: Tensor, weight: Tensor, want_x: bool) -> tupl
     """Gradients by x (empty unless wanted), weight and bias."""
     d_rows, rows = d.flatten(0, -2).contiguous(), x.flatten(0, -2).contiguous()
     d_bias, d_x = d_rows.sum(0), x.new_empty(0)
-    if not native.runs(d, x, weight):
+    if not c_library.runs(d, x, weight):
         if want_x:
             d_x = (d_rows @ weight).view_as(x)
         return d_x, d_rows.mT @ rows, d_bias

@@ -14,7 +14,7 @@ def summed(left: Tensor, right: Tensor) -> Tensor:
     """``Σ_n left_n' right_n`` for each model, the sum in parts that run side by side.
 
     A plain product of a GPU's library is split over its inner side where that is long; a batched one is not, and with
-    few models leaves most of a GPU idle. Large ones in single precision run on tensor cores; see `cuda.gradient`.
+    few models leaves most of a GPU idle. Large ones in single precision run on tensor cores; see `cuda.gemm`.
 
     Shapes:
         left: ``(M, N, L)``; right: ``(M, N, R)``; result ``(M, L, R)``.

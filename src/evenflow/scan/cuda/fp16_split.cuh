@@ -11,12 +11,12 @@
 
    States may be between 1e-34 and 1e33. */
 
-struct Power {
+struct Scale {
     float up, down; /* into the range of halves, and back */
 };
 
 /* For numbers of which `most` is the largest. It is 2^-112 at least, so that both ways are normal numbers. */
-DEVICE Power power_for(float most) {
+DEVICE Scale scale_for(float most) {
     const unsigned exponent = bits_of(most) & 0x7f800000u, least = 15u << 23, bits = exponent < least ? least : exponent;
     return {of_bits((268u << 23) - bits), of_bits(bits - (14u << 23))};
 }
@@ -28,11 +28,11 @@ template <int QUANTUM> DEVICE float multiple_near(float x) {
 }
 
 /* x' of a weight in range: eleven bits, however small it is beside the largest. */
-DEVICE float whole_of_weight(float x) { return multiple_near<16>(x); }
+DEVICE float high_part_of_weight(float x) { return multiple_near<16>(x); }
 
 /* A number of the state in range with its halves in one place, x' in the lower bits. Small ones have more bits than they
    would as multiples of 16, and large ones those that a half has room for. */
-DEVICE float state_in_halves(float x) {
-    const float whole = as_half(multiple_near<4>(x));
-    return halves(whole, x - whole);
+DEVICE float split_state(float x) {
+    const float whole = round_to_half(multiple_near<4>(x));
+    return pack_halves(whole, x - whole);
 }

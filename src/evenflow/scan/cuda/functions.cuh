@@ -5,64 +5,64 @@ DEVICE float sigmoid(float x) { return quotient(1.0f, 1.0f + expf(-x)); }
 
 /* A stage without weights: the sum over the units of a row, the same for all of them. The lanes of a group, or of a warp on
    tensor cores, share the units of each row among themselves. */
-template <class T> struct Total {
-    static constexpr int SHARE = T::TENSOR ? 32 : T::LANES;
+template <class T> struct RowSum {
+    static constexpr int SHARE = T::TENSOR_CORES ? 32 : T::LANES;
 
-    DEVICE void operator()(const Seat<T> &seat, const Exchange<T> &exchange, int step,
+    DEVICE void operator()(const ThreadCoords<T> &coords, const Exchange<T> &exchange, int step,
                            float (&sum)[T::SUMS][T::OUT]) const {
-        const float *state = exchange.last(step);
+        const float *state = exchange.state(step);
         float mine = 0;
         for (int r = 0; r < T::ROWS; r++) {
             float total = 0;
-            for (int k = seat.thread % SHARE; k < T::WIDTH; k += SHARE) total += number(exchange, state, r, k);
+            for (int k = coords.thread % SHARE; k < T::WIDTH; k += SHARE) total += number(exchange, state, r, k);
             UNROLL for (int mask = SHARE / 2; mask >= 1; mask /= 2) total += shuffle_xor(total, mask);
-            if (r == seat.local_row) mine = total;
+            if (r == coords.local_row) mine = total;
         }
         UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][0] = mine;
     }
 
     static DEVICE float number(const Exchange<T> &exchange, const float *state, int row, int k) {
-        const float word = state[row * T::ROW + k];
-        if (!T::TENSOR) return word;
-        return (half_of(word, 0) + half_of(word, 1)) * exchange.powers(state)[k / 16 * T::ROWS + row];
+        const float word = state[row * T::ROW_STRIDE + k];
+        if (!T::TENSOR_CORES) return word;
+        return (half_of(word, 0) + half_of(word, 1)) * exchange.scales(state)[k / 16 * T::ROWS + row];
     }
 };
 
-#define SHORT 8 /* steps whose shares in a sum are added up in single precision */
+#define SHORT_SUM 8 /* steps whose shares in a sum are added up in single precision */
 
 /* Start the items of a stream on their way. Its block of a row has `width` units, or one number for all of them. */
 template <class T, int WIDTH, bool ALIGNED>
-DEVICE void fetch_block(const Seat<T> &seat, const Fetch<T> &fetch, int step, int stream, const float *block) {
+DEVICE void fetch_block(const ThreadCoords<T> &coords, const Prefetch<T> &prefetch, int step, int stream, const float *block) {
     UNROLL for (int q = 0; q < T::ITEMS; q++)
-        if (seat.unit(q) < T::H) {
+        if (coords.unit(q) < T::H) {
             if (ALIGNED)
-                fetch.start(step, stream, q, block + seat.unit(q));
-            else if (WIDTH == 1 || seat.unit(q) < WIDTH)
-                copy_start(fetch.at(step, stream, q), block + (WIDTH == 1 ? 0 : seat.unit(q)));
+                prefetch.start(step, stream, q, block + coords.unit(q));
+            else if (WIDTH == 1 || coords.unit(q) < WIDTH)
+                copy_start(prefetch.at(step, stream, q), block + (WIDTH == 1 ? 0 : coords.unit(q)));
         }
 }
 
 /* The same for marks: a byte comes with the word that it lies in. */
 template <class T, int WIDTH>
-DEVICE void fetch_marks(const Seat<T> &seat, const Fetch<T> &fetch, int step, int stream, const signed char *block) {
+DEVICE void fetch_marks(const ThreadCoords<T> &coords, const Prefetch<T> &prefetch, int step, int stream, const signed char *block) {
     UNROLL for (int q = 0; q < T::ITEMS; q++)
-        if (WIDTH == 1 ? seat.unit(q) < T::H : seat.unit(q) < WIDTH)
-            copy_start(fetch.at(step, stream, q), word_of(block + (WIDTH == 1 ? 0 : seat.unit(q))));
+        if (WIDTH == 1 ? coords.unit(q) < T::H : coords.unit(q) < WIDTH)
+            copy_start(prefetch.at(step, stream, q), word_of(block + (WIDTH == 1 ? 0 : coords.unit(q))));
 }
 
 template <class T, int WIDTH>
-DEVICE void read_marks(const Seat<T> &seat, const Fetch<T> &fetch, int step, int stream, const signed char *block,
+DEVICE void read_marks(const ThreadCoords<T> &coords, const Prefetch<T> &prefetch, int step, int stream, const signed char *block,
                        float (&to)[T::ITEMS]) {
     UNROLL for (int q = 0; q < T::ITEMS; q++)
-        to[q] = byte_of(*fetch.at(step, stream, q), (unsigned)(size_t)block + (WIDTH == 1 ? 0 : seat.unit(q)));
+        to[q] = byte_of(*prefetch.at(step, stream, q), (unsigned)(size_t)block + (WIDTH == 1 ? 0 : coords.unit(q)));
 }
 
 /* Write this thread's items into their block of a row. */
 template <class T, int WIDTH, bool ALIGNED, class V>
-DEVICE void write_block(const Seat<T> &seat, V *block, const V (&value)[T::ITEMS]) {
+DEVICE void write_block(const ThreadCoords<T> &coords, V *block, const V (&value)[T::ITEMS]) {
     if (ALIGNED)
-        write(seat, block, value);
+        write(coords, block, value);
     else
         UNROLL for (int q = 0; q < T::ITEMS; q++)
-            if (seat.unit(q) < WIDTH) block[seat.unit(q)] = value[q];
+            if (coords.unit(q) < WIDTH) block[coords.unit(q)] = value[q];
 }

@@ -1,17 +1,19 @@
-"""Which patches of a weight gradient a block computes: what each choice costs, in cycles of a multiprocessor.
+"""Which tiles of a weight gradient a block computes: what each choice costs, in cycles of a multiprocessor.
 
-A result is cut into patches, one for each block, and the rows into parts, so that all blocks together fill the GPU. The
-cheapest choice is taken; `gemm.cuh` says what a patch is.
+The result of `gemm.product` is cut into tiles, one for each block, and the rows into parts, so that all blocks together
+fill the GPU. The cheapest choice is taken; `gemm.cuh` says how a block computes a tile.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
 
-PROCESSORS, BLOCK_BYTES = 132, 227 * 1024  # of an H200: multiprocessors, and shared memory of a block
-LEAST_ROWS, TURNS = 128, 4  # rows of a part, and times that a GPU is filled to spare the last turn
+from evenflow.scan.cuda.gpu_capacity import H200
+from evenflow.scan.cuda.tile import ceil_div
+
+BLOCK_BYTES = 227 * 1024  # shared memory of a block of an H200
+LEAST_ROWS, WAVES = 128, 4  # rows of a part, and how often a GPU is filled so that the last wave costs little
 # Cycles a block takes to begin and to store, and those of a launch more, to add up the parts.
 BEGIN_CYCLES, LAUNCH_CYCLES = 5000, 5000
 READ_BYTES = 2200  # per cycle, of device memory: to find the largest number of each side
@@ -19,98 +21,94 @@ SUM_BYTES = 1500  # per cycle, of all multiprocessors: parts are written and rea
 
 
 @dataclass(frozen=True)
-class Patch:
+class GemmTile:
     """The part of a result that one block computes.
 
     Args:
-        tall, wide: numbers of the left and of the right side.
-        down, across: warps that share these.
-        cycles: of a multiprocessor for one row of a block, when `together` blocks run on it at once.
-        rows, stages: rows in shared memory at a time, and such pieces in the ring.
-        chain: rows that the hardware adds up, cutting off as it goes, before they are rounded and added outside.
-        halves: numbers are split into halves, half the products, which wants the largest of each side.
+        block_m, block_n: outputs of the left and of the right side.
+        warps_m, warps_n: warps that share these.
+        cycles: cycles of a multiprocessor for one row, when `blocks_per_sm` blocks run on it at the same time.
+        block_k: rows in shared memory at a time, a stage.
+        stages: stages of the prefetch ring.
+        chain: rows that the hardware adds up, with truncation, before their sum is rounded and added outside.
+        fp16: numbers are split into two halves, which takes half the products and the largest number of each side.
     """
 
-    tall: int
-    wide: int
-    down: int
-    across: int
+    block_m: int
+    block_n: int
+    warps_m: int
+    warps_n: int
     cycles: float
-    together: int = 1
-    rows: int = 32
+    blocks_per_sm: int = 1
+    block_k: int = 32
     stages: int = 4
     chain: int = 16
-    halves: bool = False
+    fp16: bool = False
 
     @property
     def threads(self) -> int:
-        return 32 * self.down * self.across
+        return 32 * self.warps_m * self.warps_n
 
     @property
     def memory(self) -> int:
         """Bytes of shared memory of a block."""
-        row = sum(size if size % 16 else size + 8 for size in (self.tall, self.wide))
-        return 4 * self.stages * self.rows * row
+        row = sum(size if size % 16 else size + 8 for size in (self.block_m, self.block_n))
+        return 4 * self.stages * self.block_k * row
 
-    def tiles(self, left: int, right: int) -> tuple[int, int]:
-        """Patches below and beside each other."""
-        return -(-left // self.tall), -(-right // self.wide)
+    def count(self, left: int, right: int) -> int:
+        """Tiles of a result of ``left * right`` numbers."""
+        return ceil_div(left, self.block_m) * ceil_div(right, self.block_n)
+
+    def part_rows(self, rows: int, parts: int) -> int:
+        """Rows of a part, in whole stages."""
+        return ceil_div(rows, parts * self.block_k) * self.block_k
 
 
 # Cycles by count: 6.5 for a product of 16 x 8 x 8 on one of four tensor cores, three of these each, and for smaller
-# patches what they read more often: 20 bytes of the L2 cache a cycle, 16 of device memory.
-PATCHES = (
-    Patch(128, 128, 2, 4, 78, stages=3),
-    Patch(128, 64, 4, 2, 42, together=2),
-    Patch(64, 64, 2, 2, 26, together=3, stages=3),
-    Patch(128, 16, 8, 1, 36, together=2),
-    Patch(128, 128, 2, 4, 42, stages=3, halves=True),
+# tiles what they read more often: 20 bytes of the L2 cache a cycle, 16 of device memory.
+GEMM_TILES = (
+    GemmTile(128, 128, 2, 4, 78, stages=3),
+    GemmTile(128, 64, 4, 2, 42, blocks_per_sm=2),
+    GemmTile(64, 64, 2, 2, 26, blocks_per_sm=3, stages=3),
+    GemmTile(128, 16, 8, 1, 36, blocks_per_sm=2),
+    GemmTile(128, 128, 2, 4, 42, stages=3, fp16=True),
 )
 
 
 @functools.lru_cache(4096)  # rows may differ with every batch
-def choose(
+def choose_gemm_tile(
     models: int,
     rows: int,
     left: int,
     right: int,
-    processors: int = PROCESSORS,
+    processors: int = H200.multiprocessors,
     block_bytes: int = BLOCK_BYTES,
-    patch: Patch | None = None,
+    tile: GemmTile | None = None,
     parts: int | None = None,
-) -> tuple[Patch, int]:
-    """The cheapest patch, and how many rows a part has."""
-    _, found, each = min(
-        (
-            (cycles(p, n, models, rows, left, right, processors), p, _each(p, rows, n))
-            for p in ((patch,) if patch else (each for each in PATCHES if each.memory <= block_bytes))
-            for n in ((parts,) if parts else _numbers_of_parts(p, models, rows, left, right, processors))
-        ),
-        key=lambda each: each[0],
-    )
-    return found, each
+) -> tuple[GemmTile, int]:
+    """The cheapest tile, and how many rows a part has."""
+    size = models, rows, left, right
+    tiles = [tile] if tile else [each for each in GEMM_TILES if each.memory <= block_bytes]
+    choices = ((t, n) for t in tiles for n in ([parts] if parts else _numbers_of_parts(t, *size, processors)))
+    best, count = min(choices, key=lambda choice: cycles(choice[0], choice[1], *size, processors))
+    return best, best.part_rows(rows, count)
 
 
-def cycles(patch: Patch, parts: int, models: int, rows: int, left: int, right: int, processors: int) -> float:
+def cycles(tile: GemmTile, parts: int, models: int, rows: int, left: int, right: int, processors: int) -> float:
     """What a product costs, in cycles of the whole GPU."""
-    each = _each(patch, rows, parts)
-    parts = -(-rows // each)
-    blocks = parts * models * math.prod(patch.tiles(left, right))
-    full, rest = divmod(blocks, processors * patch.together)
-    last = min(patch.together, -(-rest // processors))  # fewer blocks on a multiprocessor share it with fewer
-    work = (full * patch.together + last) * each * patch.cycles + (full + (rest > 0)) * BEGIN_CYCLES
-    adds_up = LAUNCH_CYCLES + 8 * parts * models * left * right / SUM_BYTES
-    looks = 2 * LAUNCH_CYCLES + 4 * models * rows * (left + right) / READ_BYTES
-    return work + (adds_up if parts > 1 else 0) + (looks if patch.halves else 0)
+    each = tile.part_rows(rows, parts)
+    parts = ceil_div(rows, each)
+    blocks = parts * models * tile.count(left, right)
+    full, rest = divmod(blocks, processors * tile.blocks_per_sm)
+    last = min(tile.blocks_per_sm, ceil_div(rest, processors))  # fewer blocks on a multiprocessor are faster each
+    work = (full * tile.blocks_per_sm + last) * each * tile.cycles + (full + (rest > 0)) * BEGIN_CYCLES
+    add_parts = LAUNCH_CYCLES + 8 * parts * models * left * right / SUM_BYTES
+    find_largest = 2 * LAUNCH_CYCLES + 4 * models * rows * (left + right) / READ_BYTES
+    return work + (add_parts if parts > 1 else 0) + (find_largest if tile.fp16 else 0)
 
 
-def _each(patch: Patch, rows: int, parts: int) -> int:
-    """Rows of a part, in whole pieces."""
-    return -(-rows // (parts * patch.rows)) * patch.rows
-
-
-def _numbers_of_parts(patch: Patch, models: int, rows: int, left: int, right: int, processors: int) -> set[int]:
-    """Those with which blocks fill a GPU once, twice and up to `TURNS` times, and no part is short."""
-    tiles, most = models * math.prod(patch.tiles(left, right)), max(1, rows // LEAST_ROWS)
-    turns = range(1, TURNS * patch.together + 1)
-    return {min(most, max(1, turn * processors // tiles)) for turn in turns}
+def _numbers_of_parts(tile: GemmTile, models: int, rows: int, left: int, right: int, processors: int) -> set[int]:
+    """Those with which blocks fill a GPU once, twice and up to `WAVES` times, and no part is short."""
+    tiles, most = models * tile.count(left, right), max(1, rows // LEAST_ROWS)
+    waves = range(1, WAVES * tile.blocks_per_sm + 1)
+    return {min(most, max(1, wave * processors // tiles)) for wave in waves}

@@ -2,7 +2,7 @@
    CPU, so nothing below this line of the source may use an instruction, a barrier or a thread index by itself. */
 
 #define DEVICE __device__ __forceinline__
-#define EVERYWHERE __host__ __device__
+#define HOST_DEVICE __host__ __device__
 #define UNROLL _Pragma("unroll")
 #define NO_UNROLL _Pragma("unroll 1")
 #define UNROLL_BY_4 _Pragma("unroll 4")
@@ -21,9 +21,9 @@
         __VA_ARGS__(job);                                                                              \
     }
 
-/* The same for a kernel without clusters of which `together` blocks run on a multiprocessor at once. */
-#define ENTRY_TOGETHER(name, threads, together, job_type, ...)                                  \
-    extern "C" __global__ void __launch_bounds__(threads, together) name(const job_type job) \
+/* The same for a kernel without clusters of which `blocks_per_sm` blocks run on a multiprocessor at once. */
+#define ENTRY_BLOCKS_PER_SM(name, threads, blocks_per_sm, job_type, ...)                                  \
+    extern "C" __global__ void __launch_bounds__(threads, blocks_per_sm) name(const job_type job) \
     {                                                                                           \
         __VA_ARGS__(job);                                                                       \
     }
@@ -66,20 +66,20 @@ template <int BLOCKS> DEVICE void barrier_wait() {
 /* Write N consecutive numbers into the same place of another block's memory, or of one's own. */
 template <int N> DEVICE void store_at(float *at, int rank, const float (&value)[N]) {
 #if __CUDA_ARCH__ >= 900
-    unsigned far;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(far) : "r"(shared_address(at)), "r"(rank));
-    if (N == 1) asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(far), "f"(value[0]) : "memory");
+    unsigned target;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(target) : "r"(shared_address(at)), "r"(rank));
+    if (N == 1) asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(target), "f"(value[0]) : "memory");
     if (N == 2)
-        asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(far), "f"(value[0]), "f"(value[1 % N]) : "memory");
+        asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(target), "f"(value[0]), "f"(value[1 % N]) : "memory");
     if (N == 4)
-        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(far), "f"(value[0]), "f"(value[1 % N]),
+        asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(target), "f"(value[0]), "f"(value[1 % N]),
                      "f"(value[2 % N]), "f"(value[3 % N])
                      : "memory");
 #endif
 }
 
 /* Whole warps, team number `team` of the block: each sees what the others have written to the block's memory. */
-template <int THREADS> DEVICE void team_wait(int team) {
+template <int THREADS> DEVICE void named_barrier_wait(int team) {
     if (THREADS == 32)
         __syncwarp();
     else
@@ -90,7 +90,7 @@ DEVICE unsigned bits_of(float x) { return __float_as_uint(x); }
 DEVICE float of_bits(unsigned bits) { return __uint_as_float(bits); }
 
 /* Two numbers rounded to halves, in the place of one: the first in its lower bits. */
-DEVICE float halves(float low, float high) {
+DEVICE float pack_halves(float low, float high) {
     unsigned both = 0;
 #if __CUDA_ARCH__ >= 800
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -98,7 +98,7 @@ DEVICE float halves(float low, float high) {
     return of_bits(both);
 }
 
-DEVICE float as_half(float x) {
+DEVICE float round_to_half(float x) {
     float rounded = 0;
 #if __CUDA_ARCH__ >= 800
     asm("{\n.reg .b16 h;\ncvt.rn.f16.f32 h, %1;\ncvt.f32.f16 %0, h;\n}" : "=f"(rounded) : "f"(x));
@@ -121,18 +121,18 @@ DEVICE float lower_halves(float a, float b) { return of_bits(__byte_perm(bits_of
 DEVICE float upper_halves(float a, float b) { return of_bits(__byte_perm(bits_of(a), bits_of(b), 0x7632)); }
 
 /* A number with ten bits of fraction, as tensor cores read it: the rest cut off, or rounded. */
-DEVICE float cut(float x) { return of_bits(bits_of(x) & 0xffffe000u); }
+DEVICE float truncate_tf32(float x) { return of_bits(bits_of(x) & 0xffffe000u); }
 
 /* By hand: the instruction looks for infinity, at five times the cost. What is lost of a NaN its rest still has. */
-DEVICE float rounded(float x) { return cut(of_bits(bits_of(x) + 0x1000u)); }
+DEVICE float round_tf32(float x) { return truncate_tf32(of_bits(bits_of(x) + 0x1000u)); }
 
 /* True for n >= 0, since grids are one block deep; the compiler does not know and schedules what it guards by itself. */
-DEVICE bool always(int n) { return gridDim.z < n + 2; }
+DEVICE bool always_true(int n) { return gridDim.z < n + 2; }
 
 /* sum += A B for a warp, each number read as `cut` gives it. With g = lane / 4 and t = lane % 4 a lane brings rows g and
    g + 8 of A at inputs t (first two) and t + 4, inputs t and t + 4 of B at column g, and holds columns 2 t and 2 t + 1
    of the sums' rows g (first two) and g + 8. */
-DEVICE void multiply(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
+DEVICE void mma_tf32(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -144,7 +144,7 @@ DEVICE void multiply(float (&sum)[4], const float (&a)[4], const float (&b)[2]) 
 
 /* The same for 16 inputs in halves: rows g (first and third) and g + 8 of A at inputs 2 t and 2 t + 1 (first two) and 8
    further on, the same inputs of B at column g. */
-DEVICE void multiply_halves(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
+DEVICE void mma_fp16(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
@@ -156,41 +156,41 @@ DEVICE void multiply_halves(float (&sum)[4], const float (&a)[4], const float (&
 
 /* Stores that are counted where they arrive. A mailbox is open for one round after another; a round is over when as many
    bytes have come as were expected, in whatever order the expectation and the bytes came. */
-typedef unsigned long long Mailbox;
+typedef unsigned long long Mbarrier;
 
-DEVICE unsigned shared_address(const Mailbox *at) { return (unsigned)__cvta_generic_to_shared(at); }
+DEVICE unsigned shared_address(const Mbarrier *at) { return (unsigned)__cvta_generic_to_shared(at); }
 
-DEVICE void mail_open(Mailbox *box) {
+DEVICE void mbarrier_init(Mbarrier *barrier) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(box)) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
 
-DEVICE void mail_expect(Mailbox *box, int bytes) {
+DEVICE void mbarrier_expect(Mbarrier *barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(box)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 #endif
 }
 
 /* Wait for the end of a round; rounds are told apart by whether their number is odd. */
-DEVICE void mail_wait(Mailbox *box, int odd) {
+DEVICE void mbarrier_wait(Mbarrier *barrier, int odd) {
 #if __CUDA_ARCH__ >= 900
     unsigned over;
     do {
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                      : "=r"(over)
-                     : "r"(shared_address(box)), "r"(odd)
+                     : "r"(shared_address(barrier)), "r"(odd)
                      : "memory");
     } while (!over);
 #endif
 }
 
-template <int N> DEVICE void mail_store(float *at, Mailbox *box, int rank, const float (&value)[N]) {
+template <int N> DEVICE void async_store(float *at, Mbarrier *barrier, int rank, const float (&value)[N]) {
 #if __CUDA_ARCH__ >= 900
     unsigned to, counted;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(at)), "r"(rank));
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(shared_address(box)), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(counted) : "r"(shared_address(barrier)), "r"(rank));
     if (N == 1)
         asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(value[0]),
                      "r"(counted)
@@ -241,7 +241,7 @@ template <int N> DEVICE void copy_start(float *to, const float *from, int count)
 /* What this thread has written to device memory is seen by the copies that it starts. */
 DEVICE void memory_fence() { __threadfence(); }
 
-DEVICE void copy_close() {
+DEVICE void copy_commit() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif

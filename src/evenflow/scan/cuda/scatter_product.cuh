@@ -8,25 +8,25 @@
 template <class T, bool FORWARD> struct Product<T, FORWARD, SCATTERED> {
     const Fragments<T> fragments;
     float *inbox; /* [of the two][from block][item] */
-    int inputs, powers;
+    int inputs, scales;
 
-    DEVICE Product(const Seat<T> &seat, const float *weight, float *memory, float *far)
-        : fragments(seat, memory, far, [&](int i, int q) { return read(seat, weight, i, q); }) {
+    DEVICE Product(const ThreadCoords<T> &coords, const float *weight, float *memory, float *global_weights)
+        : fragments(coords, memory, global_weights, [&](int i, int q) { return read(coords, weight, i, q); }) {
         inbox = memory + T::SPILLED;
-        inputs = seat.thread % 32 / 4 * T::ROW + seat.thread % 4 * 4;
-        powers = seat.thread % 4 * 2;
+        inputs = coords.thread % 32 / 4 * T::ROW_STRIDE + coords.thread % 4 * 4;
+        scales = coords.thread % 4 * 2;
     }
 
-    static DEVICE float read(const Seat<T> &seat, const float *weight, int i, int q) {
-        const int input = i / T::TALL * 16 + seat.thread % 4 * 4 + q / 2;
-        const int j = position(seat, i % T::TALL, q % 2), k = seat.rank * T::OWNED + input % T::OWNED;
+    static DEVICE float read(const ThreadCoords<T> &coords, const float *weight, int i, int q) {
+        const int input = i / T::M_TILES * 16 + coords.thread % 4 * 4 + q / 2;
+        const int j = position(coords, i % T::M_TILES, q % 2), k = coords.rank * T::OWNED + input % T::OWNED;
         if (T::BLOCKS * T::OWNED > T::H && (j >= T::H || k >= T::H)) return 0;
         return weight[T::template entry<FORWARD>(0, j, input / T::OWNED, k)];
     }
 
     /* Of this lane's outputs in matrix m, first or second. */
-    static DEVICE int position(const Seat<T> &seat, int m, int second) {
-        return (seat.thread / 32 * T::TALL + m) * 16 + second * 8 + seat.thread % 32 / 4;
+    static DEVICE int position(const ThreadCoords<T> &coords, int m, int second) {
+        return (coords.thread / 32 * T::M_TILES + m) * 16 + second * 8 + coords.thread % 32 / 4;
     }
 
     /* Where an item's sum lies. Rows are turned, so that lanes with neighbouring units read from different banks. */
@@ -34,24 +34,24 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, SCATTERED> {
         return unit * T::ROWS + row / 8 * 8 + (row + unit / (32 / T::ROWS) * 2) % 8;
     }
 
-    DEVICE void operator()(const Seat<T> &seat, const Exchange<T> &exchange, int step,
+    DEVICE void operator()(const ThreadCoords<T> &coords, const Exchange<T> &exchange, int step,
                            float (&sum)[T::SUMS][T::OUT]) const {
         typename Fragments<T>::Sums total;
         float *arrived = inbox + (step & 1) * T::BLOCKS * T::OWNED * T::ROWS;
         barrier_wait<1>(); /* the state is complete */
-        const float *state = exchange.last(step);
-        fragments(state + inputs, exchange.powers(state) + powers, [](int n) { return n * 16; }, total);
-        UNROLL for (int m = 0; m < T::TALL; m++) UNROLL for (int second = 0; second < 2; second++) {
-            const int j = position(seat, m, second);
-            float *at = arrived + seat.rank * T::OWNED * T::ROWS;
+        const float *state = exchange.state(step);
+        fragments(state + inputs, exchange.scales(state) + scales, [](int n) { return n * 16; }, total);
+        UNROLL for (int m = 0; m < T::M_TILES; m++) UNROLL for (int second = 0; second < 2; second++) {
+            const int j = position(coords, m, second);
+            float *at = arrived + coords.rank * T::OWNED * T::ROWS;
             UNROLL for (int r = 0; r < T::ROWS / 8; r++) {
                 const float pair[2] = {total[m][r][second * 2], total[m][r][second * 2 + 1]};
-                mail_store(at + slot(j % T::OWNED, r * 8 + seat.thread % 4 * 2), exchange.box(step), j / T::OWNED, pair);
+                async_store(at + slot(j % T::OWNED, r * 8 + coords.thread % 4 * 2), exchange.mbarrier(step), j / T::OWNED, pair);
             }
         }
-        exchange.await(seat, step);
+        exchange.wait_arrivals(coords, step);
         UNROLL for (int q = 0; q < T::ITEMS; q++) {
-            const float *at = arrived + slot(seat.position + q - seat.rank * T::OWNED, seat.local_row);
+            const float *at = arrived + slot(coords.position + q - coords.rank * T::OWNED, coords.local_row);
             sum[q][0] = 0;
             UNROLL for (int from = 0; from < T::BLOCKS; from++) sum[q][0] += at[from * T::OWNED * T::ROWS];
         }

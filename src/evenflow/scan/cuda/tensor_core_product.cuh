@@ -1,4 +1,4 @@
-/* The product of a step on tensor cores, for tiles with TENSOR.
+/* The product of a step on tensor cores, for tiles with TENSOR_CORES.
 
    A group is LANES / 32 whole warps, and its outputs (UNITS units, OUT gates each) are the rows of matrices A of 16 rows
    and 16 inputs; eight rows of the batch at a time are the columns of matrices B. The warps of a group share the inputs
@@ -12,48 +12,48 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {
     static constexpr int WARPS = T::LANES / 32;
     const Fragments<T> fragments;
     float *partial; /* [warp][row][gate][unit] */
-    int inputs, powers; /* where in a state this lane reads first */
+    int inputs, scales; /* where in a state this lane reads first */
 
-    DEVICE Product(const Seat<T> &seat, const float *weight, float *memory, float *far)
-        : fragments(seat, memory, far, [&](int i, int q) { return read(seat, weight, i, q); }) {
+    DEVICE Product(const ThreadCoords<T> &coords, const float *weight, float *memory, float *global_weights)
+        : fragments(coords, memory, global_weights, [&](int i, int q) { return read(coords, weight, i, q); }) {
         partial = memory + T::SPILLED;
-        inputs = seat.thread % 32 / 4 * T::ROW + seat.lane / 32 * 16 + seat.thread % 4 * 4;
-        powers = seat.lane / 32 * T::ROWS + seat.thread % 4 * 2;
+        inputs = coords.thread % 32 / 4 * T::ROW_STRIDE + coords.lane / 32 * 16 + coords.thread % 4 * 4;
+        scales = coords.lane / 32 * T::ROWS + coords.thread % 4 * 2;
     }
 
-    static DEVICE float read(const Seat<T> &seat, const float *weight, int i, int q) {
-        const int n = i / T::TALL, output = i % T::TALL * 16 + q % 2 * 8 + seat.thread % 32 / 4;
-        const int j = seat.rank * T::OWNED + seat.thread / T::LANES * T::UNITS + output % T::UNITS;
-        const int k = (n % T::COLUMNS * WARPS + seat.lane / 32) * 16 + seat.thread % 4 * 4 + q / 2;
-        if ((T::BLOCKS * T::OWNED > T::H && j >= T::H) || (T::COLUMNS * T::SPAN > T::H && k >= T::H)) return 0;
+    static DEVICE float read(const ThreadCoords<T> &coords, const float *weight, int i, int q) {
+        const int n = i / T::M_TILES, output = i % T::M_TILES * 16 + q % 2 * 8 + coords.thread % 32 / 4;
+        const int j = coords.rank * T::OWNED + coords.thread / T::LANES * T::UNITS + output % T::UNITS;
+        const int k = (n % T::COLUMNS * WARPS + coords.lane / 32) * 16 + coords.thread % 4 * 4 + q / 2;
+        if ((T::BLOCKS * T::OWNED > T::H && j >= T::H) || (T::COLUMNS * T::INPUTS_PER_READ > T::H && k >= T::H)) return 0;
         return weight[T::template entry<FORWARD>(output / T::UNITS, j, n / T::COLUMNS, k)];
     }
 
     /* What this lane's items get, summed over the group. */
-    DEVICE void operator()(const Seat<T> &seat, const Exchange<T> &exchange, int step,
+    DEVICE void operator()(const ThreadCoords<T> &coords, const Exchange<T> &exchange, int step,
                            float (&sum)[T::SUMS][T::OUT]) const {
         auto at = [](int n) { return n / T::COLUMNS * T::WIDTH + n % T::COLUMNS * WARPS * 16; };
         typename Fragments<T>::Sums total;
-        const float *state = exchange.last(step);
-        fragments(state + inputs, exchange.powers(state) + powers, at, total);
-        meet(seat, total, sum);
+        const float *state = exchange.state(step);
+        fragments(state + inputs, exchange.scales(state) + scales, at, total);
+        meet(coords, total, sum);
     }
 
     /* Hand each lane its items. No warp is here again before all have read: the exchange of states is between. */
-    DEVICE void meet(const Seat<T> &seat, const typename Fragments<T>::Sums &total,
+    DEVICE void meet(const ThreadCoords<T> &coords, const typename Fragments<T>::Sums &total,
                      float (&sum)[T::SUMS][T::OUT]) const {
-        const int high = seat.thread % 32 / 4, low = seat.thread % 4, item = seat.lane / T::COPIES * T::ITEMS;
-        float *mine = partial + seat.thread / 32 * T::ROWS * T::TRACK;
-        UNROLL for (int m = 0; m < T::TALL; m++)
+        const int high = coords.thread % 32 / 4, low = coords.thread % 4, item = coords.lane / T::COPIES * T::ITEMS;
+        float *mine = partial + coords.thread / 32 * T::ROWS * T::SUM_STRIDE;
+        UNROLL for (int m = 0; m < T::M_TILES; m++)
             UNROLL for (int r = 0; r < T::ROWS / 8; r++) UNROLL for (int q = 0; q < 4; q++)
-                mine[(r * 8 + low * 2 + q % 2) * T::TRACK + m * 16 + q / 2 * 8 + high] = total[m][r][q];
-        team_wait<T::LANES>(seat.thread / T::LANES);
+                mine[(r * 8 + low * 2 + q % 2) * T::SUM_STRIDE + m * 16 + q / 2 * 8 + high] = total[m][r][q];
+        named_barrier_wait<T::LANES>(coords.thread / T::LANES);
         const float *all =
-            partial + (seat.thread / T::LANES * WARPS * T::ROWS + item / T::UNITS) * T::TRACK + item % T::UNITS;
+            partial + (coords.thread / T::LANES * WARPS * T::ROWS + item / T::UNITS) * T::SUM_STRIDE + item % T::UNITS;
         UNROLL for (int gate = 0; gate < T::OUT; gate++) {
             UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][gate] = 0;
             UNROLL for (int warp = 0; warp < WARPS; warp++) {
-                const auto got = *(const Abreast<float, T::ITEMS> *)(all + warp * T::ROWS * T::TRACK + gate * T::UNITS);
+                const auto got = *(const Vector<float, T::ITEMS> *)(all + warp * T::ROWS * T::SUM_STRIDE + gate * T::UNITS);
                 UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][gate] += got.value[q];
             }
         }

@@ -6,7 +6,7 @@
 
    OUT numbers come out per unit (the gates of a forward pass), IN numbers go in per unit (those of a backward pass). Of
    a thread's float4 columns of weights HELD are in registers and the rest in shared memory. STREAMS numbers per unit
-   and step are fetched from device memory ahead of time. MAIL is a way to exchange states; see exchange.cuh, which also uses
+   and step are fetched from device memory ahead of time. ASYNC_STORE is a way to exchange states; see exchange.cuh, which also uses
    the last 16 bytes of the tile's memory. A step with several products has a tile for each, alike but for OUT, IN, HELD and
    STREAMS, in regions of memory that follow each other.
 
@@ -14,62 +14,62 @@
    of one row. A group has ROWS * UNITS of them, and after the sums over its lanes each lane is left with ITEMS (or
    COPIES lanes with the same one).
 
-   With TENSOR the product runs on tensor cores, see tensor_core_product.cuh: a group is whole warps, which read 16 inputs at a time
+   With TENSOR_CORES the product runs on tensor cores, see tensor_core_product.cuh: a group is whole warps, which read 16 inputs at a time
    each, and HELD counts fragments of four weights. With SCATTER too, blocks send each other sums and not states, see
-   scatter_product.cuh. With a RING the weights that are not held are too many for shared memory: they stay in device memory, as
-   good as always in its L2 cache, and come through RING slots of a fragment for each thread, every step anew. */
+   scatter_product.cuh. With a PREFETCH_SLOTS the weights that are not held are too many for shared memory: they stay in device memory, as
+   good as always in its L2 cache, and come through PREFETCH_SLOTS slots of a fragment for each thread, every step anew. */
 
-#define AHEAD 3 /* steps between the start of a fetch and its use */
+#define STEPS_AHEAD 3 /* steps between the start of a fetch and its use */
 
-EVERYWHERE constexpr int up(int a, int b) { return (a + b - 1) / b; }
+HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 template <int H_, int BLOCKS_, int LANES_, int UNITS_, int ROWS_, int HELD_, int OUT_, int IN_, int STREAMS_,
-          bool MAIL_, bool TENSOR_, bool SCATTER_, int RING_>
+          bool ASYNC_STORE_, bool TENSOR_CORES_, bool SCATTER_, int PREFETCH_SLOTS_>
 struct Tile {
     static constexpr int H = H_, BLOCKS = BLOCKS_, LANES = LANES_, UNITS = UNITS_, ROWS = ROWS_, OUT = OUT_, IN = IN_;
-    static constexpr int STREAMS = STREAMS_, RING = RING_;
-    static constexpr bool MAIL = MAIL_ && BLOCKS > 1, TENSOR = TENSOR_, SCATTER = SCATTER_;
-    static constexpr int MEET = LANES < 32 ? 32 / LANES : 1;                       /* groups of a warp */
-    static constexpr int GROUPS = up(up(up(H, BLOCKS), UNITS), MEET) * MEET;       /* whole warps */
+    static constexpr int STREAMS = STREAMS_, PREFETCH_SLOTS = PREFETCH_SLOTS_;
+    static constexpr bool ASYNC_STORE = ASYNC_STORE_ && BLOCKS > 1, TENSOR_CORES = TENSOR_CORES_, SCATTER = SCATTER_;
+    static constexpr int GROUPS_PER_WARP = LANES < 32 ? 32 / LANES : 1;                       /* groups of a warp */
+    static constexpr int GROUPS = ceil_div(ceil_div(ceil_div(H, BLOCKS), UNITS), GROUPS_PER_WARP) * GROUPS_PER_WARP;       /* whole warps */
     static constexpr int OWNED = GROUPS * UNITS;                                   /* positions of a block */
     static constexpr int THREADS = GROUPS * LANES;
-    static constexpr int SPAN = TENSOR ? LANES / 2 : 4 * LANES; /* inputs that a group reads at a time */
-    static constexpr int COLUMNS = up(H, SPAN);                 /* how many times, per number that goes in */
-    static constexpr int WIDTH = COLUMNS * SPAN > BLOCKS * OWNED ? COLUMNS * SPAN : BLOCKS * OWNED;
+    static constexpr int INPUTS_PER_READ = TENSOR_CORES ? LANES / 2 : 4 * LANES; /* inputs that a group reads at a time */
+    static constexpr int COLUMNS = ceil_div(H, INPUTS_PER_READ);                 /* how many times, per number that goes in */
+    static constexpr int WIDTH = COLUMNS * INPUTS_PER_READ > BLOCKS * OWNED ? COLUMNS * INPUTS_PER_READ : BLOCKS * OWNED;
     /* A row of a state. On tensor cores eight rows are read side by side, two of them from all banks of the memory. */
-    static constexpr int REACH = SCATTER ? OWNED : WIDTH; /* from one number of a row to the next */
-    static constexpr int ROW = TENSOR ? up(IN * REACH + 16, 32) * 32 - 16 : IN * REACH;
+    static constexpr int NUMBER_STRIDE = SCATTER ? OWNED : WIDTH; /* from one number of a row to the next */
+    static constexpr int ROW_STRIDE = TENSOR_CORES ? ceil_div(IN * NUMBER_STRIDE + 16, 32) * 32 - 16 : IN * NUMBER_STRIDE;
     static constexpr int VALUES = ROWS * UNITS;
     static constexpr int ITEMS = VALUES > LANES ? VALUES / LANES : 1;
     static constexpr int COPIES = VALUES < LANES ? LANES / VALUES : 1;
-    static constexpr int SUMS = TENSOR ? ITEMS : VALUES; /* that a thread makes, per gate */
-    static constexpr int TALL = SCATTER ? BLOCKS * OWNED / (THREADS / 2) : UNITS * OUT / 16; /* matrices of a warp */
-    static constexpr int PIECES = SCATTER ? IN * OWNED / 8 * TALL : TENSOR ? IN * COLUMNS * 2 * TALL : IN * COLUMNS;
+    static constexpr int SUMS = TENSOR_CORES ? ITEMS : VALUES; /* that a thread makes, per gate */
+    static constexpr int M_TILES = SCATTER ? BLOCKS * OWNED / (THREADS / 2) : UNITS * OUT / 16; /* matrices of a warp */
+    static constexpr int PIECES = SCATTER ? IN * OWNED / 8 * M_TILES : TENSOR_CORES ? IN * COLUMNS * 2 * M_TILES : IN * COLUMNS;
     static constexpr int HELD = HELD_ < PIECES ? HELD_ : PIECES;
     /* On tensor cores numbers are halves, and 16 neighbours share a power of two; see fp16_split.cuh. */
-    static constexpr int SHARING = 16 / ITEMS * COPIES; /* lanes with those neighbours */
-    static constexpr int POWERS = TENSOR ? ROWS * IN * REACH / 16 : 0; /* [neighbours][row], after the rows */
-    static constexpr int STATE = ROWS * ROW + POWERS; /* one of the two */
+    static constexpr int LANES_PER_SCALE = 16 / ITEMS * COPIES; /* lanes with those neighbours */
+    static constexpr int SCALES = TENSOR_CORES ? ROWS * IN * NUMBER_STRIDE / 16 : 0; /* [neighbours][row], after the rows */
+    static constexpr int STATE = ROWS * ROW_STRIDE + SCALES; /* one of the two */
     /* Numbers that travel together to other blocks. Where a thread has two of a row and many blocks to send them to, it
        and its neighbour exchange theirs and share the blocks between them; where each has one, that takes too long. */
-    static constexpr int PACK = TENSOR && ITEMS == 2 && BLOCKS > 8 && !SCATTER ? 4 : ITEMS;
+    static constexpr int PACK = TENSOR_CORES && ITEMS == 2 && BLOCKS > 8 && !SCATTER ? 4 : ITEMS;
     static constexpr int SLOT = STREAMS * ITEMS * THREADS;
     /* Numbers that a thread moves to and from device memory at once: its items, where they are neighbours there too. */
-    static constexpr int SIDE = H % ITEMS == 0 ? ITEMS : 1;
-    static constexpr int FAR = RING ? PIECES - HELD : 0; /* fragments that come through the ring */
-    static constexpr int SPILLED = (RING ? RING : PIECES - HELD) * 4 * (TENSOR ? 1 : UNITS * OUT) * THREADS;
-    static constexpr int TRACK = UNITS * OUT + 4; /* of a warp's sums for one row; 4 keeps rows in different banks */
-    static constexpr int PARTIAL = SCATTER ? 2 * BLOCKS * OWNED * ROWS : TENSOR ? THREADS / 32 * ROWS * TRACK : 0;
-    static constexpr int BYTES = 4 * (2 * STATE + (AHEAD + 1) * SLOT + SPILLED + PARTIAL + 4);
+    static constexpr int VECTOR = H % ITEMS == 0 ? ITEMS : 1;
+    static constexpr int STREAMED = PREFETCH_SLOTS ? PIECES - HELD : 0; /* fragments that come through the ring */
+    static constexpr int SPILLED = (PREFETCH_SLOTS ? PREFETCH_SLOTS : PIECES - HELD) * 4 * (TENSOR_CORES ? 1 : UNITS * OUT) * THREADS;
+    static constexpr int SUM_STRIDE = UNITS * OUT + 4; /* of a warp's sums for one row; 4 keeps rows in different banks */
+    static constexpr int PARTIAL = SCATTER ? 2 * BLOCKS * OWNED * ROWS : TENSOR_CORES ? THREADS / 32 * ROWS * SUM_STRIDE : 0;
+    static constexpr int BYTES = 4 * (2 * STATE + (STEPS_AHEAD + 1) * SLOT + SPILLED + PARTIAL + 4);
     static_assert(ITEMS <= UNITS && ITEMS <= 4 && ITEMS != 3, "no such tile");
-    static_assert(TENSOR || (LANES <= 32 && UNITS <= LANES), "no such tile");
-    static_assert(!TENSOR || (LANES % 32 == 0 && ROWS % 8 == 0), "whole warps, and eight rows side by side");
-    static_assert(!TENSOR || (VALUES % LANES == 0 || LANES % VALUES == 0), "items would not be shared out evenly");
-    static_assert(!TENSOR || (COPIES <= BLOCKS && (LANES == 32 || GROUPS < 16)), "no such tile on tensor cores");
-    static_assert(!TENSOR || (UNITS % 16 == 0 && SHARING <= 32), "neighbours that share a power belong to one warp");
-    static_assert(!SCATTER || (TENSOR && MAIL && OUT == 1 && OWNED % 16 == 0), "no such tile with sums sent");
+    static_assert(TENSOR_CORES || (LANES <= 32 && UNITS <= LANES), "no such tile");
+    static_assert(!TENSOR_CORES || (LANES % 32 == 0 && ROWS % 8 == 0), "whole warps, and eight rows side by side");
+    static_assert(!TENSOR_CORES || (VALUES % LANES == 0 || LANES % VALUES == 0), "items would not be shared out evenly");
+    static_assert(!TENSOR_CORES || (COPIES <= BLOCKS && (LANES == 32 || GROUPS < 16)), "no such tile on tensor cores");
+    static_assert(!TENSOR_CORES || (UNITS % 16 == 0 && LANES_PER_SCALE <= 32), "neighbours that share a power belong to one warp");
+    static_assert(!SCATTER || (TENSOR_CORES && ASYNC_STORE && OUT == 1 && OWNED % 16 == 0), "no such tile with sums sent");
     static_assert(!SCATTER || BLOCKS * OWNED % (THREADS / 2) == 0, "outputs would not be shared out evenly");
-    static_assert(RING == 0 || (TENSOR && RING > 2 && FAR >= RING), "no such ring");
+    static_assert(PREFETCH_SLOTS == 0 || (TENSOR_CORES && PREFETCH_SLOTS > 2 && STREAMED >= PREFETCH_SLOTS), "no such ring");
     static_assert(WIDTH % 4 == 0 && OWNED % ITEMS == 0, "vectors would not be aligned");
 
     /* Where in W the weight lies of number `in` of unit k in number `out` of unit j. */
@@ -79,12 +79,12 @@ struct Tile {
 };
 
 /* Where a thread sits, and the items that are its own: one row, ITEMS positions from `position` on. */
-template <class T> struct Seat {
+template <class T> struct ThreadCoords {
     int thread, lane, rank, first_row, row, last_row, local_row, position, copy, steps, length;
     size_t model;
 
     /* Of a job that begins at row `begin` of the batch and ends before row `end`. */
-    template <class Job> DEVICE explicit Seat(const Job &job) {
+    template <class Job> DEVICE explicit ThreadCoords(const Job &job) {
         thread = thread_index();
         lane = thread % T::LANES;
         rank = block_index() % T::BLOCKS;
@@ -112,57 +112,57 @@ enum { BY_THREADS, ON_TENSOR_CORES, SCATTERED };
 
 /* A thread's share of the matrix, and its product with the state. FORWARD takes W (OUT * H rows of IN * H numbers), else
    the transpose of what a FORWARD one takes (IN * H rows of OUT * H numbers). */
-template <class T, bool FORWARD, int WAY = T::SCATTER ? SCATTERED : T::TENSOR ? ON_TENSOR_CORES : BY_THREADS>
+template <class T, bool FORWARD, int WAY = T::SCATTER ? SCATTERED : T::TENSOR_CORES ? ON_TENSOR_CORES : BY_THREADS>
 struct Product {
     float held[T::UNITS * T::OUT][T::HELD * 4 + (T::HELD == 0)];
     const float *spilled; /* [column][unit and gate][thread][4] */
 
-    DEVICE Product(const Seat<T> &seat, const float *weight, float *memory, float *) {
-        const int first = seat.rank * T::OWNED + seat.thread / T::LANES * T::UNITS;
-        spilled = memory + seat.thread * 4;
+    DEVICE Product(const ThreadCoords<T> &coords, const float *weight, float *memory, float *) {
+        const int first = coords.rank * T::OWNED + coords.thread / T::LANES * T::UNITS;
+        spilled = memory + coords.thread * 4;
         UNROLL for (int n = 0; n < T::IN * T::COLUMNS; n++) {
             UNROLL for (int c = 0; c < T::UNITS * T::OUT; c++) {
                 const int j = first + c / T::OUT, gate = c % T::OUT;
                 UNROLL for (int q = 0; q < 4; q++) {
-                    const int k = (n % T::COLUMNS * T::LANES + seat.lane) * 4 + q;
+                    const int k = (n % T::COLUMNS * T::LANES + coords.lane) * 4 + q;
                     float w = 0;
                     if (j < T::H && k < T::H) w = weight[T::template entry<FORWARD>(gate, j, n / T::COLUMNS, k)];
                     if (n < T::HELD)
                         held[c][n * 4 + q] = w;
                     else
-                        memory[(((n - T::HELD) * T::UNITS * T::OUT + c) * T::THREADS + seat.thread) * 4 + q] = w;
+                        memory[(((n - T::HELD) * T::UNITS * T::OUT + c) * T::THREADS + coords.thread) * 4 + q] = w;
                 }
             }
         }
     }
 
     /* What this lane's items get, summed over the group. */
-    DEVICE void operator()(const Seat<T> &seat, const Exchange<T> &exchange, int step,
+    DEVICE void operator()(const ThreadCoords<T> &coords, const Exchange<T> &exchange, int step,
                            float (&sum)[T::SUMS][T::OUT]) const {
-        const float *state = exchange.last(step);
+        const float *state = exchange.state(step);
         UNROLL for (int v = 0; v < T::VALUES; v++) UNROLL for (int g = 0; g < T::OUT; g++) sum[v][g] = 0;
         /* Weights in registers meet one row after another; those in shared memory are read once, for all rows. */
         UNROLL for (int n = 0; n < T::HELD; n++) UNROLL for (int r = 0; r < T::ROWS; r++) {
-            const float4 in = input(seat, state, n, r);
+            const float4 in = input(coords, state, n, r);
             UNROLL for (int c = 0; c < T::UNITS * T::OUT; c++)
                 add(make_float4(held[c][n * 4], held[c][n * 4 + 1], held[c][n * 4 + 2], held[c][n * 4 + 3]), in,
                     sum[r * T::UNITS + c / T::OUT][c % T::OUT]);
         }
         NO_UNROLL for (int n = T::HELD; n < T::IN * T::COLUMNS; n++) { /* unrolled, its reads would take all registers */
             float4 in[T::ROWS];
-            UNROLL for (int r = 0; r < T::ROWS; r++) in[r] = input(seat, state, n, r);
+            UNROLL for (int r = 0; r < T::ROWS; r++) in[r] = input(coords, state, n, r);
             UNROLL for (int c = 0; c < T::UNITS * T::OUT; c++) {
                 const int at = (n - T::HELD) * T::UNITS * T::OUT + c;
                 const float4 w = *(const float4 *)(spilled + at * T::THREADS * 4);
                 UNROLL for (int r = 0; r < T::ROWS; r++) add(w, in[r], sum[r * T::UNITS + c / T::OUT][c % T::OUT]);
             }
         }
-        reduce(seat.lane, sum);
+        reduce(coords.lane, sum);
     }
 
-    static DEVICE float4 input(const Seat<T> &seat, const float *state, int n, int r) {
+    static DEVICE float4 input(const ThreadCoords<T> &coords, const float *state, int n, int r) {
         return *(const float4 *)(state + (r * T::IN + n / T::COLUMNS) * T::WIDTH +
-                                 (n % T::COLUMNS * T::LANES + seat.lane) * 4);
+                                 (n % T::COLUMNS * T::LANES + coords.lane) * 4);
     }
 
     static DEVICE void add(float4 w, float4 in, float &to) {
@@ -187,47 +187,47 @@ struct Product {
     }
 };
 
-/* Neighbours that are read or written at once. */
-template <class V, int N> struct alignas(sizeof(V) * N) Abreast {
+/* FloatVector that are read or written at once. */
+template <class V, int N> struct alignas(sizeof(V) * N) Vector {
     V value[N];
 };
 
 /* The numbers of the next steps on their way from device memory, each thread's own. */
-template <class T> struct Fetch {
+template <class T> struct Prefetch {
     float *slots;
 
-    DEVICE Fetch(const Seat<T> &seat, float *memory) : slots(memory + seat.thread * T::SIDE) {}
+    DEVICE Prefetch(const ThreadCoords<T> &coords, float *memory) : slots(memory + coords.thread * T::VECTOR) {}
 
     /* The numbers of `step` are there. Where a product with a ring was between, it has waited for them already, and to
        count groups here would be to wait for what it has started since. */
     DEVICE void wait(int step, bool multiplied = true) const {
-        if (T::RING == 0 || step == 0 || !multiplied) copy_wait<AHEAD - 1>();
+        if (T::PREFETCH_SLOTS == 0 || step == 0 || !multiplied) copy_wait<STEPS_AHEAD - 1>();
     }
 
     DEVICE float *at(int step, int stream, int q) const {
-        return slots + (step & AHEAD) * T::SLOT + (stream * T::ITEMS + q / T::SIDE * T::SIDE) * T::THREADS + q % T::SIDE;
+        return slots + (step & STEPS_AHEAD) * T::SLOT + (stream * T::ITEMS + q / T::VECTOR * T::VECTOR) * T::THREADS + q % T::VECTOR;
     }
 
     /* Start item q of a stream on its way from where it lies; the first of several at once brings the others. */
     DEVICE void start(int step, int stream, int q, const float *from) const {
-        if (q % T::SIDE == 0) copy_start<T::SIDE>(at(step, stream, q), from, T::SIDE);
+        if (q % T::VECTOR == 0) copy_start<T::VECTOR>(at(step, stream, q), from, T::VECTOR);
     }
 
     DEVICE void read(int step, int stream, float (&to)[T::ITEMS]) const {
-        UNROLL for (int q = 0; q < T::ITEMS; q += T::SIDE) {
-            const Abreast<float, T::SIDE> found = *(const Abreast<float, T::SIDE> *)at(step, stream, q);
-            UNROLL for (int i = 0; i < T::SIDE; i++) to[q + i] = found.value[i];
+        UNROLL for (int q = 0; q < T::ITEMS; q += T::VECTOR) {
+            const Vector<float, T::VECTOR> found = *(const Vector<float, T::VECTOR> *)at(step, stream, q);
+            UNROLL for (int i = 0; i < T::VECTOR; i++) to[q + i] = found.value[i];
         }
     }
 };
-static_assert((AHEAD & (AHEAD + 1)) == 0, "slots are chosen by a mask");
+static_assert((STEPS_AHEAD & (STEPS_AHEAD + 1)) == 0, "slots are chosen by a mask");
 
 /* Write this thread's items into a row in device memory, as far as they exist. */
-template <class T, class V> DEVICE void write(const Seat<T> &seat, V *row, const V (&value)[T::ITEMS]) {
-    UNROLL for (int q = 0; q < T::ITEMS; q += T::SIDE)
-        if (seat.exists(q)) {
-            Abreast<V, T::SIDE> several;
-            UNROLL for (int i = 0; i < T::SIDE; i++) several.value[i] = value[q + i];
-            *(Abreast<V, T::SIDE> *)(row + seat.unit(q)) = several;
+template <class T, class V> DEVICE void write(const ThreadCoords<T> &coords, V *row, const V (&value)[T::ITEMS]) {
+    UNROLL for (int q = 0; q < T::ITEMS; q += T::VECTOR)
+        if (coords.exists(q)) {
+            Vector<V, T::VECTOR> several;
+            UNROLL for (int i = 0; i < T::VECTOR; i++) several.value[i] = value[q + i];
+            *(Vector<V, T::VECTOR> *)(row + coords.unit(q)) = several;
         }
 }

@@ -87,7 +87,7 @@ class CudaBackward(CudaDirection):
             row, offset = size(blocks), size(blocks[:k])
             aligned = self.is_aligned(offset, row, v.width)
             pointer = f"{self.tensor(f'g{i}')} + at * {row} + {offset}"
-            call = f"fetch_block<T0, {v.width}, {aligned}>(seat0, fetch, step, {n}, {pointer});"
+            call = f"fetch_block<T0, {v.width}, {aligned}>(coords0, prefetch, step, {n}, {pointer});"
             lines.append(f"if ({self.tensor(f'g{i}')}) {call}")
         return lines
 
@@ -100,7 +100,7 @@ class CudaBackward(CudaDirection):
         program, places = self.program, self.places
         lines = self.begin()
         sums = super().leaf_text()
-        addresses = ["const int t = seat0.steps - 1 - step;", "const size_t at = first + (size_t)t * job.batch;"]
+        addresses = ["const int t = coords0.steps - 1 - step;", "const size_t at = first + (size_t)t * job.batch;"]
         pointers: dict[str, str] = {}
         for i, blocks in enumerate(program.states):
             row = size(blocks)
@@ -113,42 +113,46 @@ class CudaBackward(CudaDirection):
             addresses.append(f"{kind} *{name} = {self.tensor(name, kind)} + at * {size(blocks)};")
             pointers[name] = name
         lines += self.streams_text(
-            "step", addresses, pointers, "step < seat0.steps && seat0.steps - 1 - step < seat0.length"
+            "step", addresses, pointers, "step < coords0.steps && coords0.steps - 1 - step < coords0.length"
         )
         for i, k, _ in self.arrived:
             if places.carried[i][k] is not None:
                 lines.append(f"float carry{i}_{k}[T0::ITEMS] = {{}};")
         if self.places.added:
-            lines.append(f"double by_parameter[{len(self.places.added)}][T0::ITEMS] = {{}};")
-            lines.append(f"float lately[{len(self.places.added)}][T0::ITEMS] = {{}};")
-        lines += [f"exchange{n}.open(seat{n}, [&](int, int, int) {{ return 0.0f; }});" for n in range(len(self.stages))]
+            lines.append(f"double parameter_sums[{len(self.places.added)}][T0::ITEMS] = {{}};")
+            lines.append(f"float recent[{len(self.places.added)}][T0::ITEMS] = {{}};")
+        lines += [
+            f"exchange{n}.init(coords{n}, [&](int, int, int) {{ return 0.0f; }});" for n in range(len(self.stages))
+        ]
         lines += [f"float sum{n}[T{n}::SUMS][T{n}::OUT] = {{}};" for n in range(len(self.stages))]
         middle, arrays = self.phases("step")
         lines.append("for (int step = 0;; step++) {")
-        lines.append("    const int t = seat0.steps - 1 - step;")
+        lines.append("    const int t = coords0.steps - 1 - step;")
         lines += [f"    {line}" for line in self.arrays_text(arrays)]
         lines += [
-            f"    product{n}(seat{n}, exchange{n}, step, sum{n});" for n, s in enumerate(self.stages) if s.carried
+            f"    product{n}(coords{n}, exchange{n}, step, sum{n});" for n, s in enumerate(self.stages) if s.carried
         ]
         lines.append("    if (t < 0) { /* one product more than steps, for the start */")
-        lines.append("        if (seat0.copy == 0 && seat0.runs()) {")
+        lines.append("        if (coords0.copy == 0 && coords0.runs()) {")
         for i, k, _ in self.arrived:
             blocks = program.states[i]
             row, offset = size(blocks), size(blocks[:k])
             pointer = f"{self.tensor(f'd_s0_{i}', 'float')} + start * {row}"
             written = self.write_text(blocks[k], self._deferred(i, k, sums), pointer, offset, row)
             lines += [f"            {line}" for line in written]
-        lines += ["        }", "        break;", "    }", "    const bool on = t < seat0.length;"]
+        lines += ["        }", "        break;", "    }", "    const bool running = t < coords0.length;"]
         lines += [f"    float g{i}_{k}[T0::ITEMS];" for i, k, _ in self.arrived]
         lines.append("    UNROLL for (int q = 0; q < T0::ITEMS; q++) {")
         for n, (i, k, v) in enumerate(self.arrived, len(self.streams)):
             grad = f"({self.tensor(f'g{i}')} ? x[{n}][q] : 0.0f)"
-            lines.append(f"        g{i}_{k}[q] = on && {self.has(v)} ? {grad} + {self._deferred(i, k, sums)} : 0.0f;")
+            lines.append(
+                f"        g{i}_{k}[q] = running && {self.has(v)} ? {grad} + {self._deferred(i, k, sums)} : 0.0f;"
+            )
         lines.append("    }")
         lines += [f"    {line}" for line in middle]
         known = self.known
         lines += [f"    {line}" for line in self.send_carried("step")]
-        lines.append("    if (seat0.copy == 0 && on) {")
+        lines.append("    if (coords0.copy == 0 && running) {")
         lines.append("        const size_t at = first + (size_t)t * job.batch;")
         for name, blocks in (("d_a", self.gradient.a), ("d_rest", places.rest)):
             for k, v in enumerate(blocks):
@@ -168,24 +172,22 @@ class CudaBackward(CudaDirection):
         for i, k, v in self.arrived:
             if (carried := places.carried[i][k]) is not None:
                 text = known[carried] if carried in known else number(carried.args[0])
-                lines.append(f"        carry{i}_{k}[q] = on && {self.has(v)} ? {text} : 0.0f;")
+                lines.append(f"        carry{i}_{k}[q] = running && {self.has(v)} ? {text} : 0.0f;")
         for n, v in enumerate(self.places.added):
-            there = f"seat0.unit(q) < {v.width}"
+            there = f"coords0.unit(q) < {v.width}"
             text = known[v] if v in known else number(v.args[0])
-            lines.append(f"        if (on && {there}) lately[{n}][q] += {text};")
-            lines.append(
-                f"        if (T0::TENSOR || t % SHORT == 0) by_parameter[{n}][q] += lately[{n}][q], lately[{n}][q] = 0;"
-            )
-        lines += ["    }", "    take(step + 1);"]
+            lines.append(f"        if (running && {there}) recent[{n}][q] += {text};")
+            total = f"parameter_sums[{n}][q] += recent[{n}][q], recent[{n}][q] = 0;"
+            lines.append(f"        if (T0::TENSOR_CORES || t % SHORT_SUM == 0) {total}")
+        lines += ["    }", "    read_streams(step + 1);"]
         lines += [f"    {line}" for line in self.wait_carried("step")]
         lines.append("}")
-        lines += [f"exchange{n}.close();" for n in range(len(self.stages))]
+        lines += [f"exchange{n}.finish();" for n in range(len(self.stages))]
         if self.places.added:
-            lines.append("if (seat0.copy == 0 && seat0.runs())")
+            lines.append("if (coords0.copy == 0 && coords0.runs())")
             each = f"UNROLL for (int n = 0; n < {len(self.places.added)}; n++)"
             lines.append(f"    {each} UNROLL for (int q = 0; q < T0::ITEMS; q++)")
-            place = (
-                f"{self.tensor('sums', 'double')}[(n * job.models * job.batch + start) * {self.width} + seat0.unit(q)]"
-            )
-            lines.append(f"        if (seat0.unit(q) < {self.width}) {place} = by_parameter[n][q];")
+            first = f"(n * job.models * job.batch + start) * {self.width}"
+            place = f"{self.tensor('sums', 'double')}[{first} + coords0.unit(q)]"
+            lines.append(f"        if (coords0.unit(q) < {self.width}) {place} = parameter_sums[n][q];")
         return lines

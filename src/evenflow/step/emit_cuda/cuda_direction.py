@@ -33,27 +33,35 @@ class CudaDirection(CudaStages):
     def streams_text(self, step: str, addresses: list[str], pointers: dict[str, str], there: str) -> list[str]:
         """How the streams of the steps to come are fetched, and those of this step are read."""
         count = self.stream_count
-        lines = [f"float x[{max(1, count)}][T0::ITEMS];", "auto ask = [&](int step) {", f"    if ({there}) {{"]
+        lines = [
+            f"float x[{max(1, count)}][T0::ITEMS];",
+            "auto start_prefetch = [&](int step) {",
+            f"    if ({there}) {{",
+        ]
         lines += [f"        {line}" for line in [*addresses, *self.fetch_text(pointers)]]
         lines += [
             "    }",
-            "    copy_close();",
+            "    copy_commit();",
             "};",
-            "auto take = [&](int step) {",
-            f"    fetch.wait(step, {self.waits});",
+            "auto read_streams = [&](int step) {",
+            f"    prefetch.wait(step, {self.waits});",
         ]
         for n in range(count):
             v = self.streams[n] if n < len(self.streams) else None
             if v is not None and self.fetched[v][0] == "marks":
                 lines.append(f"    if ({there}) {{")
                 lines += [f"        {line}" for line in addresses]
-                lines.append(
-                    f"        read_marks<T0, {v.width}>(seat0, fetch, step, {n}, marks + {self.fetched[v][1]}, x[{n}]);"
-                )
+                block = f"marks + {self.fetched[v][1]}"
+                lines.append(f"        read_marks<T0, {v.width}>(coords0, prefetch, step, {n}, {block}, x[{n}]);")
                 lines.append("    }")
             else:
-                lines.append(f"    fetch.read(step, {n}, x[{n}]);")
-        lines += ["    ask(step + AHEAD);", "};", "for (int step = 0; step < AHEAD; step++) ask(step);", "take(0);"]
+                lines.append(f"    prefetch.read(step, {n}, x[{n}]);")
+        lines += [
+            "    start_prefetch(step + STEPS_AHEAD);",
+            "};",
+            "for (int step = 0; step < STEPS_AHEAD; step++) start_prefetch(step);",
+            "read_streams(0);",
+        ]
         return lines
 
     def expression(self, v: Node, x: Sequence[str]) -> str:
@@ -113,8 +121,8 @@ class CudaDirection(CudaStages):
                 n = stage_of[p if p < SUMS else made[p].outputs[0]]
                 if not self.stages[n].carried:
                     lines += self.publish(n, step, known)
-                    lines += [f"exchange{n}.arrive();", f"exchange{n}.wait(seat{n}, {step});"]
-                    lines.append(f"product{n}(seat{n}, exchange{n}, {step} + 1, sum{n});")
+                    lines += [f"exchange{n}.arrive();", f"exchange{n}.wait(coords{n}, {step});"]
+                    lines.append(f"product{n}(coords{n}, exchange{n}, {step} + 1, sum{n});")
             roots = [v for each in phase.passes for v in (*each.roots, *each.saved)]
             computed = [v for v in dict.fromkeys(roots) if v not in known]
             if computed:
@@ -131,12 +139,12 @@ class CudaDirection(CudaStages):
         lines = []
         for i, v in enumerate(self.stages[n].inputs):
             text = known[v] if v in known else number(v.args[0])
-            there = f"seat0.unit(q) < {v.width}"
+            there = f"coords0.unit(q) < {v.width}"
             lines += [
                 "{",
                 f"    float sent[T{n}::ITEMS];",
-                f"    UNROLL for (int q = 0; q < T0::ITEMS; q++) sent[q] = on && {there} ? {text} : 0.0f;",
-                f"    exchange{n}.publish(seat{n}, {step}, {i}, sent);",
+                f"    UNROLL for (int q = 0; q < T0::ITEMS; q++) sent[q] = running && {there} ? {text} : 0.0f;",
+                f"    exchange{n}.publish(coords{n}, {step}, {i}, sent);",
                 "}",
             ]
         return lines
@@ -151,12 +159,11 @@ class CudaDirection(CudaStages):
         for n, v in enumerate(self.streams):
             array, offset, row = self.fetched[v]
             if array == "marks":
-                lines.append(f"fetch_marks<T0, {v.width}>(seat0, fetch, step, {n}, {pointers[array]} + {offset});")
+                lines.append(f"fetch_marks<T0, {v.width}>(coords0, prefetch, step, {n}, {pointers[array]} + {offset});")
             else:
                 aligned = self.is_aligned(offset, row, v.width)
-                lines.append(
-                    f"fetch_block<T0, {v.width}, {aligned}>(seat0, fetch, step, {n}, {pointers[array]} + {offset});"
-                )
+                block = f"{pointers[array]} + {offset}"
+                lines.append(f"fetch_block<T0, {v.width}, {aligned}>(coords0, prefetch, step, {n}, {block});")
         return lines
 
     def write_text(self, v: Node, text: str, pointer: str, offset: int, row: int, kind: str = "float") -> list[str]:
@@ -165,7 +172,7 @@ class CudaDirection(CudaStages):
             "{",
             f"    {kind} out[T0::ITEMS];",
             f"    UNROLL for (int q = 0; q < T0::ITEMS; q++) out[q] = ({kind})({text});",
-            f"    write_block<T0, {v.width}, {aligned}>(seat0, {pointer} + {offset}, out);",
+            f"    write_block<T0, {v.width}, {aligned}>(coords0, {pointer} + {offset}, out);",
             "}",
         ]
 
@@ -175,32 +182,32 @@ class CudaDirection(CudaStages):
         count = max(1, len(self.stages))
         at = "memory"
         for n in range(count):
-            lines.append(f"const Seat<T{n}> seat{n}(job);")
+            lines.append(f"const ThreadCoords<T{n}> coords{n}(job);")
             lines.append(f"float *memory{n} = {at};")
             at = f"memory{n} + T{n}::BYTES / 4"
-        lines.append("const Fetch<T0> fetch(seat0, memory0 + 2 * T0::STATE);")
+        lines.append("const Prefetch<T0> prefetch(coords0, memory0 + 2 * T0::STATE);")
         for n, stage in enumerate(self.stages):
             lines.append(f"Exchange<T{n}> exchange{n}(memory{n});")
             if stage.number is None:
-                lines.append(f"const Total<T{n}> product{n};")
+                lines.append(f"const RowSum<T{n}> product{n};")
                 continue
             out, into = len(stage.outputs), len(stage.inputs)
-            weight = f"{self.tensor(f'weight{n}')} + seat0.model * (size_t){out * into} * T{n}::H * T{n}::H"
-            room = f"memory{n} + 2 * T{n}::STATE + (AHEAD + 1) * T{n}::SLOT"
+            weight = f"{self.tensor(f'weight{n}')} + coords0.model * (size_t){out * into} * T{n}::H * T{n}::H"
+            room = f"memory{n} + 2 * T{n}::STATE + (STEPS_AHEAD + 1) * T{n}::SLOT"
             kind = f"Product<T{n}, {str(not self.backward).lower()}>"
-            lines.append(f"const {kind} product{n}(seat{n}, {weight}, {room}, job.far);")
-        lines.append("const size_t first = (size_t)seat0.model * job.steps * job.batch + seat0.row;")
-        lines.append("const size_t start = (size_t)seat0.model * job.batch + seat0.row;")
+            lines.append(f"const {kind} product{n}(coords{n}, {weight}, {room}, job.global_weights);")
+        lines.append("const size_t first = (size_t)coords0.model * job.steps * job.batch + coords0.row;")
+        lines.append("const size_t start = (size_t)coords0.model * job.batch + coords0.row;")
         if self.read_parameters:
             lines.append(f"float p[{len(self.read_parameters)}][T0::ITEMS];")
         for n, v in enumerate(self.read_parameters):
             i, offset = self.parameters[v]
             row = size(self.program.parameters[i])
-            unit = "0" if v.width == 1 else "seat0.unit(q)"
-            there = "true" if v.width == 1 else f"seat0.unit(q) < {v.width}"
+            unit = "0" if v.width == 1 else "coords0.unit(q)"
+            there = "true" if v.width == 1 else f"coords0.unit(q) < {v.width}"
             lines.append(
                 f"UNROLL for (int q = 0; q < T0::ITEMS; q++) p[{n}][q] = {there} ? "
-                f"{self.tensor(f'p{i}')}[seat0.model * {row} + {offset} + {unit}] : 0.0f;"
+                f"{self.tensor(f'p{i}')}[coords0.model * {row} + {offset} + {unit}] : 0.0f;"
             )
         return lines
 
@@ -214,8 +221,8 @@ class CudaDirection(CudaStages):
 
     def wait_carried(self, step: str) -> list[str]:
         carried = [n for n, s in enumerate(self.stages) if s.carried]
-        lines = [f"exchange{n}.wait(seat{n}, {step});" for n in carried[:1]]
-        return [*lines, *(f"if (T{n}::MAIL) exchange{n}.wait(seat{n}, {step});" for n in carried[1:])]
+        lines = [f"exchange{n}.wait(coords{n}, {step});" for n in carried[:1]]
+        return [*lines, *(f"if (T{n}::ASYNC_STORE) exchange{n}.wait(coords{n}, {step});" for n in carried[1:])]
 
     def next_known(self) -> dict[Node, str]:
         raise NotImplementedError
@@ -228,7 +235,7 @@ class CudaDirection(CudaStages):
             "struct Job {\n"
             "    long long models, steps, batch, begin, end; /* rows of the batch from begin to end run */\n"
             "    const int *lengths; /* of the rows, longest first; absent when all run to the end */\n"
-            "    float *far; /* room for the weights of a tile with a ring */\n"
+            "    float *global_weights; /* room for the weights of a tile with a ring */\n"
             f"    void *tensor[{len(self.tensors)}];\n}};\n\nDEVICE void run(const Job &job) {{\n{body}\n}}\n"
         )
 

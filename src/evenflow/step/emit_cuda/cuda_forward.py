@@ -54,38 +54,38 @@ class CudaForward(CudaDirection):
         lines = self.begin()
         for i, k, v in states:
             blocks = self.program.states[i]
-            unit = "0" if self.is_rowwise(v) else "seat0.unit(q)"
+            unit = "0" if self.is_rowwise(v) else "coords0.unit(q)"
             place = f"{self.tensor(f's0_{i}')}[start * {size(blocks)} + {size(blocks[:k])} + {unit}]"
             lines.append(f"float s{i}_{k}[T0::ITEMS];")
             lines.append(
                 f"UNROLL for (int q = 0; q < T0::ITEMS; q++) "
-                f"s{i}_{k}[q] = seat0.runs() && {self.has(v)} ? {place} : 0.0f;"
+                f"s{i}_{k}[q] = coords0.runs() && {self.has(v)} ? {place} : 0.0f;"
             )
         lines += self.streams_text(
             "step",
             [f"const float *a = {self.tensor('a')} + (first + (size_t)step * job.batch) * {size(self.program.a)};"],
             {"a": "a"},
-            "step < seat0.length",
+            "step < coords0.length",
         )
         for n, stage in enumerate(self.stages):
             lines += self._open(n, stage)
         middle, arrays = self.phases("step")
-        lines.append("for (int step = 0; step < seat0.steps; step++) {")
+        lines.append("for (int step = 0; step < coords0.steps; step++) {")
         lines += [f"    float sum{n}[T{n}::SUMS][T{n}::OUT];" for n in range(len(self.stages))]
         lines += [f"    {line}" for line in self.arrays_text(arrays)]
-        lines.append("    const bool on = step < seat0.length;")
+        lines.append("    const bool running = step < coords0.length;")
         lines += [
-            f"    product{n}(seat{n}, exchange{n}, step, sum{n});" for n, s in enumerate(self.stages) if s.carried
+            f"    product{n}(coords{n}, exchange{n}, step, sum{n});" for n, s in enumerate(self.stages) if s.carried
         ]
         lines += [f"    {line}" for line in middle]
         lines.append("    UNROLL for (int q = 0; q < T0::ITEMS; q++) {")
         for (i, k, v), new in zip(states, flat(self.program.new), strict=True):
             text = self.known[new] if new in self.known else number(new.args[0])
-            lines.append(f"        const float next{i}_{k} = on && {self.has(v)} ? {text} : 0.0f;")
+            lines.append(f"        const float next{i}_{k} = running && {self.has(v)} ? {text} : 0.0f;")
         lines += [f"        s{i}_{k}[q] = next{i}_{k};" for i, k, _ in states]
         lines.append("    }")
         lines += [f"    {line}" for line in self.send_carried("step")]
-        lines.append("    if (seat0.copy == 0 && on) {")
+        lines.append("    if (coords0.copy == 0 && running) {")
         lines.append("        const size_t at = first + (size_t)step * job.batch;")
         for i, k, v in states:
             blocks = self.program.states[i]
@@ -98,10 +98,10 @@ class CudaForward(CudaDirection):
                 pointer = f"{self.tensor(name, kind)} + at * {row}"
                 lines += [f"        {line}" for line in self.write_text(v, self._kept(v), pointer, offset, row, kind)]
         lines.append("    }")
-        lines.append("    take(step + 1);")
+        lines.append("    read_streams(step + 1);")
         lines += [f"    {line}" for line in self.wait_carried("step")]
         lines.append("}")
-        return [*lines, *(f"exchange{n}.close();" for n in range(len(self.stages)))]
+        return [*lines, *(f"exchange{n}.finish();" for n in range(len(self.stages)))]
 
     def _kept(self, v: Node) -> str:
         """A node that is kept; states and sums of this step are there, the states before are not any more."""
@@ -109,11 +109,11 @@ class CudaForward(CudaDirection):
 
     def _open(self, n: int, stage: CudaStage) -> list[str]:
         if not stage.carried:
-            return [f"exchange{n}.open(seat{n}, [&](int, int, int) {{ return 0.0f; }});"]
-        lines = [f"exchange{n}.open(seat{n}, [&](int row, int in, int unit) {{"]
+            return [f"exchange{n}.init(coords{n}, [&](int, int, int) {{ return 0.0f; }});"]
+        lines = [f"exchange{n}.init(coords{n}, [&](int row, int in, int unit) {{"]
         for at, v in enumerate(stage.inputs):
             i, k = self.registers[v]
             blocks = self.program.states[i]
-            place = f"(seat0.model * job.batch + row) * {size(blocks)} + {size(blocks[:k])} + unit"
+            place = f"(coords0.model * job.batch + row) * {size(blocks)} + {size(blocks[:k])} + unit"
             lines.append(f"    if (in == {at}) return unit < {v.width} ? {self.tensor(f's0_{i}')}[{place}] : 0.0f;")
         return [*lines, "    return 0.0f;", "});"]

@@ -1,4 +1,4 @@
-"""The products of one direction of a step as stages of a kernel, and the numbers that its threads fetch."""
+"""The products of one direction of a step as stages of a kernel, and the numbers that its threads prefetch."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class CudaStages:
 
     def has(self, v: Node) -> str:
         """Whether a thread has a number of this block for item q; a number per row is there for every unit."""
-        return "true" if self.is_rowwise(v) else f"seat0.unit(q) < {v.width}"
+        return "true" if self.is_rowwise(v) else f"coords0.unit(q) < {v.width}"
 
     @property
     def stream_count(self) -> int:
