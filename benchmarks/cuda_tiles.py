@@ -191,7 +191,8 @@ def measure(cell: str, hidden: int, batch: int, folder: Path, seconds: float) ->
             continue
         chosen, units, shapes, streams = planned
         listed = [c for c in dict.fromkeys(neighbours(chosen, units, shapes, streams)) if machine.runs(c.tile)]
-        # A kernel that hangs ends the run, and those that wait for asynchronous stores may: they come last, but for the plan's.
+        # A kernel that hangs ends the run, and those that wait for asynchronous stores may: they come last, except the
+        # plan's.
         listed = [listed[0], *sorted(listed[1:], key=lambda c: c.tile.async_store)]
         run.prepare([problem_of.kernel(way, choice) for choice in listed])
         planned_ms = None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from evenflow import init
 from evenflow.optim import GeodesicAdam, GeodesicSGD
+from evenflow.runtime.cpu_info import cpu_name
 
 SIZES = (128, 256, 512, 1024)
 GOAL = 0.5
@@ -81,11 +81,7 @@ def measure(n: int, p: int, device: str, rounds: int) -> dict[str, float]:
 def hardware(device: str) -> str:
     if device != "cpu":
         return torch.cuda.get_device_name()
-    try:
-        models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        return f"{models[0].split(':')[1].strip()}, {torch.get_num_threads()} threads"
-    except (OSError, IndexError):
-        return f"{platform.machine()}, {torch.get_num_threads()} threads"
+    return f"{cpu_name()}, {torch.get_num_threads()} threads"
 
 
 def main() -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from evenflow import RNN, SequenceModel
 from evenflow.lab import tasks
 from evenflow.lab.tasks.marked import Draw
 from evenflow.optim import HessianFree
+from evenflow.runtime.cpu_info import cpu_name
 
 UNITS = 50
 GRADIENT_BATCH, CURVATURE_BATCH = 1000, 250
@@ -116,11 +116,7 @@ def first_order(task: tasks.Task, seed: int, radius: float, kind: str, lr: float
 
 
 def hardware() -> str:
-    try:
-        models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        return f"{models[0].split(':')[1].strip()}, {torch.get_num_threads()} threads"
-    except (OSError, IndexError):
-        return f"{platform.machine()}, {torch.get_num_threads()} threads"
+    return f"{cpu_name()}, {torch.get_num_threads()} threads"
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
 import warnings
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal as torch_orthogonal
 
 from evenflow.maps import Map, attach, make
+from evenflow.runtime.cpu_info import cpu_name
 
 SIZES = (128, 256, 512, 1024)
 # Shown name, map, its options, and which peers compute the same.
@@ -147,11 +147,7 @@ def ratios(times: dict[str, float]) -> dict[str, float]:
 def hardware(device: str) -> str:
     if device != "cpu":
         return torch.cuda.get_device_name()
-    try:
-        models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        return f"{models[0].split(':')[1].strip()}, {torch.get_num_threads()} threads"
-    except (OSError, IndexError):
-        return f"{platform.machine()}, {torch.get_num_threads()} threads"
+    return f"{cpu_name()}, {torch.get_num_threads()} threads"
 
 
 def table(results: dict[int, dict[str, float]]) -> str:

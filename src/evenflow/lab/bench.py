@@ -21,6 +21,7 @@ import torch
 
 from evenflow.checks import whole_number
 from evenflow.lab.bench_cases import INPUT, PEERS, Case, cases
+from evenflow.runtime.cpu_info import cpu_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -122,16 +123,9 @@ def bench(
 
 def hardware(device: torch.device) -> dict[str, Any]:
     """What the times belong to."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     return {"device": device.type, "name": name, "threads": torch.get_num_threads()} | versions
-
-
-def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
 
 
 def find_device(device: str) -> torch.device:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
-import platform
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ import torch
 import evenflow
 from evenflow.lab.training import Run, atomic
 from evenflow.lab.training.run_folder import CONFIG
+from evenflow.runtime.cpu_info import cpu_name
 
 from .configs import Job
 
@@ -65,14 +64,4 @@ def hardware(devices: Sequence[str]) -> str:
     """The machine in words, for runs that asked for these devices."""
     if torch.cuda.is_available() and any(device.split(":")[0] in ("auto", "cuda") for device in devices):
         return torch.cuda.get_device_name()
-    return f"{_processor()}, {torch.get_num_threads()} of its cores"
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return f"{cpu_name()}, {torch.get_num_threads()} of its cores"

@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import json
 import math
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 import evenflow
 from evenflow.lab.training import atomic
 from evenflow.lab.training.extend_run import Score
+from evenflow.runtime.cpu_info import cpu_name
 
 from .candidates import Omitted
 from .halving import Round
@@ -103,10 +103,7 @@ def machine(device: str) -> str:
     """The machine in words."""
     if torch.cuda.is_available() and device.startswith(("auto", "cuda")):
         return torch.cuda.get_device_name()
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{[*named, platform.processor() or platform.machine()][0]}, {torch.get_num_threads()} of its cores"
+    return f"{cpu_name()}, {torch.get_num_threads()} of its cores"
 
 
 def _point(rank: int, standing: Standing) -> dict[str, Any]:
