@@ -17,7 +17,6 @@ from torch import Tensor
 
 from evenflow.runtime import compile_c
 from evenflow.runtime.compile_cache import cache_folder, compile_once
-from evenflow.runtime.triton_kernels import compiled_code_allowed
 
 HEADERS = Path(__file__).parent / "c"
 PRODUCTS = HEADERS / "products.c"  # needs no step: products over all steps at once
@@ -34,7 +33,7 @@ def runs(*tensors: Tensor | None) -> bool:
 @compile_once
 def library(source: str | None = None) -> ctypes.CDLL | None:
     """A compiled source, by default that of the products; None, after one warning, where it cannot be compiled."""
-    if not compiled_code_allowed():
+    if not compile_c.compiled_code_allowed():
         return None
     if source is not None and library() is None:  # the warning has been given
         return None
