@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from evenflow.lab.data import CATALOG, File, Source, download_bar
+from evenflow.lab.data import CATALOG, File, Source, fetch
 from evenflow.lab.data.fetch import Unreachable, get, get_source, state
 
 CONTENT = bytes(range(256)) * 1000  # longer than what is read at a time, so that a file arrives in pieces
@@ -106,7 +106,7 @@ def test_a_fetched_file_may_be_read_by_others(server, tmp_path):
 @pytest.mark.parametrize(("shown", "bars"), [(True, 1), (False, 0)], ids=["shown", "quiet"])
 def test_a_bar_is_drawn_on_a_terminal(shown, bars, server, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(download_bar, "PATIENCE", 0.0)
+    monkeypatch.setattr(fetch, "BAR_AFTER", 0.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setattr("rich.progress.Progress.add_task", lambda bar, name, **_: drawn.append(name))
     monkeypatch.setattr("rich.progress.Progress.update", lambda bar, task, completed: drawn.append(completed))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow.lab.data import cache_folder, treebank_files
+from evenflow.lab.data import treebank_files
 from evenflow.lab.data.treebank_files import character_set, read_characters, read_words, vocabulary
 
 WORDS = {"train": 929_589, "valid": 73_760, "test": 82_430}
@@ -23,11 +23,6 @@ TEXTS = {
     "valid": "the bird and the cat\na dog",
     "test": " dog \n",
 }
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def place(folder: Path, texts: dict[str, str | bytes] = TEXTS, packed: bool = False) -> Path:
@@ -45,12 +40,11 @@ def test_the_real_words(data):
     assert words[:4] == ["the", "<unk>", "<eos>", "N"]
     end = words.index("<eos>")
     for part, count in WORDS.items():
-        for _ in ("made", "from the cache"):
-            numbers = read_words(data, part)
-            assert numbers.dtype == np.int32
-            assert len(numbers) == count
-            assert (numbers == end).sum() == LINES[part]
-            assert numbers[-1] == end
+        numbers = read_words(data, part)
+        assert numbers.dtype == np.int32
+        assert len(numbers) == count
+        assert (numbers == end).sum() == LINES[part]
+        assert numbers[-1] == end
     counts = np.bincount(read_words(data, "train"), minlength=len(words))
     assert (np.diff(counts) <= 0).all(), "the most frequent first"
     assert counts.min() > 0
@@ -117,12 +111,11 @@ def test_the_same_text_in_another_dress(change, tmp_path):
 def test_a_text_is_tokenised_once(tmp_path, monkeypatch):
     place(tmp_path)
     words, letters = read_words(tmp_path, "valid"), read_characters(tmp_path, "train")
-    assert len(list(cache_folder().iterdir())) == 2
     monkeypatch.setattr(treebank_files, "_words", None)
     monkeypatch.setattr(treebank_files, "_lines", None)
-    np.testing.assert_array_equal(read_words(tmp_path, "valid"), words)
-    np.testing.assert_array_equal(read_characters(tmp_path, "train").symbols, letters.symbols)
-    np.testing.assert_array_equal(read_characters(tmp_path, "train").offsets, letters.offsets)
+    assert read_words(tmp_path, "valid") is words
+    assert read_characters(tmp_path, "train") is letters
+    assert not words.flags.writeable, "the callers share it"
 
 
 def test_a_changed_text_is_tokenised_again(tmp_path):
@@ -134,37 +127,9 @@ def test_a_changed_text_is_tokenised_again(tmp_path):
     assert read_words(tmp_path, "test").tolist() == [1, 0], "the vocabulary is that of the training text"
 
 
-@pytest.mark.parametrize("damage", ["cut", "number too large", "wrong kind", "not UTF-8", "offsets wrong", "empty row"])
-def test_a_damaged_cache_is_made_again(damage, tmp_path):
-    place(tmp_path)
-    words, letters = read_words(tmp_path), read_characters(tmp_path)
-    for path in cache_folder().iterdir():
-        if damage == "cut":
-            path.write_bytes(path.read_bytes()[:-30])
-            continue
-        arrays = dict(np.load(path))
-        row = "numbers" if "numbers" in arrays else "symbols"
-        if damage == "number too large":
-            arrays[row][0] = 100
-        elif damage == "wrong kind":
-            arrays[row] = arrays[row].astype(np.float32)
-        elif damage == "not UTF-8":
-            arrays["words" if row == "numbers" else "characters"][0] = 0xFF
-        elif damage == "offsets wrong" and row == "symbols":
-            arrays["offsets"][1] = arrays["offsets"][2]
-        elif damage == "empty row":
-            arrays[row] = arrays[row][:0]
-        np.savez(path, **arrays)
-    np.testing.assert_array_equal(read_words(tmp_path), words)
-    np.testing.assert_array_equal(read_characters(tmp_path).symbols, letters.symbols)
-    np.testing.assert_array_equal(read_characters(tmp_path).offsets, letters.offsets)
-
-
-def test_a_read_only_data_folder_and_no_cache(tmp_path, monkeypatch):
+def test_nothing_is_written_to_the_data_folder(tmp_path):
     place(tmp_path)
     before = sorted(path.name for path in (tmp_path / "ptb").iterdir())
-    (tmp_path / "file").write_text("x")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert len(read_words(tmp_path)) == 13
     assert sorted(path.name for path in (tmp_path / "ptb").iterdir()) == before
 

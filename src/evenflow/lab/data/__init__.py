@@ -1,9 +1,9 @@
-"""Data sets: where they lie, what is known of them, and readers that refuse what is damaged."""
+"""The real data sets: a catalogue, downloads, and readers that check every file."""
 
 from __future__ import annotations
 
 from .catalog import CATALOG
-from .folder import cache_folder, data_folder
+from .folder import data_folder
 from .har_files import Windows, read_har
 from .mnist_files import read_mnist
 from .multilabel_files import Multilabel, read_multilabel
@@ -24,7 +24,6 @@ __all__ = [
     "Source",
     "UcrSeries",
     "Windows",
-    "cache_folder",
     "character_set",
     "data_folder",
     "padded",

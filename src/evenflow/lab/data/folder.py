@@ -1,4 +1,4 @@
-"""Where data sets lie, and where what was made from them is kept."""
+"""Find the data folder, which holds the real data sets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 VARIABLE = "EVENFLOW_DATA"
 
 
-def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
-    """The folder that holds the data sets: the given one, else ``$EVENFLOW_DATA``, else one in the user's cache.
+def data_folder(folder: str | os.PathLike[str] | None = None) -> Path:
+    """The data folder: `folder` if it is given, else ``$EVENFLOW_DATA``, else a folder in the user's cache.
 
-    It need not exist yet, and may be read-only.
+    The folder need not exist yet, and may be read-only.
 
         >>> data_folder("~/sets") == Path.home() / "sets"
         True
@@ -20,34 +20,25 @@ def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
     Raises:
         ValueError: the path names something that is not a folder.
     """
-    if given is not None and not isinstance(given, str | os.PathLike):
-        raise ValueError(f"the data folder must be a path, got {given!r}")
-    chosen = os.fspath(given) if given is not None else os.environ.get(VARIABLE, "")
-    if given is not None and not chosen:
+    if folder is not None and not isinstance(folder, str | os.PathLike):
+        raise ValueError(f"the data folder must be a path, got {folder!r}")
+    chosen = os.fspath(folder) if folder is not None else os.environ.get(VARIABLE, "")
+    if folder is not None and not chosen:
         raise ValueError("the data folder must be a path, got ''")
     if not chosen:
-        return user_cache() / "data"
+        return _user_cache() / "data"
     path = _expanded(chosen)
     try:
-        other = path.exists() and not path.is_dir()
-    except (OSError, ValueError):  # a part of the path that may not be entered, or a name no system allows
+        is_file = path.exists() and not path.is_dir()
+    except (OSError, ValueError):  # no permission to enter a parent folder, or a name that no system allows
         raise ValueError(f"the data folder {chosen!r} cannot be looked into") from None
-    if other:
+    if is_file:
         raise ValueError(f"the data folder {chosen!r} is a file, not a folder")
     return path
 
 
-def cache_folder() -> Path:
-    """The folder for files made from the data, which can be made again at any time."""
-    return user_cache() / "derived"
-
-
-def user_cache() -> Path:
-    """evenflow's part of the user's cache: where the system's habits put it, unless ``$XDG_CACHE_HOME`` says otherwise.
-
-    Raises:
-        ValueError: the system does not know the user's home.
-    """
+def _user_cache() -> Path:
+    """evenflow's folder in the user's cache: ``$XDG_CACHE_HOME``, or where the system keeps caches."""
     if chosen := os.environ.get("XDG_CACHE_HOME"):
         return Path(chosen) / "evenflow"
     if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):

@@ -1,4 +1,4 @@
-"""Files from outside, read with care: a limit on every size, nothing unpickled, one sentence for what is wrong."""
+"""Read files that may be damaged or malicious: sizes have limits, nothing is unpickled, errors are one sentence."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import BinaryIO
 
 import numpy as np
 
-DEFAULT = 1 << 30  # bytes; the largest file of the sets read here has 66 MB
+DEFAULT = 1 << 30  # bytes; the largest file in the catalogue has 66 MB
 CHUNK = 1 << 20
-# zipfile expands as many compressed bytes at a time as it is asked for, and gives bz2 and LZMA no limit on the result.
+# zipfile decompresses as many compressed bytes as one read asks for; for bz2 and LZMA the result has no limit.
 SMALL_CHUNK = 1 << 12
 LONGEST_HEADER = 1 << 14  # numpy itself refuses headers of more than 10,000 bytes
 GZIP_MAGIC, NPY_MAGIC, PICKLE_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"\x93NUMPY", b"\x80", b"PK"
 
 
 def cannot_read(path: str | os.PathLike[str], why: str) -> ValueError:
-    """The error for a file that will not do: its path and what is wrong with it."""
+    """The error for a file that cannot be used: its path and what is wrong with it."""
     return ValueError(f"cannot read {str(path)!r}: {why}")
 
 
@@ -32,23 +32,23 @@ def read_bytes(path: str | os.PathLike[str], limit: int = DEFAULT) -> bytes:
     """The bytes of a file of at most `limit` bytes.
 
     Raises:
-        ValueError: the file is missing, empty, too large, a folder or a device, or may not be read.
+        ValueError: the file is missing, empty, too large, not a regular file, or not readable.
     """
     with _opened(path, limit) as file:
         try:
             data = file.read(limit + 1)
         except OSError as error:
             raise cannot_read(path, error.strerror or "the system refuses it") from None
-    if len(data) > limit:  # it grew since it was opened
+    if len(data) > limit:  # the file has grown since it was opened
         raise cannot_read(path, f"it is larger than {limit:,} bytes")
     return data
 
 
 def read_gzip(path: str | os.PathLike[str], limit: int = DEFAULT) -> bytes:
-    """The bytes inside a gzip file, expanded piece by piece and no further than `limit`.
+    """The content of a gzip file of at most `limit` bytes.
 
     Raises:
-        ValueError: as `read_bytes`; also for a file that is not gzip, ends early, is damaged or expands too far.
+        ValueError: as in `read_bytes`; also if the file is not gzip, truncated, damaged, or its content too large.
     """
     packed = read_bytes(path, limit)
     if not packed.startswith(GZIP_MAGIC):
@@ -70,16 +70,16 @@ def read_gzip(path: str | os.PathLike[str], limit: int = DEFAULT) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str], limit: int = DEFAULT) -> str:
-    """The text of a UTF-8 file, of one inside a gzip file if the name ends in ``.gz``; a byte order mark is left out.
+    """The text of a UTF-8 file, compressed with gzip if its name ends in ``.gz``, without a byte order mark.
 
     Raises:
-        ValueError: as `read_bytes` and `read_gzip`; also for bytes that are not UTF-8, named by their line.
+        ValueError: as in `read_bytes` and `read_gzip`; also if bytes are not UTF-8, with the number of their line.
     """
     data = read_gzip(path, limit) if str(path).lower().endswith(".gz") else read_bytes(path, limit)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # A byte order mark is left out before the bytes are counted.
+        # The decoder counts from after the byte order mark.
         start = error.start + (len(data) - len(error.object))
         line = data.count(b"\n", 0, start) + 1
         raise cannot_read(path, f"line {line} is not UTF-8 text (byte 0x{data[start]:02x})") from None
@@ -90,38 +90,38 @@ def read_arrays(
 ) -> dict[str, np.ndarray]:
     """Arrays of numbers or text from an npz file, by name.
 
-    Nothing is ever unpickled. Sizes are checked three times: as the archive declares them, as they are expanded, and
-    against the shape an array says it has, so that a small file cannot ask for a large memory.
+    Nothing is unpickled. The size that the archive declares, the size after decompression and the size that follows
+    from the shape of an array must agree, so a small file cannot ask for a large memory.
 
     Args:
-        path: the npz file; its members may be stored, deflated, or packed with bz2 or LZMA.
-        names: arrays that must be there.
-        limit: the most bytes that all of them together may have.
-        optional: arrays to read where they are there.
+        path: the npz file; its members may be stored, deflated, or compressed with bz2 or LZMA.
+        names: arrays that the file must have.
+        limit: the most bytes that all arrays together may have.
+        optional: arrays to read if the file has them.
 
     Returns:
-        Arrays in this machine's byte order that may be written to, in the order of `names` and `optional`.
+        Writable arrays in this machine's byte order, in the order of `names` and `optional`.
 
     Raises:
-        ValueError: as `read_bytes`; also for a file that is no npz, is damaged, misses a name, holds Python objects, or
-            expands past the limit.
+        ValueError: as in `read_bytes`; also if the file is no npz, is damaged, lacks a name, holds Python objects, or
+            exceeds the limit.
     """
     with _opened(path, limit) as file, _archive(path, file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if missing := [name for name in names if name not in members]:
-            found = ", ".join(repr(name[:40]) for name in sorted(members)[:20]) or "none"
-            raise cannot_read(path, f"it has no array {missing[0]!r}, found {found}")
-        wanted = [name for name in (*names, *optional) if name in members]
-        declared = sum(members[name].file_size for name in wanted)
+            available = ", ".join(repr(name[:40]) for name in sorted(members)[:20]) or "none"
+            raise cannot_read(path, f"it has no array {missing[0]!r}, found {available}")
+        present = [name for name in (*names, *optional) if name in members]
+        declared = sum(members[name].file_size for name in present)
         if declared > limit:
             raise cannot_read(path, f"its arrays expand to {declared:,} bytes, more than {limit:,}")
-        return {name: _array(path, name, _member(path, archive, members[name])) for name in wanted}
+        return {name: _array(path, name, _member(path, archive, members[name])) for name in present}
 
 
 def _opened(path: str | os.PathLike[str], limit: int) -> BinaryIO:
-    """The open file, once it is known to be a file of a size that will do."""
+    """Open a regular file of at most `limit` bytes."""
     try:
-        # Asked before it is opened, because opening a pipe waits for whoever writes to it.
+        # Checked before opening: opening a pipe waits for a writer.
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
             raise cannot_read(path, "it is a folder")
@@ -139,7 +139,7 @@ def _opened(path: str | os.PathLike[str], limit: int) -> BinaryIO:
     except OSError as error:
         raise cannot_read(path, error.strerror or "the system refuses it") from None
     except ValueError as error:
-        if "null" in str(error):  # from the system's own functions, without the path
+        if "null" in str(error):  # "embedded null byte": such a path cannot exist
             raise cannot_read(path, "there is no such file") from None
         raise
 
@@ -159,14 +159,14 @@ def _archive(path: str | os.PathLike[str], file: BinaryIO) -> zipfile.ZipFile:
 
 
 def _member(path: str | os.PathLike[str], archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytearray:
-    """One member, expanded; zipfile stops at the size that was declared and then compares the checksum."""
+    """The content of one member. zipfile stops at the declared size and then compares the checksum."""
     chunk = CHUNK if info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else SMALL_CHUNK
     data = bytearray()
     try:
         with archive.open(info) as file:
             while piece := file.read(chunk):
                 data += piece
-    except Exception:  # zlib, lzma, bz2 and zipfile each have their own; a password or an unknown method are others
+    except Exception:  # zlib, lzma, bz2 and zipfile have errors of their own, also for passwords and unknown methods
         raise cannot_read(path, f"its member {info.filename!r} is damaged, truncated or encrypted") from None
     if len(data) != info.file_size:
         raise cannot_read(path, f"its member {info.filename!r} is truncated")
@@ -174,14 +174,14 @@ def _member(path: str | os.PathLike[str], archive: zipfile.ZipFile, info: zipfil
 
 
 def _array(path: str | os.PathLike[str], name: str, data: bytearray) -> np.ndarray:
-    """The array of one npy member, from its own bytes; its header may claim neither objects nor more than is there."""
+    """The array in the bytes of one npy member. Its header must not claim Python objects or another size."""
     stream = io.BytesIO(data[:LONGEST_HEADER])
     try:
         version = np.lib.format.read_magic(stream)
         header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, by_columns, dtype = header(stream)
         count = math.prod(shape)
-    except Exception:  # headers are Python literals, and fail in as many ways
+    except Exception:  # a header is a Python literal, which can be wrong in many ways
         raise cannot_read(path, f"its member {name!r} is not an array") from None
     if dtype.hasobject:
         raise cannot_read(path, f"array {name!r} holds Python objects (a pickle), which are never read")
@@ -192,6 +192,6 @@ def _array(path: str | os.PathLike[str], name: str, data: bytearray) -> np.ndarr
         raise cannot_read(path, f"array {name!r} says it has shape {shape}, which does not fit its size")
     try:
         array = np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if by_columns else "C")
-    except Exception:  # shapes that fit in bytes and not in numpy: too many dimensions, or one too large next to a zero
+    except Exception:  # too many dimensions, or a huge one next to a zero
         raise cannot_read(path, f"array {name!r} says it has shape {shape}, which is not possible") from None
     return array.astype(dtype.newbyteorder("="), order="C", copy=False)

@@ -1,4 +1,4 @@
-"""Windows of smartphone motion with the activity they show: the UCI HAR set, in the three forms it can be had in."""
+"""Read UCI HAR, windows of smartphone motion labelled with an activity, from any of its three forms."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from evenflow.checks import one_of
 
+from .catalog import SIGNALS
 from .guarded import cannot_read, read_arrays, read_text
 from .number_table import number_table
 
 VERSIONS = ("original", "rebuilt", "subset")
 ACTIVITIES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "laying")
-SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
 STEPS = 128
 HERTZ = 50
 ORIGINAL = "UCI HAR Dataset"
 
-Part = tuple[np.ndarray, np.ndarray]  # x and y
+LabelledWindows = tuple[np.ndarray, np.ndarray]  # windows (N, 128, 9) and labels (N)
 
 
 class Windows(NamedTuple):
@@ -29,7 +29,7 @@ class Windows(NamedTuple):
     Shapes:
         x_train, x_test: ``(N, 128, 9)`` float32. y_train, y_test: ``(N,)`` int64, positions in `ACTIVITIES`.
 
-    `note` says how the windows differ from the published ones; empty where they do not.
+    `note` says how the windows differ from the published ones; it is empty if they do not.
     """
 
     x_train: np.ndarray
@@ -40,17 +40,17 @@ class Windows(NamedTuple):
 
 
 def read_har(folder: str | os.PathLike[str], version: str) -> Windows:
-    """UCI HAR from a data folder.
+    """Read UCI HAR from a data folder.
 
     Args:
         folder: the data folder.
-        version: "original", 7,352 and 2,947 windows, from the published text files in ``UCI HAR Dataset`` (in the
-            data folder or its ``har``); "rebuilt", as many windows cut from the raw recordings they came from
-            (``har/hapt_raw.npz``) where ``har/uci_har_index.npz`` says; "subset", 2,400 and 950 of the published
-            windows with four significant digits (``har/uci_har_subset.npz``).
+        version: "original", the 7,352 + 2,947 windows of the published text files in ``UCI HAR Dataset`` (in the data
+            folder or its ``har``); "rebuilt", the same windows cut from the raw recordings (``har/hapt_raw.npz``) at
+            the places in ``har/uci_har_index.npz``; "subset", 2,400 + 950 of the published windows with four
+            significant digits (``har/uci_har_subset.npz``).
 
     Raises:
-        ValueError: a file is missing or damaged, named by its path.
+        ValueError: a file is missing or damaged; the message names its path.
 
     Reference: Anguita et al. 2013; the raw recordings: Reyes-Ortiz et al. 2015.
     """
@@ -62,7 +62,7 @@ def _original(folder: Path) -> Windows:
     places = [place for place in (folder / ORIGINAL, folder / "har" / ORIGINAL, folder) if (place / "train").is_dir()]
     root = places[0] if places else folder / "har" / ORIGINAL
 
-    def part(name: str) -> Part:
+    def part(name: str) -> LabelledWindows:
         path = root / name / f"y_{name}.txt"
         table, _ = number_table(path, read_text(path))
         if table.shape[1] != 1:
@@ -85,7 +85,7 @@ def _subset(folder: Path) -> Windows:
     path = folder / "har" / "uci_har_subset.npz"
     arrays = read_arrays(path, [f"{name}_{part}" for part in ("train", "test") for name in "xy"])
 
-    def part(name: str) -> Part:
+    def part(name: str) -> LabelledWindows:
         x, y = arrays[f"x_{name}"], _labels(path, arrays[f"y_{name}"])
         if x.shape != (len(y), STEPS, len(SIGNALS)) or x.dtype.kind != "f" or not np.isfinite(x).all():
             raise cannot_read(path, f"'x_{name}' is not {len(y)} windows of {STEPS} by {len(SIGNALS)} finite numbers")
@@ -99,7 +99,7 @@ def _rebuilt(folder: Path) -> Windows:
     arrays = read_arrays(index, [f"{name}_{part}" for part in ("train", "test") for name in ("exp", "start", "y")])
     signals, offsets = _recordings(folder / "har" / "hapt_raw.npz")
 
-    def part(name: str) -> Part:
+    def part(name: str) -> LabelledWindows:
         y, exp, start = _labels(index, arrays[f"y_{name}"]), arrays[f"exp_{name}"], arrays[f"start_{name}"]
         if exp.shape != y.shape or start.shape != y.shape or exp.dtype.kind not in "iu" or start.dtype.kind not in "iu":
             raise cannot_read(index, f"'exp_{name}' and 'start_{name}' must hold {len(y)} whole numbers each")
@@ -115,11 +115,11 @@ def _rebuilt(folder: Path) -> Windows:
 
 
 def _recordings(path: Path) -> tuple[np.ndarray, dict[int, tuple[int, int]]]:
-    """The nine signals ``(T, 9)`` of all recordings one after another, and where each begins and ends.
+    """The nine signals ``(T, 9)`` of all recordings end to end, and where each recording begins and ends.
 
-    Note, filters: what was published went through a median of 3 and a causal Butterworth low pass of order 10 at
-    20 Hz; gravity is what a causal low pass of order 3 at 0.3 Hz leaves of an acceleration, drift what one of order 2
-    at 0.1 Hz leaves of a turning rate, and the body's part is the rest. `test_har` shows that this gives the published
+    Note: the published signals were filtered by a median of 3 steps and a causal Butterworth low pass of order 10 at 20
+    Hz. A causal low pass of order 3 at 0.3 Hz gives the gravity in an acceleration, one of order 2 at 0.1 Hz the drift
+    of a turning rate; the body's signal is the remainder. `test_har_files` shows that this reproduces the published
     windows to their last printed digit.
     """
     from scipy.signal import butter, medfilt2d, sosfilt
@@ -151,7 +151,7 @@ def _recordings(path: Path) -> tuple[np.ndarray, dict[int, tuple[int, int]]]:
 
 
 def _labels(path: Path, labels: np.ndarray) -> np.ndarray:
-    """Published labels 1 to 6 → 0 to 5."""
+    """Turn the published labels 1 to 6 into 0 to 5."""
     if labels.ndim != 1 or not len(labels) or not np.isin(labels, range(1, len(ACTIVITIES) + 1)).all():
         raise cannot_read(path, f"labels must be whole numbers from 1 to {len(ACTIVITIES)}")
     return labels.astype(np.int64) - 1

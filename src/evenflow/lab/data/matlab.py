@@ -1,8 +1,7 @@
-"""Cells of matrices in MATLAB 5 files, read in Python.
+"""Read cells of matrices from MATLAB 5 files.
 
-Note, not scipy: ``scipy.io.loadmat`` is the reader people know, and a file with one wrong byte can end its process (a
-segmentation fault, which no handler catches). These files are simple, so they are read here with every size checked;
-`test_matlab` compares with scipy on the real sets.
+Note: ``scipy.io.loadmat`` is not used because a file with one wrong byte can crash it with a segmentation fault, which
+cannot be caught. This reader checks every size; `test_matlab` compares it with scipy on the real sets.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ import numpy as np
 
 from .guarded import cannot_read, read_bytes
 
-LIMIT = 1 << 28  # bytes, packed or not; the largest music set has 35 MB
-MOST = 100_000  # elements in a row; each costs many times its own bytes, and the largest set has 694
+LIMIT = 1 << 28  # bytes, compressed or not; the largest music set has 35 MB
+MOST = 100_000  # elements in a row; an element takes far more memory than its bytes, and the largest set has 694
 HEADER, TAG = 128, 8
 MATRIX, COMPRESSED, INT32, UINT32 = 14, 15, 5, 6  # types of elements
-CELL, FIRST_NUMERIC, LAST_NUMERIC = 1, 6, 15  # classes of matrices: numeric are double, single, int8 to uint64
+CELL, FIRST_NUMERIC, LAST_NUMERIC = 1, 6, 15  # classes of matrices; the numeric ones are double, single, int8 to uint64
 NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 COMPLEX = 0x800
 
 
 class _Damaged(Exception):
-    """Why the file will not do."""
+    """What is wrong with the file."""
 
 
 def read_cells(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
-    """The variables of a MATLAB 5 file that are cells of real matrices: name → matrices, in MATLAB's order.
+    """The cells of real matrices in a MATLAB 5 file: a dictionary from names to matrices, in MATLAB's order.
 
-    Other variables are left out.
+    Other variables are ignored.
 
     Raises:
-        ValueError: as `guarded.read_bytes`; also for a file that is not MATLAB 5, is damaged or expands too far.
+        ValueError: as in `guarded.read_bytes`; also if the file is not MATLAB 5, is damaged, or its content too large.
     """
     data = read_bytes(path, LIMIT)
     order = {b"IM": "<", b"MI": ">"}.get(data[HEADER - 2 : HEADER])
@@ -76,7 +75,7 @@ def _expanded(packed: memoryview, left: int) -> memoryview:
 
 
 def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """Types and contents, one after another. Contents of up to four bytes may stand inside the tag."""
+    """The type and content of each element. A content of up to four bytes may stand inside the tag."""
     place = count = 0
     while place < len(data):
         if (count := count + 1) > MOST:
@@ -98,7 +97,7 @@ def _elements(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
 
 
 def _variable(content: memoryview, order: str) -> tuple[str, list[np.ndarray] | None]:
-    """The name of one variable, and its matrices if it is a cell."""
+    """The name of a variable, and its matrices if it is a cell."""
     kind, shape, name, rest = _matrix(content, order)
     if kind != CELL:
         return name, None
@@ -122,7 +121,7 @@ def _numbers(name: str, place: int, element: tuple[int, memoryview], order: str)
 
 
 def _matrix(content: memoryview, order: str) -> tuple[int, tuple[int, ...], str, list[tuple[int, memoryview]]]:
-    """Class, shape, name and the elements that follow."""
+    """The class, shape and name of a matrix, and the elements that follow."""
     elements = list(_elements(content, order))
     if len(elements) < 3:
         raise _Damaged("a matrix ends early")

@@ -1,4 +1,4 @@
-"""MNIST: images of handwritten digits, from the idx files it is published as."""
+"""Read MNIST, images of handwritten digits, from the published idx files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .guarded import cannot_read, read_bytes, read_gzip
 
 PARTS = {"train": "train", "test": "t10k"}
 SIDE, CLASSES = 28, 10
-UNSIGNED_BYTE = 8  # idx's code for the type of the values
+UNSIGNED_BYTE = 8  # the code of this type in an idx file
 LIMIT = 1 << 26  # bytes; the largest of the four files has 47,040,016
 
 
 def read_mnist(folder: str | os.PathLike[str] | None = None, part: str = "train") -> tuple[np.ndarray, np.ndarray]:
-    """Images and their labels, 60,000 to train on and 10,000 to test.
+    """The images and labels of MNIST: 60,000 for training, 10,000 for testing.
 
     Shapes:
         images ``(N, 28, 28)`` uint8, 0 is background; labels ``(N,)`` uint8 below 10.
 
     Args:
-        folder: the data folder; see `data_folder` for what None means. The four files are expected in its ``mnist/``,
-            packed (``.gz``) or not, or where torchvision puts them (``MNIST/raw/``).
+        folder: the data folder; see `data_folder` for the default. The four files are in its ``mnist/``, compressed
+            (``.gz``) or not, or where torchvision puts them (``MNIST/raw/``).
         part: "train" or "test".
 
         >>> images, labels = read_mnist(part="test")
@@ -54,15 +54,15 @@ def read_mnist(folder: str | os.PathLike[str] | None = None, part: str = "train"
 
 
 def read_idx(path: str | os.PathLike[str], dimensions: int, limit: int) -> np.ndarray:
-    """The array of an idx file of unsigned bytes, packed with gzip or not.
+    """The array in an idx file of unsigned bytes, compressed with gzip or not.
 
-    idx: two zero bytes, the type, the number of dimensions, their sizes as four bytes each with the highest first,
-    then the values, the last dimension fastest.
+    The idx format: two zero bytes, the type, the number of dimensions, their sizes as big-endian 32-bit numbers, then
+    the values in C order.
 
     Args:
         path: the file.
-        dimensions: how many it must have.
-        limit: the most bytes it may have, unpacked.
+        dimensions: the number of dimensions that it must have.
+        limit: the most bytes that it may have, decompressed.
     """
     content = read_gzip(path, limit) if str(path).endswith(".gz") else read_bytes(path, limit)
     start = 4 + 4 * dimensions
@@ -79,4 +79,4 @@ def read_idx(path: str | os.PathLike[str], dimensions: int, limit: int) -> np.nd
         raise cannot_read(
             path, f"it has {len(content):,} bytes, and the sizes {shape} in its heading need {expected:,}"
         )
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()  # a copy may be written to
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape).copy()  # writable

@@ -1,4 +1,4 @@
-"""Rows of features with any number of labels each: Bibtex and Mediamill."""
+"""Read multi-label data sets, rows of features with any number of labels each: Bibtex and Mediamill."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .guarded import cannot_read, read_arrays, read_text
 from .number_table import LARGEST, SHOWN, number
 
 SETS = ("bibtex", "mediamill")
-MOST = 1 << 28  # numbers in one dense table; Mediamill has 3.7 million
+MOST = 1 << 28  # numbers in a dense table; Mediamill has 3.7 million
 
 
 class Multilabel(NamedTuple):
@@ -33,18 +33,18 @@ class Multilabel(NamedTuple):
 def read_multilabel(folder: str | os.PathLike[str], name: str) -> Multilabel:
     """One multi-label set from a data folder.
 
-    Either ``multilabel/NAME.npz``, bits packed along the rows, or the text of the extreme classification repository
-    in two files, ``multilabel/NAME_train.txt`` and ``multilabel/NAME_test.txt``: a line with the numbers of rows,
-    features and labels, then one line a row, its labels separated by commas, then feature:value pairs, all counted
-    from zero. A row without labels starts with a blank. Where the repository gives all rows in one file and the split
-    in another, the rows of each part go into their own file.
+    The set is either ``multilabel/NAME.npz``, with bits packed along the rows, or two text files of the extreme
+    classification repository, ``multilabel/NAME_train.txt`` and ``multilabel/NAME_test.txt``: a line with the numbers
+    of rows, features and labels, then one line per row with its labels, separated by commas, and feature:value pairs.
+    All are counted from zero, and a row without labels starts with a blank. If the repository has all rows in one file
+    and the split in another, the user writes the rows of each part to a file of its own.
 
     Args:
         folder: the data folder.
-        name: "bibtex" (4,880 and 2,515 rows, 1,836 features, 159 labels) or "mediamill" (30,993 and 12,914, 120, 101).
+        name: "bibtex" (4,880 + 2,515 rows, 1,836 features, 159 labels) or "mediamill" (30,993 + 12,914, 120, 101).
 
     Raises:
-        ValueError: the name is not known, or a file is missing or damaged, named by its path and line.
+        ValueError: the name is unknown, or a file is missing or damaged; the message names its path and line.
 
     Reference: Katakis et al. 2008 (Bibtex); Snoek et al. 2006 (Mediamill).
     """
@@ -91,7 +91,7 @@ def read_sparse(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _fill(x: np.ndarray, pairs: list[str]) -> bool:
-    """The quick way for a row in which all is well."""
+    """Fill one row at once, if it has no fault; return False if it has."""
     try:
         split = [pair.split(":") for pair in pairs]
         positions, values = [int(position) for position, _ in split], [float(value) for _, value in split]

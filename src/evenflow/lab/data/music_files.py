@@ -1,4 +1,4 @@
-"""Pieces of music as piano rolls: which of 88 notes sound at each step."""
+"""Read polyphonic music as piano rolls: which of 88 notes sound at each step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS = ("train", "valid", "test")
 
 
 def read_music(folder: str | os.PathLike[str], name: str) -> dict[str, list[np.ndarray]]:
-    """One polyphonic music set from a data folder.
+    """Read one polyphonic music set. The numbers of pieces:
 
     | set | train | valid | test |
     |---|---|---|---|
@@ -28,21 +28,21 @@ def read_music(folder: str | os.PathLike[str], name: str) -> dict[str, list[np.n
     | Piano_midi | 87 | 12 | 25 |
 
     Args:
-        folder: the data folder; the set is ``music/NAME.mat``.
-        name: of the set, in any case, with hyphens or underscores; "jsb" is JSB_Chorales.
+        folder: the data folder; the set is its ``music/NAME.mat``.
+        name: name of the set, in any case, with hyphens or underscores; "jsb" means JSB_Chorales.
 
     Returns:
         "train", "valid" and "test", each a list of pieces ``(T, 88)`` uint8 of zeros and ones, lowest note (A0) first.
 
     Raises:
-        ValueError: the name is not known, or the file is missing, damaged, or holds something else than piano rolls.
+        ValueError: the name is unknown, or the file is missing, damaged, or holds something other than piano rolls.
 
     Reference: Boulanger-Lewandowski et al. 2012.
     """
-    known = {"jsb": "JSB_Chorales"} | {_plain(choice): choice for choice in SETS}
-    if _plain(name) not in known:
+    names = {"jsb": "JSB_Chorales"} | {_plain(choice): choice for choice in SETS}
+    if _plain(name) not in names:
         raise ValueError(unknown("music set", name, SETS))
-    path = Path(folder) / "music" / f"{known[_plain(name)]}.mat"
+    path = Path(folder) / "music" / f"{names[_plain(name)]}.mat"
     cells = read_cells(path)
     if missing := [part for part in PARTS if not cells.get(f"{part}data")]:
         raise cannot_read(path, f"it has no cell '{missing[0]}data' of piano rolls")

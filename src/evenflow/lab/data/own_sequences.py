@@ -1,4 +1,4 @@
-"""Sequences that a user brings along, with what is to be learned from them."""
+"""A user's own sequences and targets, as `read_csv` and `read_npz` return them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ Labels = tuple[int, ...] | tuple[str, ...]
 
 @dataclass(frozen=True, eq=False)
 class OwnSequences:
-    """N sequences of I inputs.
+    """N sequences of I inputs, with targets.
 
     Shapes:
         inputs: N arrays ``(T_n, I)`` float32.
@@ -32,12 +33,12 @@ class OwnSequences:
             "every", N arrays ``(T_n,)`` int64 or ``(T_n, O)`` float32; None for kind "next".
 
     Attributes:
-        kind: "classification", "regression", or "next", where the inputs of the next step are to be predicted.
-        readout: "last", one target a sequence; "every", one a step.
-        names: of the inputs.
-        labels: the classes in the file's own words, sorted; targets are positions in it. Empty for other kinds.
-        outputs: how many numbers a model has to give: classes, targets or, for the next step, inputs.
-        test: sequences kept for testing, where the file has them.
+        kind: "classification", "regression", or "next" (predict the inputs of the next step).
+        readout: "last", one target per sequence; "every", one target per step.
+        names: names of the inputs.
+        labels: the classes as the file spells them, sorted; targets are positions in it. Empty for other kinds.
+        outputs: numbers that a model has to output: classes, targets, or inputs for kind "next".
+        test: sequences for testing, if the file has them.
     """
 
     inputs: list[np.ndarray]
@@ -51,16 +52,16 @@ class OwnSequences:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Steps of each sequence ``(N,)`` int64."""
+        """The length of each sequence ``(N,)`` int64."""
         return np.array([len(sequence) for sequence in self.inputs], np.int64)
 
 
 def padded(sequences: Sequence[np.ndarray], steps: int | None = None) -> np.ndarray:
-    """Sequences ``(T_n, ...)`` → one array ``(T, N, ...)``, time first, zero past each one's end.
+    """Pad sequences ``(T_n, ...)`` with zeros to one array ``(T, N, ...)``, time first.
 
     Args:
-        sequences: at least one, alike in all but length.
-        steps: T; the longest sequence's length if not given.
+        sequences: one or more arrays whose shapes agree but for the first dimension.
+        steps: T. Default: the length of the longest sequence.
 
         >>> padded([np.ones((2, 1)), np.ones((1, 1))])[..., 0].tolist()
         [[1.0, 1.0], [1.0, 0.0]]
@@ -70,13 +71,13 @@ def padded(sequences: Sequence[np.ndarray], steps: int | None = None) -> np.ndar
         raise ValueError(f"steps must be at least the longest sequence's {longest}, got {steps}")
     first = sequences[0]
     array = np.zeros((steps or longest, len(sequences), *first.shape[1:]), first.dtype)
-    for place, sequence in enumerate(sequences):
-        array[: len(sequence), place] = sequence
+    for n, sequence in enumerate(sequences):
+        array[: len(sequence), n] = sequence
     return array
 
 
 def check_choices(kind: str | None, readout: str | None) -> None:
-    """Raise a ValueError unless both are known words or left open."""
+    """Raise a ValueError unless each is None or one of the allowed words."""
     if kind is not None:
         one_of("kind", kind, KINDS)
     if readout is not None:
@@ -86,21 +87,14 @@ def check_choices(kind: str | None, readout: str | None) -> None:
 
 
 def classes(path: str | os.PathLike[str], values: Iterable[object]) -> tuple[Labels, dict[object, int]]:
-    """Distinct values → labels, sorted as whole numbers if they all are and as text otherwise, and their positions."""
-    text = {value: str(value) for value in set(values)}
-    distinct = set(text.values())
-    if all(WHOLE.fullmatch(word) for word in distinct):
-        numbers = sorted({int(word) for word in distinct})
-        labels: Labels = tuple(numbers)
-        order = dict(zip(numbers, range(len(numbers)), strict=True))
-        positions = {value: order[int(word)] for value, word in text.items()}
-    else:
-        words = sorted(distinct)
-        labels = tuple(words)
-        places = dict(zip(words, range(len(words)), strict=True))
-        positions = {value: places[word] for value, word in text.items()}
+    """The sorted labels, and the position of each value: whole numbers if all values are, else text."""
+    words = {value: str(value) for value in set(values)}
+    whole = all(WHOLE.fullmatch(word) for word in words.values())
+    spelled: dict[object, Any] = {value: int(word) if whole else word for value, word in words.items()}
+    labels: Labels = tuple(sorted(set(spelled.values())))
     if len(labels) < 2:
         raise cannot_read(path, f"every target is {labels[0]!r}, and classification needs two classes")
     if len(labels) > MOST_CLASSES:
         raise cannot_read(path, f"its targets are {len(labels):,} classes; for numbers to predict choose regression")
-    return labels, positions
+    positions = {label: position for position, label in enumerate(labels)}
+    return labels, {value: positions[label] for value, label in spelled.items()}

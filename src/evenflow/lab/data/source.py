@@ -1,4 +1,4 @@
-"""What is known of a data set: its files, their checksums, its terms and where it comes from."""
+"""The description of a data set: its files, their checksums and addresses, its terms of use and its origin."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class File:
     """One file of a data set.
 
     Args:
-        path: below the data folder, with ``/`` between its parts.
-        size: in bytes; None where it is not known.
-        sha256: of its bytes; None where it is not known.
-        url: an address where these very bytes are; None where there is none.
-        packed: `size` and `sha256` are those of the content of this gzip file, whoever packed it.
-        alternatives: other files that will do in its place.
+        path: path below the data folder, with ``/`` between its parts.
+        size: bytes; None if not known.
+        sha256: SHA-256 of the bytes; None if not known.
+        url: an address that serves these bytes; None if there is none.
+        packed: the file is compressed with gzip, and `size` and `sha256` are those of its content.
+        alternatives: files that may stand in its place.
     """
 
     path: str
@@ -36,16 +36,16 @@ class File:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that can be had.
+    """A data set and where it comes from.
 
     Args:
-        name: what it is called on the command line.
-        title: what it is, in a few words.
-        files: all of them are needed.
-        terms: of use.
+        name: the name for ``evenflow data get``.
+        title: a short description.
+        files: the files, all of which are needed.
+        terms: the terms of use.
         origin: whom to cite.
-        note: where to find files that cannot be fetched, and what is special about them.
-        layouts: other sets of files, each complete by itself, that a user may have instead.
+        note: where to find files that cannot be downloaded, and what is special about them.
+        layouts: other complete sets of files that a user may have instead.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Source:
 
     @property
     def size(self) -> int | None:
-        """Bytes of all files together; None where one is not known."""
+        """Bytes of all files together; None if one is not known."""
         sizes = [file.size for file in self.files]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
@@ -71,16 +71,17 @@ class Source:
         """The file `path` of this source in `folder`, or the first of its alternatives that is there.
 
         Raises:
-            ValueError: none of them is there; the sentence says how to get it.
+            ValueError: none of them is there; the message says how to get the file.
         """
         file = next(file for file in self.files if file.path == path)
         for choice in file.choices:
-            if os.path.exists(found := folder / choice.path):  # False, not an error, where it may not be looked
-                return found
+            # os.path.exists returns False, where Path.exists raises, if a folder may not be entered.
+            if os.path.exists(located := folder / choice.path):
+                return located
         raise ValueError(f"{path} is not in the data folder {str(folder)!r}: {self.remedy(folder)}")
 
     def remedy(self, folder: Path) -> str:
-        """What to do about a missing file."""
+        """What a user can do about a missing file."""
         if self.fetchable:
             return f"`evenflow data get {self.name} --data {shlex.quote(str(folder))}` fetches it"
         return f"put it there by hand ({self.note or self.origin})"

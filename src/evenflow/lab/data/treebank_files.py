@@ -1,33 +1,33 @@
-"""The Penn Treebank, or any text laid out like it: one sentence per line, words with blanks between them."""
+"""Read the Penn Treebank, or any text with one sentence per line and blanks between words, as words or characters."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from evenflow.checks import one_of, whole_number
 
-from .cache import Arrays, kept
 from .catalog import CATALOG
 from .folder import data_folder
 from .guarded import cannot_read, read_text
 
 PARTS = ("train", "valid", "test")
 END, UNKNOWN = "<eos>", "<unk>"
-WORDS, CHARACTERS = "words-1", "characters-1"  # cached arrays; a new form gets a new number, as old files remain
 CODE_POINTS = 0x110000
-MOST_CHARACTERS = 256  # what a byte can name
+MOST_CHARACTERS = 256  # a symbol is one byte
+
+TextFile = tuple[Path, str]  # a path and the text in it
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """Sentences one after the other.
+    """Sentences stored end to end.
 
     Shapes:
         symbols ``(S,)`` uint8, indices into `character_set`; offsets ``(N + 1,)`` int64: sentence n is
@@ -41,29 +41,30 @@ class Sentences:
         return len(self.offsets) - 1
 
     def __getitem__(self, n: int) -> np.ndarray:
-        at = range(len(self))[n]  # so that -1 is the last
-        return self.symbols[self.offsets[at] : self.offsets[at + 1]]
+        n = range(len(self))[n]  # counts a negative n from the end, and raises IndexError
+        return self.symbols[self.offsets[n] : self.offsets[n + 1]]
 
 
 def vocabulary(folder: str | os.PathLike[str] | None = None) -> list[str]:
-    """The words of the training text and `<eos>`, the most frequent first, equally frequent ones by the alphabet.
+    """The words of the training text and `<eos>`, the most frequent first, equally frequent words in alphabetical
+    order.
 
     10,000 for the Penn Treebank.
     """
-    return _numbered(folder, "train")[1]
+    return list(_vocabulary(_files(folder, "train")[0]))
 
 
 def read_words(folder: str | os.PathLike[str] | None = None, part: str = "train") -> np.ndarray:
-    """A part of the text as one row of word numbers, with one `<eos>` at the end of every line.
+    """One part of the text as an array of word numbers, with an `<eos>` at the end of every line.
 
-    Words that the training text has not count as `<unk>`. The numbers are made once and kept in the cache.
+    Words that are not in the training text are read as `<unk>`.
 
     Shapes:
         ``(N,)`` int32, indices into `vocabulary`. The Penn Treebank has 929,589 / 73,760 / 82,430.
 
     Args:
-        folder: the data folder; see `data_folder` for what None means. The texts are expected in its ``ptb/``, as
-            ``ptb.train.txt``, ``ptb.valid.txt`` and ``ptb.test.txt``, or packed as ``ptb.train.txt.gz``.
+        folder: the data folder; see `data_folder` for the default. The texts are in its ``ptb/``, as
+            ``ptb.train.txt``, ``ptb.valid.txt`` and ``ptb.test.txt``, or compressed as ``ptb.train.txt.gz``.
         part: "train", "valid" or "test".
 
         >>> words = vocabulary()
@@ -71,86 +72,79 @@ def read_words(folder: str | os.PathLike[str] | None = None, part: str = "train"
         ['no', 'it', 'was', "n't", 'black', 'monday', '<eos>']
 
     Raises:
-        ValueError: a file is missing, damaged or not text, or has an unknown word where there is no `<unk>`.
+        ValueError: a file is missing, damaged or not text, or has an unknown word and the vocabulary no `<unk>`.
 
     Reference: Mikolov et al. 2010.
     """
-    return _numbered(folder, part)[0]
+    return _word_numbers(*_files(folder, part))
 
 
 def character_set(folder: str | os.PathLike[str] | None = None) -> list[str]:
     """The characters of the training sentences in order of their code points.
 
-    49 for the Penn Treebank, the blank between words among them. The end of a line is none of them; those who count it
-    have 50.
+    49 for the Penn Treebank, including the blank between words. Publications that count the end of a line have 50.
     """
-    return _spelled(folder, "train")[1]
+    return list(_character_set(_files(folder, "train")[0]))
 
 
 def read_characters(
     folder: str | os.PathLike[str] | None = None, part: str = "train", longest: int | None = None
 ) -> Sentences:
-    """The sentences of a part, one per line, as characters; those longer than `longest` characters are left out.
+    """The sentences of one part, one per line, as characters.
 
     A sentence is its line without the blanks around it. The blanks between words and the five characters of `<unk>`
     count, the end of the line does not.
 
-    Note: 23 % or 25 %.
-        Vorontsov et al. (2017) say that 23 % of the data have at most 75 characters, and over 99 % at most 300. It is
-        25.2 % and 99.4 % of these training sentences.
+    Note: Vorontsov et al. (2017) say that 23 % of the data have at most 75 characters, and over 99 % at most 300. It is
+    25.2 % and 99.4 % of these training sentences.
 
     Args:
         folder, part: as in `read_words`.
-        longest: most characters of a sentence; None leaves out none.
+        longest: leave out sentences with more characters. Default: keep all.
 
         >>> sentences, characters = read_characters(part="test", longest=75), character_set()
         >>> len(sentences), "".join(characters[n] for n in sentences[0])
         (997, "no it was n't black monday")
 
     Raises:
-        ValueError: as `read_words`; also where a character is not in the training text, or no sentence is left.
+        ValueError: as in `read_words`; also if a character is not in the training text, or no sentence is left.
     """
     if longest is not None:
         whole_number("longest", longest, 1)
-    sentences, _, path = _spelled(folder, part)
+    training, file = _files(folder, part)
+    sentences = _sentences(training, file)
     if longest is None:
         return sentences
     lengths = np.diff(sentences.offsets)
-    taken = lengths <= longest
-    if not taken.any():
-        raise cannot_read(path, f"no sentence in it has at most {longest} characters")
-    return Sentences(sentences.symbols[np.repeat(taken, lengths)], _offsets(lengths[taken]))
+    short = lengths <= longest
+    if not short.any():
+        raise cannot_read(file[0], f"no sentence in it has at most {longest} characters")
+    return Sentences(sentences.symbols[np.repeat(short, lengths)], _offsets(lengths[short]))
 
 
-def _texts(folder: str | os.PathLike[str] | None, part: str) -> tuple[str, str, Path]:
-    """The training text, the text of the part, and the file of the latter."""
+def _files(folder: str | os.PathLike[str] | None, part: str) -> tuple[TextFile, TextFile]:
+    """The training text and the text of a part."""
     one_of("part", part, PARTS)
-    place, source = data_folder(folder), CATALOG["ptb"]
-    training = read_text(path := source.locate(place, "ptb/ptb.train.txt"))
-    if part == "train":
-        return training, training, path
-    return training, read_text(path := source.locate(place, f"ptb/ptb.{part}.txt")), path
+    paths = [CATALOG["ptb"].locate(data_folder(folder), f"ptb/ptb.{name}.txt") for name in ("train", part)]
+    training = paths[0], read_text(paths[0])
+    return training, training if part == "train" else (paths[1], read_text(paths[1]))
 
 
-def _cache_name(form: str, *texts: str) -> str:
-    digests = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-    return f"{form}-{hashlib.sha256(' '.join(digests).encode()).hexdigest()[:40]}"
+# Cached by the text, so that a changed file is read again: the Penn Treebank takes a second, and a task asks often.
+@lru_cache(maxsize=2)
+def _vocabulary(training: TextFile) -> tuple[str, ...]:
+    counts = Counter(_words(training[1]))
+    return tuple(sorted(counts, key=lambda word: (-counts[word], word)))
 
 
-def _numbered(folder: str | os.PathLike[str] | None, part: str) -> tuple[np.ndarray, list[str]]:
-    """The word numbers of a part, and the words they number."""
-    training, text, path = _texts(folder, part)
-
-    def make() -> Arrays:
-        counts = Counter(_words(training))
-        words = sorted(counts, key=lambda word: (-counts[word], word))
-        return {"numbers": _numbers(_words(text), words, path), "words": _packed("\n".join(words))}
-
-    def good(found: Arrays) -> bool:
-        return _fits(found["numbers"], np.int32, len(_unpacked(found["words"]).split("\n")))
-
-    found = kept(_cache_name(WORDS, training, text), ("numbers", "words"), make, good)
-    return found["numbers"], _unpacked(found["words"]).split("\n")
+@lru_cache(maxsize=6)
+def _word_numbers(training: TextFile, file: TextFile) -> np.ndarray:
+    number = {word: n for n, word in enumerate(_vocabulary(training))}
+    words = _words(file[1])
+    if UNKNOWN not in number and (strange := next((word for word in words if word not in number), None)) is not None:
+        raise cannot_read(file[0], f"the training text has neither its word {strange!r} nor {UNKNOWN}")
+    unknown = number.get(UNKNOWN, 0)
+    return _read_only(np.fromiter((number.get(word, unknown) for word in words), np.int32, len(words)))
 
 
 def _words(text: str) -> list[str]:
@@ -158,73 +152,39 @@ def _words(text: str) -> list[str]:
     return [*text.removesuffix("\n").replace("\n", f" {END} ").split(), END]
 
 
-def _numbers(spoken: list[str], words: list[str], path: Path) -> np.ndarray:
-    number = {word: n for n, word in enumerate(words)}
-    if UNKNOWN not in number and (strange := next((word for word in spoken if word not in number), None)) is not None:
-        raise cannot_read(path, f"the training text has neither its word {strange!r} nor {UNKNOWN}")
-    unknown = number.get(UNKNOWN, 0)
-    return np.fromiter((number.get(word, unknown) for word in spoken), np.int32, len(spoken))
+@lru_cache(maxsize=2)
+def _character_set(training: TextFile) -> str:
+    characters = sorted(set("".join(_lines(training[1]))))
+    if not characters or len(characters) > MOST_CHARACTERS:
+        why = f"the training text has {len(characters)} different characters, not 1 to {MOST_CHARACTERS}"
+        raise cannot_read(training[0], why)
+    return "".join(characters)
 
 
-def _spelled(folder: str | os.PathLike[str] | None, part: str) -> tuple[Sentences, list[str], Path]:
-    """All sentences of a part, the characters that its symbols stand for, and its file."""
-    training, text, path = _texts(folder, part)
-
-    def make() -> Arrays:
-        characters = sorted(set("".join(_lines(training))))
-        if not characters or len(characters) > MOST_CHARACTERS:
-            why = f"the training text has {len(characters)} different characters, not 1 to {MOST_CHARACTERS}"
-            raise cannot_read(path, why)
-        lines = _lines(text)
-        if not lines:
-            raise cannot_read(path, "it has no sentence")
-        symbols = _symbols("".join(lines), characters, path)
-        return {
-            "symbols": symbols,
-            "offsets": _offsets([len(line) for line in lines]),
-            "characters": _packed("".join(characters)),
-        }
-
-    def good(found: Arrays) -> bool:
-        symbols, offsets = found["symbols"], found["offsets"]
-        return (
-            _fits(symbols, np.uint8, len(_unpacked(found["characters"])))
-            and _fits(offsets, np.int64, len(symbols) + 1)
-            and bool(offsets[0] == 0 and offsets[-1] == len(symbols) and (np.diff(offsets) > 0).all())
-        )
-
-    found = kept(_cache_name(CHARACTERS, training, text), ("symbols", "offsets", "characters"), make, good)
-    return Sentences(found["symbols"], found["offsets"]), list(_unpacked(found["characters"])), path
+@lru_cache(maxsize=6)
+def _sentences(training: TextFile, file: TextFile) -> Sentences:
+    characters, lines = _character_set(training), _lines(file[1])
+    if not lines:
+        raise cannot_read(file[0], "it has no sentence")
+    table = np.full(CODE_POINTS, -1, np.int16)
+    table[[ord(character) for character in characters]] = np.arange(len(characters))
+    text = "".join(lines)
+    symbols = table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
+    if (unknown := symbols < 0).any():
+        raise cannot_read(file[0], f"the training text has not its character {text[int(unknown.argmax())]!r}")
+    return Sentences(_read_only(symbols.astype(np.uint8)), _read_only(_offsets([len(line) for line in lines])))
 
 
 def _lines(text: str) -> list[str]:
-    """The lines without the blanks around them; those with nothing else are left out."""
+    """The lines without the blanks around them; empty lines are left out."""
     return [stripped for line in text.split("\n") if (stripped := line.strip())]
-
-
-def _symbols(text: str, characters: list[str], path: Path) -> np.ndarray:
-    table = np.full(CODE_POINTS, -1, np.int16)
-    table[[ord(character) for character in characters]] = np.arange(len(characters))
-    symbols = table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
-    if (unknown := symbols < 0).any():
-        raise cannot_read(path, f"the training text has not its character {text[int(unknown.argmax())]!r}")
-    return symbols.astype(np.uint8)
 
 
 def _offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-def _packed(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode(), np.uint8)
-
-
-def _unpacked(array: np.ndarray) -> str:
-    return array.tobytes().decode()
-
-
-def _fits(array: np.ndarray, dtype: type, end: int) -> bool:
-    """Whether an array from the cache is a row of whole numbers in [0, end)."""
-    return (
-        array.dtype == dtype and array.ndim == 1 and array.size > 0 and 0 <= int(array.min()) <= int(array.max()) < end
-    )
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """The array, which is shared by all callers, protected from changes."""
+    array.setflags(write=False)
+    return array

@@ -1,10 +1,10 @@
-"""Time series with a class each: sets of the UCR archive, in the archive's own formats or as npz."""
+"""Read sets of the UCR archive of labelled time series, in the archive's own formats or as npz."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from .number_table import number_rows, number_table
 ENDINGS = ("", ".txt", ".tsv", ".ts")
 LARGEST_LABEL = 1_000_000
 
-Part = tuple[np.ndarray, list[int] | list[str]]  # x and labels
+LabelledSeries = tuple[np.ndarray, list[int] | list[str]]  # series (N, T) and labels (N)
 
 
 class UcrSeries(NamedTuple):
@@ -25,7 +25,7 @@ class UcrSeries(NamedTuple):
     Shapes:
         x_train, x_test: ``(N, T)`` float32. y_train, y_test: ``(N,)`` int64, positions in `labels`.
 
-    `labels` are the archive's own, sorted. The test arrays are None where the test part is not there.
+    `labels` are the archive's own, sorted. The test arrays are None if the set has no test part.
     """
 
     x_train: np.ndarray
@@ -36,7 +36,7 @@ class UcrSeries(NamedTuple):
 
 
 def names(folder: str | os.PathLike[str]) -> list[str]:
-    """The sets that are in a data folder, in order of the alphabet."""
+    """The names of the sets in a data folder, sorted."""
     root = Path(folder) / "ucr"
     found = {path.stem for path in root.glob("*.npz")}
     for ending in ENDINGS:
@@ -50,24 +50,25 @@ def names(folder: str | os.PathLike[str]) -> list[str]:
 def read_ucr(folder: str | os.PathLike[str], name: str) -> UcrSeries:
     """One set of the UCR archive from a data folder.
 
-    Looked for, in this order: ``ucr/NAME.npz`` with arrays x_train, y_train, x_test, y_test; then, in ``ucr/NAME`` and
-    in ``ucr``, the archive's files ``NAME_TRAIN`` and ``NAME_TEST`` with no ending, ``.txt`` or ``.tsv`` (one series a
-    line, its label first, separated by commas, tabs or blanks) or ``.ts`` (lines that start with @, then one series a
-    line, its label last, behind a colon). Missing values, several dimensions and unequal lengths are refused: the
-    series of one set are the rows of one table.
+    The reader looks for ``ucr/NAME.npz`` with arrays x_train, y_train, x_test, y_test, then, in ``ucr/NAME`` and in
+    ``ucr``, for the archive's files ``NAME_TRAIN`` and ``NAME_TEST`` without ending, with ``.txt`` or ``.tsv`` (one
+    series per line, its label first, separated by commas, tabs or blanks) or with ``.ts`` (lines that start with @,
+    then one series per line, its label last, after a colon). Missing values, several dimensions and series of different
+    lengths are errors.
 
     Args:
         folder: the data folder.
-        name: as the archive spells it, one of `names`.
+        name: the name of the set as the archive spells it; see `names`.
 
     Raises:
-        ValueError: there is no such set, or a file is damaged, named by its path and line.
+        ValueError: there is no such set, or a file is damaged; the message names its path and line.
 
     Reference: Dau et al. 2018.
     """
     root = Path(folder) / "ucr"
-    if name not in (known := names(folder)):
-        raise ValueError(unknown("UCR set", name, known) if known else f"there are no UCR sets in {str(root)!r}")
+    if name not in (available := names(folder)):
+        message = unknown("UCR set", name, available) if available else f"there are no UCR sets in {str(root)!r}"
+        raise ValueError(message)
     if (path := root / f"{name}.npz").exists():
         train, test = _from_npz(path)
     else:
@@ -76,38 +77,34 @@ def read_ucr(folder: str | os.PathLike[str], name: str) -> UcrSeries:
         path = place / f"{name}_TRAIN{ending}"
         read = _from_ts if ending == ".ts" else _from_text
         train, test = read(path), None
-        if (tested := place / f"{name}_TEST{ending}").exists():
-            path = tested
-            test = read(path)
+        if (test_path := place / f"{name}_TEST{ending}").exists():
+            path, test = test_path, read(test_path)
     if test is not None and test[0].shape[1] != train[0].shape[1]:
         raise cannot_read(path, f"its series have {test[0].shape[1]} steps, those to train on {train[0].shape[1]}")
     return _series(train, test)
 
 
-def _series(train: Part, test: Part | None) -> UcrSeries:
-    """Labels → positions. Labels that are whole numbers in both parts are sorted as such, others as text."""
-    both = [*train[1], *(test[1] if test is not None else [])]
+def _series(train: LabelledSeries, test: LabelledSeries | None) -> UcrSeries:
+    """Turn labels into positions. They are sorted as whole numbers if all of them are, else as text."""
+    values: set = {*train[1], *(test[1] if test is not None else [])}
     try:
-        whole = {label: int(label) for label in both}
-        labels: list = sorted(set(whole.values()))
-        order = {label: place for place, label in enumerate(labels)}
-        place = {label: order[number] for label, number in whole.items()}
+        spelled: dict[Any, Any] = {value: int(value) for value in values}
     except ValueError:
-        labels = sorted({str(label) for label in both})
-        place = dict(zip(labels, range(len(labels)), strict=True))
+        spelled = {value: str(value) for value in values}
+    labels = tuple(sorted(set(spelled.values())))
+    order = {label: position for position, label in enumerate(labels)}
 
-    def positions(part: Part) -> np.ndarray:
-        return np.array([place[label] for label in part[1]], np.int64)
+    def positions(part: LabelledSeries) -> np.ndarray:
+        return np.array([order[spelled[label]] for label in part[1]], np.int64)
 
-    if test is None:
-        return UcrSeries(train[0], positions(train), None, None, tuple(labels))
-    return UcrSeries(train[0], positions(train), test[0], positions(test), tuple(labels))
+    x_test, y_test = (None, None) if test is None else (test[0], positions(test))
+    return UcrSeries(train[0], positions(train), x_test, y_test, labels)
 
 
-def _from_npz(path: Path) -> tuple[Part, Part | None]:
+def _from_npz(path: Path) -> tuple[LabelledSeries, LabelledSeries | None]:
     arrays = read_arrays(path, ["x_train", "y_train"], optional=["x_test", "y_test"])
 
-    def part(name: str) -> Part:
+    def part(name: str) -> LabelledSeries:
         x, y = arrays[f"x_{name}"], arrays[f"y_{name}"]
         if x.ndim != 2 or not x.size or x.dtype.kind != "f" or y.shape != x.shape[:1] or y.dtype.kind not in "iu":
             raise cannot_read(path, f"'x_{name}' and 'y_{name}' are not (N, T) real and (N,) whole numbers")
@@ -124,7 +121,7 @@ def _from_npz(path: Path) -> tuple[Part, Part | None]:
     return part("train"), part("test")
 
 
-def _from_text(path: Path) -> Part:
+def _from_text(path: Path) -> LabelledSeries:
     table, lines = number_table(path, read_text(path))
     if table.shape[1] < 2:
         raise cannot_read(path, f"line {lines[0]} has a label and no series")
@@ -136,7 +133,7 @@ def _from_text(path: Path) -> Part:
     return table[:, 1:].astype(np.float32), labels.astype(np.int64).tolist()
 
 
-def _from_ts(path: Path) -> Part:
+def _from_ts(path: Path) -> LabelledSeries:
     rows: list[tuple[int, str]] = []
     labels: list[str] = []
     in_data = False
