@@ -14,7 +14,7 @@ from evenflow.checks import one_of
 from evenflow.probes.jacobian_products import largest_singular_value, state_part, vjps
 from evenflow.probes.layer_inputs import concatenate, run_for_inputs
 from evenflow.probes.model_layer import Layer, find_layer
-from evenflow.probes.unrolled import Unrolled, unroll
+from evenflow.probes.unrolled import Unrolled, member_index, unroll
 
 METHODS = ("auto", "exact", "estimate")
 PARTS = ("output", "state")
@@ -62,6 +62,7 @@ def jacobian(
     return jacobian_norms(layer, x, t, [k], of=of, member=member, method=method, generator=generator)
 
 
+@torch.enable_grad()
 def jacobian_norms(
     layer: nn.Module,
     x: Tensor,
@@ -104,23 +105,7 @@ def jacobian_norms(
     one_of("method", method, METHODS)
     inner = find_layer(layer)
     members = unroll(inner, x if inner is layer else _layer_input(layer, inner, x))
-    index = len(members) - (2 if inner.bidirectional else 1) if member is None else member
-    if not -len(members) <= index < len(members):
-        raise ValueError(f"member must be below {len(members)} for this layer, got {member}")
-    return norms_of(members[index], t, k, of=of, method=method, generator=generator)
-
-
-@torch.enable_grad()
-def norms_of(
-    unrolled: Unrolled,
-    t: int | None = None,
-    k: Iterable[int] | None = None,
-    *,
-    of: str = "output",
-    method: str = "auto",
-    generator: torch.Generator | None = None,
-) -> JacobianNorms:
-    """`jacobian_norms` of a layer that is unrolled already."""
+    unrolled = members[member_index(inner, member, len(members))]
     steps = len(unrolled.inputs)
     last = _step("t", steps - 1 if t is None else t, steps, steps - 1)
     size = sum(s.shape[-1] for s in state_part(unrolled.states[0], of))

@@ -74,10 +74,14 @@ def step_weights(layer: Layer, member: int | None = None) -> tuple[Cell, dict[st
     layer = as_evenflow_layer(layer)
     if isinstance(layer.cell, GatedFeedback):
         raise ValueError("a gated feedback stack is one recurrence of all its layers, got one of them asked for")
-    members = len(layer.suffixes)
+    with torch.no_grad():
+        weights = layer.step_weights(member_index(layer, member, len(layer.suffixes)))
+    return layer.cell, {name: w.detach().double() for name, w in weights.items()}
+
+
+def member_index(layer: Layer, member: int | None, members: int) -> int:
+    """The index of a layer and direction among `members`; the top layer's forward direction by default."""
     index = members - (2 if layer.bidirectional else 1) if member is None else member
     if not -members <= index < members:
         raise ValueError(f"member must be below {members} for this layer, got {member}")
-    with torch.no_grad():
-        weights = layer.step_weights(index)
-    return layer.cell, {name: w.detach().double() for name, w in weights.items()}
+    return index
