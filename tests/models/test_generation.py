@@ -288,11 +288,11 @@ BAD = [
     (lambda: generate(make("symbols"), SOME, 3, top_k=8), "top_k must be at most 7, the number of outputs, got 8"),
     (
         lambda: generate(make("symbols"), SOME, 3, greedy=True, temperature=0.5),
-        "greedy takes the likeliest and draws nothing, so it goes without temperature=0.5",
+        "greedy draws nothing, so it cannot be combined with temperature=0.5",
     ),
     (
         lambda: generate(make("symbols"), SOME, 3, greedy=True, top_k=2),
-        "greedy takes the likeliest and draws nothing, so it goes without top_k=2",
+        "greedy draws nothing, so it cannot be combined with top_k=2",
     ),
     (
         lambda: generate(SequenceModel(RNN(4, 4), 5, vocabulary=5), SOME, 3),
@@ -300,7 +300,7 @@ BAD = [
     ),
     (
         lambda: generate(SequenceModel(RNN(4, 4, bidirectional=True), 5, readout="every", vocabulary=5), SOME, 3),
-        "model must not be bidirectional: the way back would begin at steps that are not there yet",
+        "model must not be bidirectional: its reverse direction needs the steps to come",
     ),
     (
         lambda: generate(SequenceModel(RNN(4, 4), 6, readout="every", vocabulary=5), SOME, 3),
@@ -313,7 +313,7 @@ BAD = [
     (lambda: generate(nn.LSTM(4, 4), SOME, 3), "model must be a SequenceModel, got LSTM"),
     (
         lambda: generate(broken(), SOME, 3),
-        "the model's outputs are infinite or not a number, so nothing follows from them",
+        "the model's outputs must be finite to generate from them, got infinite or nan values",
     ),
     (lambda: stream(make("symbols"), SOME[:0]), "prompt must have at least one step, got (0,)"),
 ]

@@ -152,7 +152,9 @@ class Offset(RNN):
 
 
 def test_what_a_layer_calls_init_may_be_a_setting():
-    with pytest.raises(ValueError, match="models must be alike in all but their numbers, got another kind at place 1"):
+    with pytest.raises(
+        ValueError, match="models must be equal except for their parameters, got another kind at place 1"
+    ):
         Population([SequenceModel(Offset(init), O) for init in (0.0, 1.0)])
 
 
@@ -206,10 +208,13 @@ def test_dropout_masks_differ_between_the_models():
         (lambda: [], "models must be at least one model, got none"),
         (lambda: [RNN(2, 3)], "models must be SequenceModels, got RNN at place 0"),
         (lambda: [RNN(2, 3, bidirectional=True)], "models must have layers that run one way"),
-        (lambda: [RNN(2, 3), RNN(2, 4)], "models must be alike in all but their numbers, got another kind at place 1"),
+        (
+            lambda: [RNN(2, 3), RNN(2, 4)],
+            "models must be equal except for their parameters, got another kind at place 1",
+        ),
         (
             lambda: [RNN(2, 3), RNN(2, 3, activation="relu")],
-            "models must be alike in all but their numbers, got another kind at place 1",
+            "models must be equal except for their parameters, got another kind at place 1",
         ),
     ],
 )
@@ -225,7 +230,7 @@ def test_what_is_no_population(models, sentence):
 def test_inputs_of_another_number_of_models(shape):
     with pytest.raises(ValueError) as error:
         Population(models_of(lambda draw: RNN(I, H, generator=draw)))(random(*shape))
-    assert str(error.value) == f"inputs must have {M} models in front, got {shape}"
+    assert str(error.value) == f"inputs must have {M} as first dimension, one for each model, got {shape}"
 
 
 def test_what_a_map_has_recorded_is_no_setting() -> None:

@@ -87,7 +87,7 @@ def stream(
             raise ValueError(f"top_k must be at most {width}, the number of outputs, got {top_k}")
     if greedy and (temperature != 1 or (top_k is not None and model.embedding is not None)):
         other = f"temperature={temperature}" if temperature != 1 else f"top_k={top_k}"
-        raise ValueError(f"greedy takes the likeliest and draws nothing, so it goes without {other}")
+        raise ValueError(f"greedy draws nothing, so it cannot be combined with {other}")
     draw = _notes if model.embedding is None else _symbols
 
     def pick(y: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _steps(model: SequenceModel, x: Tensor, batched: bool, pick: Callable[[Tenso
             outputs, state = model(x, state)
             y = outputs[-1].double()
             if not y.isfinite().all():
-                raise ValueError("the model's outputs are infinite or not a number, so nothing follows from them")
+                raise ValueError("the model's outputs must be finite to generate from them, got infinite or nan values")
             step = pick(y).to(x.dtype)
         yield step if batched else step.squeeze(0)
         x = step.unsqueeze(0)
@@ -167,7 +167,7 @@ def _check_model(model: SequenceModel) -> None:
     if model.readout != "every":
         raise ValueError(f"model must have readout 'every', an output at each step, got {model.readout!r}")
     if getattr(model.layer, "bidirectional", False):
-        raise ValueError("model must not be bidirectional: the way back would begin at steps that are not there yet")
+        raise ValueError("model must not be bidirectional: its reverse direction needs the steps to come")
     outputs = model.output.out_features
     if model.embedding is not None and outputs != model.embedding.num_embeddings:
         raise ValueError(

@@ -62,7 +62,9 @@ class Population(nn.Module):
         _check(models)
         if getattr(models[0].layer, "checkpoint_every", None) is not None:
             warnings.warn(
-                "a population keeps all steps: checkpoint_every saves no memory in it", RuntimeWarning, stacklevel=2
+                "a population keeps the states of all steps: checkpoint_every saves no memory in it",
+                RuntimeWarning,
+                stacklevel=2,
             )
         self.models = nn.ModuleList(models)
         self._mapped = [
@@ -83,7 +85,9 @@ class Population(nn.Module):
     def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
         """Outputs and final states of all models; with lengths, states beyond a sequence's end depend on padding."""
         if len(inputs) != len(self.models):
-            raise ValueError(f"inputs must have {len(self.models)} models in front, got {tuple(inputs.shape)}")
+            raise ValueError(
+                f"inputs must have {len(self.models)} as first dimension, one for each model, got {tuple(inputs.shape)}"
+            )
         skeleton = self._skeleton[0].train(self.training)
 
         def run(weights: dict[str, Tensor], x: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
@@ -148,7 +152,7 @@ def _check(models: Sequence[SequenceModel]) -> None:
             raise ValueError(f"models must have layers that run one way, got a bidirectional one at place {place}")
         shapes = [[(name, tuple(t.shape)) for name, t in _tensors(each)] for each in (first, model)]
         if shapes[0] != shapes[1] or not _is_alike(model, first, maps=False):
-            raise ValueError(f"models must be alike in all but their numbers, got another kind at place {place}")
+            raise ValueError(f"models must be equal except for their parameters, got another kind at place {place}")
 
 
 def _is_alike(one: Any, other: Any, maps: bool = True) -> bool:

@@ -46,7 +46,7 @@ def as_evenflow_layer(layer: Layer) -> Recurrent:
         kind = type(layer).__name__
         raise ValueError(f"layer must be a recurrent one, of evenflow or torch's RNN, GRU or LSTM, got {kind}")
     if getattr(layer, "proj_size", 0):
-        raise ValueError(f"an LSTM with proj_size {layer.proj_size} has no twin in evenflow; probe one without")
+        raise ValueError(f"layer must be an LSTM without proj_size to be probed, got proj_size {layer.proj_size}")
     like = layer.weight_hh_l0
     assert isinstance(like, Tensor)
     options: dict[str, Any] = {

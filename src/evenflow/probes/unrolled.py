@@ -73,7 +73,9 @@ def step_weights(layer: Layer, member: int | None = None) -> tuple[Cell, dict[st
     """
     layer = as_evenflow_layer(layer)
     if isinstance(layer.cell, GatedFeedback):
-        raise ValueError("a gated feedback stack is one recurrence of all its layers, got one of them asked for")
+        raise ValueError(
+            "a gated feedback stack is one recurrence of all its layers, and its layers have no steps of their own"
+        )
     with torch.no_grad():
         weights = layer.step_weights(member_index(layer, member, len(layer.suffixes)))
     return layer.cell, {name: w.detach().double() for name, w in weights.items()}

@@ -206,7 +206,7 @@ def test_one_that_stops_early_leaves_the_others_to_go_on():
             lambda: [config(penalty="stabilizer")],
             "penalty must read the weights alone in a population, got 'stabilizer'",
         ),
-        (lambda: [config(), config(system={"hidden_size": 6})], "models must be alike in all but their numbers"),
+        (lambda: [config(), config(system={"hidden_size": 6})], "models must be equal except for their parameters"),
     ],
 )
 def test_what_cannot_walk_in_step(configs, sentence, tmp_path):

@@ -136,7 +136,7 @@ def _while_finite(layer: Layer, x: Tensor) -> tuple[Tensor, list[Unrolled]]:
     if steps == len(x):
         return x, members
     if steps == 0:
-        raise ValueError("the layer's states must be finite to be looked at, got some that are not at the first step")
+        raise ValueError("the layer's states must be finite, got infinite or nan values at the first step")
     return x[:steps], unroll(layer, _in_layer_order(layer, x[:steps]))
 
 
