@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from test_structure import ROOMS
 
 from evenflow.lab import cli
 from evenflow.lab.recipes.catalog import names
@@ -128,3 +129,13 @@ def test_every_recipe_is_on_the_page_of_recipes() -> None:
     text = (ROOT / "docs/recipes.md").read_text("utf-8")
     listed = re.findall(r"^\| `([\w./-]+)`", text[text.index("## The list") :], flags=re.MULTILINE)
     assert sorted(listed) == sorted(names())
+
+
+def test_the_rooms_of_the_architecture_are_those_of_the_package() -> None:
+    text = (ROOT / "docs/architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`.*?`) \|", text[text.index("## Rooms") : text.index("## Letters")], flags=re.MULTILINE)
+    library, lab = " ".join(rows).split("`__init__.py`")
+    named = [IN_BACKTICKS.findall(part) for part in (library, lab)]
+    rooms = [name.removesuffix(".py").rstrip("/") for name in named[0]] + ["evenflow"]
+    rooms += [f"lab.{name.removesuffix('.py').rstrip('/')}" for name in named[1]]
+    assert rooms == [room for room in ROOMS if room != "__main__"]
