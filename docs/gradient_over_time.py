@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from evenflow.lab.demo import RATES, SYSTEMS
+from evenflow.lab.demo import LRS, SYSTEMS
 from evenflow.lab.training import Run
 
 COLOURS = ("#0b66a8", "#c45508", "#0a7f5a", "#a3378a")  # told apart by colour-blind readers too
@@ -20,7 +20,7 @@ COLOURS = ("#0b66a8", "#c45508", "#0a7f5a", "#a3378a")  # told apart by colour-b
 
 def best(folder: Path, name: str) -> Run:
     """The run of a system with the lowest validation loss at its end, as on the demonstration's page."""
-    runs = [Run(folder / f"{name}-{rate:g}") for rate in RATES]
+    runs = [Run(folder / f"{name}-{lr:g}") for lr in LRS]
     return min(runs, key=lambda run: np.nan_to_num(run.metrics["valid_loss"][-1], nan=np.inf))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import subprocess
 from functools import cache
@@ -139,3 +140,8 @@ def test_the_rooms_of_the_architecture_are_those_of_the_package() -> None:
     rooms = [name.removesuffix(".py").rstrip("/") for name in named[0]] + ["evenflow"]
     rooms += [f"lab.{name.removesuffix('.py').rstrip('/')}" for name in named[1]]
     assert rooms == [room for room in ROOMS if room != "__main__"]
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "docs").glob("*.py")), ids=lambda script: script.name)
+def test_scripts_of_the_docs_load(script: Path) -> None:
+    runpy.run_path(str(script), run_name="not_main")
