@@ -14,7 +14,7 @@ import typer
 from test_structure import ROOMS
 
 from evenflow.lab import cli
-from evenflow.lab.recipes.catalog import names
+from evenflow.lab.recipes.recipe_catalog import names
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(

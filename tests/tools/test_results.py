@@ -12,8 +12,8 @@ from made_records import run, write
 
 import publish_results as published
 from evenflow.lab.recipes import load, names, reproduce
-from evenflow.lab.recipes.catalog import DOCUMENTS
-from publish_results import claims, committed
+from evenflow.lab.recipes.recipe_catalog import DOCUMENTS
+from publish_results import claims, stored_record
 from publish_results.__main__ import main
 from publish_results.remarks import numbers
 
@@ -59,17 +59,17 @@ def test_the_record_has_no_published_number_and_is_read_back_as_it_was(tmp_path,
     published.merge([write(tmp_path / "a", RECALL, recall())], into)
     text = (into / f"{RECALL}.json").read_text()
     assert "published" not in text
-    assert "".join(committed.read(into, load(RECALL)).files().values()).startswith(text)
+    assert "".join(stored_record.read(into, load(RECALL)).files().values()).startswith(text)
     assert "published" not in "".join(p.read_text() for p in into.rglob("*.json"))
 
 
 def test_a_row_keeps_the_lines_of_its_lowest_seed(tmp_path, into):
     line = {"loss": {"levels": [2.3], "x": [1, 2], "y": [2.0, 1.0]}}
     published.merge([write(tmp_path / "a", RECALL, recall(seed=2, lines=line), recall(seed=3, lines=line))], into)
-    assert [line.seed for line in committed.read(into, load(RECALL)).lines] == [2]
+    assert [line.seed for line in stored_record.read(into, load(RECALL)).lines] == [2]
     other = {"loss": {"levels": [2.3], "x": [1, 2], "y": [2.0, 0.5]}}
     published.merge([write(tmp_path / "b", RECALL, recall(seed=1, lines=other))], into)
-    kept = committed.read(into, load(RECALL)).lines
+    kept = stored_record.read(into, load(RECALL)).lines
     assert [(line.seed, list(line.y)) for line in kept] == [(1, [2.0, 0.5])]
 
 
@@ -328,7 +328,7 @@ def test_the_committed_pages_and_records_agree():
 
 @pytest.mark.parametrize("name", names())
 def test_every_committed_number_names_what_made_it(name):
-    for entry in committed.read(COMMITTED, load(name)).runs:
+    for entry in stored_record.read(COMMITTED, load(name)).runs:
         assert all((entry.hardware, entry.evenflow, entry.torch, entry.date)), entry
         assert entry.outcome in ("finished", "stopped early", "diverged", "not trained")
         assert entry.seconds > 0 or entry.outcome == "not trained"

@@ -11,9 +11,9 @@ from made_sweeps import OMITTED, point, write
 
 import publish_results as published
 from evenflow.lab.sweep import Axes, Rules, sweep
-from publish_results import sweeps, swept
+from publish_results import stored_sweep, sweep_page
 from publish_results.__main__ import main
-from publish_results.sweep_incoming import name_of
+from publish_results.import_sweep import name_of
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results"
 OUT = point(lr=0.001, valid=[0.7], test=[0.71], state="out", updates=100, reason="not among the best 1 of round 1")
@@ -35,7 +35,7 @@ def into(tmp_path: Path) -> Path:
 def publish(into: Path, *places: Path) -> str:
     published.merge(places, into)
     published.write(into)
-    return (into / sweeps.FILE).read_text()
+    return (into / sweep_page.FILE).read_text()
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_a_page_shows_the_points_the_budget_and_what_made_them(tmp_path, into):
 def test_the_page_has_the_ten_best_and_the_record_every_point(tmp_path, into):
     others = [point(lr=lr / 1000, valid=[0.5], test=[0.5], state="out") for lr in range(1, 40)]
     page = publish(into, write(tmp_path / "a", point(), *others))
-    assert page.count("| exponential |") == sweeps.BEST
-    assert len(swept.read(into / "sweeps/har.json").points) == 40
+    assert page.count("| exponential |") == sweep_page.BEST
+    assert len(stored_sweep.read(into / "sweeps/har.json").points) == 40
 
 
 def test_a_metric_that_is_no_share_is_shown_as_it_is_and_a_missing_test_is_said(tmp_path, into):
@@ -113,7 +113,7 @@ def test_the_record_is_small_has_no_places_and_is_read_back_as_it_was(tmp_path, 
     assert "someone" not in text
     assert not PLACE.search(text)
     assert all(len(line) < LINE for line in text.splitlines()[1:])
-    assert swept.read(path).text() == text
+    assert stored_sweep.read(path).text() == text
     table = json.loads(text)
     assert table["request"]["training"] == {"batch_size": 20, "checkpoint_every": 100}  # what is not the usual
     assert table["points"][0]["test"] == [0.91, 0.93]
@@ -138,8 +138,8 @@ def test_a_sweep_that_is_not_over_is_left_out_with_a_sentence(tmp_path, into, ca
     said = capsys.readouterr().out.replace("\n", " ")
     assert f"Left out, sweep har in '{folder}': {state}, the same command goes on." in " ".join(said.split())
     assert not (into / "sweeps").exists()
-    assert not (into / sweeps.FILE).exists()
-    assert sweeps.FILE not in (into / "README.md").read_text()
+    assert not (into / sweep_page.FILE).exists()
+    assert sweep_page.FILE not in (into / "README.md").read_text()
 
 
 def test_the_command_publishes_links_and_checks(tmp_path, into, capsys):
@@ -154,18 +154,18 @@ def test_the_command_publishes_links_and_checks(tmp_path, into, capsys):
     capsys.readouterr()
     assert command("--into", into, "--check") == 1
     said = capsys.readouterr().err
-    assert f"page {into / sweeps.FILE} differs from its record" in said
+    assert f"page {into / sweep_page.FILE} differs from its record" in said
     assert f"page {into / 'README.md'} differs" in said
     assert command("--into", into) == 0
-    assert "| 96 ± 1.4 |" in (into / sweeps.FILE).read_text()
+    assert "| 96 ± 1.4 |" in (into / sweep_page.FILE).read_text()
 
 
 def test_a_page_of_sweeps_that_are_gone_is_removed(tmp_path, into):
     publish(into, write(tmp_path / "a", point()))
     (into / "sweeps/har.json").unlink()
-    assert published.differing(into) == [into / "README.md", into / sweeps.FILE]
+    assert published.differing(into) == [into / "README.md", into / sweep_page.FILE]
     published.write(into)
-    assert not (into / sweeps.FILE).exists()
+    assert not (into / sweep_page.FILE).exists()
     assert published.differing(into) == []
 
 
@@ -230,7 +230,7 @@ def test_a_real_sweep_is_published_whole(tmp_path, into):
     )
     page = publish(into, tmp_path / "sweep")
     assert "## adding-8-units-4-5: adding, length 8" in page
-    assert len(swept.read(into / "sweeps/adding-8-units-4-5.json").points) == len(found.standings) == 3
+    assert len(stored_sweep.read(into / "sweeps/adding-8-units-4-5.json").points) == len(found.standings) == 3
     best = found.best
     shown = next(line for line in page.splitlines() if line.startswith(f"| {best.point.map} |"))
     mean, _, spread = shown.split("|")[-2].partition("±")
@@ -241,7 +241,7 @@ def test_a_real_sweep_is_published_whole(tmp_path, into):
 
 
 def test_every_committed_sweep_names_what_made_it():
-    for each in swept.read_all(COMMITTED):
+    for each in stored_sweep.read_all(COMMITTED):
         assert all((each.hardware, each.evenflow, each.torch, each.began, each.judged_by)), each.name
         assert each.seconds > 0
         assert each.updates > 0

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from .committed import Entry, Line, Record
 from .publish import differing, merge, pages, write
-from .swept import Swept, SweptPoint
+from .stored_record import StoredLine, StoredRecord, StoredRun
+from .stored_sweep import StoredPoint, StoredSweep
 
-__all__ = ["Entry", "Line", "Record", "Swept", "SweptPoint", "differing", "merge", "pages", "write"]
+__all__ = [
+    "StoredLine",
+    "StoredPoint",
+    "StoredRecord",
+    "StoredRun",
+    "StoredSweep",
+    "differing",
+    "merge",
+    "pages",
+    "write",
+]

@@ -46,18 +46,18 @@ def results(
     if check:
         if folders:
             raise ValueError(f"--check goes without folders, got {', '.join(map(str, folders))}")
-        wrong = published.differing(into)
-        for path in wrong:
+        differing = published.differing(into)
+        for path in differing:
             complain(f"page {path} differs from its record: run `python tools/publish_results --into {into}`", 1)
-        if wrong:
+        if differing:
             raise typer.Exit(1)
         say("All pages are what the records give.")
         return
-    merged, left = published.merge(folders or [], into)
-    for sentence in left:
+    merged, left_out = published.merge(folders or [], into)
+    for sentence in left_out:
         say(sentence)
     for record in merged:
-        say(record.told())
+        say(record.summary())
     changed = published.write(into)
     say(f"Written: {', '.join(map(str, changed))}" if changed else "The pages are as they were.")
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from evenflow.lab.recipes.run import Reproduction
-from evenflow.lab.recipes.verdict import Cell, rank
+from evenflow.lab.recipes import Reproduction
+from evenflow.lab.recipes.recipe_verdict import TableCell, rank
 
 HOLDS, FAILS, NOT_RUN = "holds", "does not hold", "not run yet"
 POINTS = 5.0  # of accuracy, that a margin of 0.1 is to be ahead of none
@@ -99,5 +99,5 @@ def verdict(claim: Claim, sheets: Mapping[str, Reproduction]) -> tuple[str, str]
     return (HOLDS if claim.holds(*values) else FAILS), shown
 
 
-def _shown(cell: Cell) -> str:
+def _shown(cell: TableCell) -> str:
     return f"{cell.row.label}: {cell.column.name} {cell.measured_text()}"

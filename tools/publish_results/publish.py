@@ -1,23 +1,23 @@
-"""From run folders to committed records, and from those to the pages."""
+"""Merges records of runs and sweeps into the stored ones, and writes the pages that follow from them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from evenflow.lab.recipes.catalog import DOCUMENTS, HOME, load, names
-from evenflow.lab.recipes.run import Reproduction
+from evenflow.lab.recipes import Reproduction, load, names
+from evenflow.lab.recipes.recipe_catalog import DOCUMENTS, HOME
 from evenflow.lab.training import atomic
 
-from . import committed, document, incoming, overview, remarks, sweeps, swept
-from .committed import Record
+from . import document_page, import_record, overview_page, remarks, stored_record, stored_sweep, sweep_page
 from .figure import draw
-from .sheet import sheet
-from .swept import Swept
+from .judged_record import judge_record
+from .stored_record import StoredRecord
+from .stored_sweep import StoredSweep
 
 
-def merge(places: Iterable[Path], into: Path) -> tuple[list[Record | Swept], list[str]]:
-    """Take the records found in run folders into the committed ones; everything is read before anything is written.
+def merge(places: Iterable[Path], into: Path) -> tuple[list[StoredRecord | StoredSweep], list[str]]:
+    """Merge the records of run folders into the stored ones; everything is read before anything is written.
 
     Args:
         places: run folders, folders of sweeps, folders above them, or records.
@@ -25,102 +25,100 @@ def merge(places: Iterable[Path], into: Path) -> tuple[list[Record | Swept], lis
 
     Returns the records that changed, and a sentence for each run or sweep that was left out.
     """
-    found, new_sweeps, left = incoming.gather(places)
-    merged: dict[str, Record] = {}
-    for new in found:
+    records, new_sweeps, left_out = import_record.gather(places)
+    merged: dict[str, StoredRecord] = {}
+    for new in records:
         name = new.recipe.address
-        known = merged.get(name) or committed.read(into, new.recipe)
-        merged[name] = known.merged(new.runs, new.lines)
-    latest = _latest(new_sweeps, into, left)
+        before = merged.get(name) or stored_record.read(into, new.recipe)
+        merged[name] = before.merged(new.runs, new.lines)
+    latest = _latest(new_sweeps, into, left_out)
     for record in merged.values():
         for path, text in record.files().items():
             _write(into / path, text)
-    for each in latest:
-        _write(into / each.path, each.text())
-    return [*merged.values(), *latest], left
+    for sweep in latest:
+        _write(into / sweep.path, sweep.text())
+    return [*merged.values(), *latest], left_out
 
 
-def _latest(found: Iterable[Swept], into: Path, left: list[str]) -> list[Swept]:
-    """Of sweeps of one name the latest, unless the committed one is later still."""
-    latest: dict[str, Swept] = {}
-    for new in found:
+def _latest(sweeps: Iterable[StoredSweep], into: Path, left_out: list[str]) -> list[StoredSweep]:
+    """The latest sweep of each name, unless the stored one is later still."""
+    latest: dict[str, StoredSweep] = {}
+    for new in sweeps:
         path = into / new.path
-        known = latest.get(new.name) or (swept.read(path) if path.is_file() else None)
-        if known is not None and known.began > new.began:
-            left.append(f"Left out, sweep {new.name} of {new.began}: there is one of {known.began}.")
+        stored = latest.get(new.name) or (stored_sweep.read(path) if path.is_file() else None)
+        if stored is not None and stored.began > new.began:
+            left_out.append(f"Left out, sweep {new.name} of {new.began}: there is one of {stored.began}.")
         else:
             latest[new.name] = new
     return list(latest.values())
 
 
 def pages(into: Path) -> dict[str, str]:
-    """Every page that the records in a results folder give, by its path there; figures are not among them."""
+    """The text of every page that follows from the records of a results folder, by its path; figures excluded."""
     records = read_all(into)
-    sheets = {name: sheet(record) for name, record in records.items()}
-    said = remarks.read(into)
-    for name in said:
+    judged = {name: judge_record(record) for name, record in records.items()}
+    remarks_of = remarks.read(into)
+    for name in remarks_of:
         if not records[name].runs:
             raise ValueError(
                 f"{remarks.FILE} speaks of {name}, which has no record yet: run it, or take the remark out"
             )
-    all_swept = swept.read_all(into)
-    found = {"README.md": overview.page(records, sheets, all_swept)}
-    if all_swept:
-        found[sweeps.FILE] = sweeps.page(all_swept)
-    for name in DOCUMENTS:
-        own = [record for record in records.values() if record.recipe.document == name]
-        parts = [_section(into, record, sheets, said) for record in own if record.runs]
-        found[f"{name}.md"] = document.page(name, parts, [record for record in own if not record.runs])
-    return found
+    sweeps = stored_sweep.read_all(into)
+    texts = {"README.md": overview_page.page(records, judged, sweeps)}
+    if sweeps:
+        texts[sweep_page.FILE] = sweep_page.page(sweeps)
+    for document in DOCUMENTS:
+        of_document = [record for record in records.values() if record.recipe.document == document]
+        sections = [_section(into, record, judged, remarks_of) for record in of_document if record.runs]
+        waiting = [record for record in of_document if not record.runs]
+        texts[f"{document}.md"] = document_page.page(document, sections, waiting)
+    return texts
 
 
-def _section(into: Path, record: Record, sheets: dict[str, Reproduction], said: dict[str, list[str]]) -> str:
-    """A recipe's part of its page, whose remarks have no number of their own."""
+def _section(
+    into: Path, record: StoredRecord, judged: dict[str, Reproduction], remarks_of: dict[str, list[str]]
+) -> str:
+    """A recipe's section of its page. Every number of a remark must occur in the section, the recipe or the record."""
     name = record.recipe.address
-    done, sentences, drawn = sheets[name], said.get(name, []), (into / f"{name}.svg").is_file()
-    shown = document.section(record, done, [], drawn)
-    remarks.check(name, sentences, [shown, (HOME / f"{name}.toml").read_text("utf-8"), *record.files().values()])
-    return document.section(record, done, sentences, drawn) if sentences else shown
+    done, sentences, drawn = judged[name], remarks_of.get(name, []), (into / f"{name}.svg").is_file()
+    section = document_page.section(record, done, [], drawn)
+    remarks.check(name, sentences, [section, (HOME / f"{name}.toml").read_text("utf-8"), *record.files().values()])
+    return document_page.section(record, done, sentences, drawn) if sentences else section
 
 
-def read_all(into: Path) -> dict[str, Record]:
-    """The committed record of every recipe, empty or not; a ValueError for a record of no recipe."""
-    known = {f"{name}{ending}" for name in names() for ending in (".json", ".curves.json")}
+def read_all(into: Path) -> dict[str, StoredRecord]:
+    """The stored record of every recipe, which may be empty; a record of no recipe raises a ValueError."""
+    expected = {f"{name}{ending}" for name in names() for ending in (".json", ".curves.json")}
     for path in sorted(into.glob("*/*.json")):
-        if path.parent.name != swept.FOLDER and path.relative_to(into).as_posix() not in known:
+        if path.parent.name != stored_sweep.FOLDER and path.relative_to(into).as_posix() not in expected:
             raise ValueError(f"record {str(path)!r} is of no recipe: `evenflow recipes` lists them")
-    return {name: committed.read(into, load(name)) for name in names()}
+    return {name: stored_record.read(into, load(name)) for name in names()}
 
 
 def write(into: Path) -> list[Path]:
-    """Draw the figures, write all pages and remove one of which nothing is left; returns the pages that changed."""
+    """Draw the figures and write the pages, remove those that nothing is left of; return the pages that changed."""
     for name, record in read_all(into).items():
-        path = into / f"{name}.svg"
-        text = draw(sheet(record)) if record.runs else None
-        if text is not None:
-            _write(path, text)
-        elif path.is_file():
-            path.unlink()
-    changed = differing(into)
-    found = pages(into)
+        _replace(into / f"{name}.svg", draw(judge_record(record)) if record.runs else None)
+    changed, texts = differing(into), pages(into)
     for path in changed:
-        text = found.get(path.relative_to(into).as_posix())
-        if text is None:
-            path.unlink()
-        else:
-            _write(path, text)
+        _replace(path, texts.get(path.relative_to(into).as_posix()))
     return changed
 
 
 def differing(into: Path) -> list[Path]:
-    """Pages on disk that are not what the records give."""
-    given = pages(into)
-    found = []
-    for name in dict.fromkeys([*given, sweeps.FILE]):  # a page of sweeps may be left when there are none
-        path, text = into / name, given.get(name)
-        if (path.read_text("utf-8") if path.is_file() else None) != text:
-            found.append(path)
-    return found
+    """Pages on disk that differ from what the records give."""
+    texts = pages(into)
+    paths = [into / name for name in dict.fromkeys([*texts, sweep_page.FILE])]  # the page of sweeps may be left over
+    before = {path: path.read_text("utf-8") if path.is_file() else None for path in paths}
+    return [path for path in paths if before[path] != texts.get(path.relative_to(into).as_posix())]
+
+
+def _replace(path: Path, text: str | None) -> None:
+    """Write a file, or remove it if there is no text."""
+    if text is not None:
+        _write(path, text)
+    elif path.is_file():
+        path.unlink()
 
 
 def _write(path: Path, text: str) -> None:

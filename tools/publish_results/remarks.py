@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from evenflow.checks import unknown
-from evenflow.lab.recipes.catalog import names
+from evenflow.lab.recipes.recipe_catalog import names
 
 FILE = "remarks.toml"
 # Digits inside a word, as of a machine's name, are no number.

@@ -11,9 +11,9 @@ import pytest
 from made_recipes import made
 
 from evenflow.lab.recipes import load, reproduce
-from evenflow.lab.recipes.curves import CURVES
-from evenflow.lab.recipes.figures import FIGURES, caption
-from evenflow.lab.recipes.table import show_reproduction
+from evenflow.lab.recipes.recipe_curves import CURVES
+from evenflow.lab.recipes.recipe_figures import FIGURES, caption
+from evenflow.lab.recipes.recipe_table import show_reproduction
 from evenflow.lab.training import NonFiniteLoss
 from evenflow.lab.training.loop import Loop
 
@@ -51,7 +51,7 @@ def test_a_seed_without_a_number_is_told_beside_the_mean_of_the_others(tmp_path,
     told = f"{cell.measured_text()}; 1 without a number"
     assert told in page(done)
     assert told in capsys.readouterr().out
-    assert done.cells["plain", "parameters"].lost_text() == ""
+    assert done.cells["plain", "parameters"].missing_text() == ""
 
 
 def test_a_name_is_text_and_never_markup(tmp_path):
@@ -103,7 +103,7 @@ def test_the_metric_has_its_name_and_a_share_of_right_answers_no_log_axis(tmp_pa
     wide = replace(CURVES["metric"], read=lambda _: (np.arange(3.0), np.array([0.01, 0.5, 1.0])))
     monkeypatch.setitem(CURVES, "metric", wide)
     called = []
-    monkeypatch.setattr("evenflow.lab.report.svg.log_axis", lambda *given, **options: called.append(given))
+    monkeypatch.setattr("evenflow.lab.recipes.recipe_figures.log_axis", lambda *given, **options: called.append(given))
     recipe = made(task={"name": task, "length": 10}, figures=["metric"], seeds=[1])
     assert title in page(reproduce(recipe, folder=tmp_path, progress=False))
     assert len(called) == logs

@@ -8,8 +8,8 @@ import pytest
 from made_recipes import made
 
 from evenflow.lab import cli
-from evenflow.lab.recipes import attempts, reproduce, side_by_side
-from evenflow.lab.recipes.table import show_reproduction
+from evenflow.lab.recipes import attempts, recipe_populations, reproduce
+from evenflow.lab.recipes.recipe_table import show_reproduction
 from evenflow.lab.training import Run
 from evenflow.lab.training.loop import Loop
 
@@ -50,14 +50,14 @@ def test_finished_runs_are_read_back(tmp_path, monkeypatch):
         raise AssertionError("a finished run must not be trained again")
 
     monkeypatch.setattr(attempts, "fit_settings", never)
-    monkeypatch.setattr(side_by_side, "train_population", never)
+    monkeypatch.setattr(recipe_populations, "train_population", never)
     again = reproduce(made(), folder=tmp_path, progress=False)
     assert [c.values for c in again.cells.values()] == [c.values for c in first.cells.values()]
 
 
 @pytest.mark.parametrize(("seeds", "draws"), [([1], 10), ([1, 2], 20)], ids=["one seed", "side by side"])
 def test_a_table_stopped_in_the_middle_goes_on_where_it_was(tmp_path, monkeypatch, seeds, draws):
-    monkeypatch.setattr(side_by_side, "pays", lambda _: True)
+    monkeypatch.setattr(recipe_populations, "pays", lambda _: True)
     whole = reproduce(made(seeds=seeds), "full", folder=tmp_path / "whole", progress=False)
     draw, calls = Loop.next_batch, []
 
@@ -91,10 +91,10 @@ def test_seeds_from_another_on_are_added_to_the_record(tmp_path):
 
 def test_seeds_side_by_side_give_what_each_gives_alone(tmp_path, monkeypatch):
     told: list[str] = []
-    monkeypatch.setattr(side_by_side, "pays", lambda _: True)
+    monkeypatch.setattr(recipe_populations, "pays", lambda _: True)
     together = reproduce(made(), folder=tmp_path / "a", progress=False, announce=told.append)
     assert "2 runs side by side: plain" in told
-    monkeypatch.setattr(side_by_side, "pays", lambda _: False)
+    monkeypatch.setattr(recipe_populations, "pays", lambda _: False)
     alone = reproduce(made(), folder=tmp_path / "b", progress=False)
     for key, cell in alone.cells.items():
         assert together.cells[key].numbers == pytest.approx(cell.numbers, rel=1e-4)
@@ -135,7 +135,7 @@ def test_another_version_of_the_data_can_be_asked_for(tmp_path, small_data):
     recipe = made(task={"name": "har-subset"}, seeds=[1])
     done = reproduce(recipe, folder=tmp_path, task="har", data=str(small_data), rows=["plain"], progress=False)
     assert Run(tmp_path / "plain/seed-1").config["task"]["name"] == "har"
-    assert done.outcomes[0].evidence.task.name == "har"
+    assert done.outcomes[0].data.task.name == "har"
 
 
 def test_rates_are_tried_until_the_task_is_solved(tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_costly_measures_are_kept_beside_the_run(tmp_path, small_data, monkeypat
                   ordering=[], seeds=[1])  # fmt: skip
     done = reproduce(recipe, folder=tmp_path, data=str(small_data), progress=False)
     assert "metric_gap" in json.loads((tmp_path / "plain/seed-1/measured.json").read_text())
-    monkeypatch.setattr("evenflow.lab.recipes.evidence.Evidence.gap", None)
+    monkeypatch.setattr("evenflow.lab.recipes.run_data.RunData.generalization_gap", None)
     again = reproduce(recipe, folder=tmp_path, data=str(small_data), progress=False)
     assert again.cells["plain", "gap"].values == done.cells["plain", "gap"].values
 

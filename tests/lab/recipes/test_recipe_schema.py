@@ -8,8 +8,8 @@ import pytest
 from made_recipes import made, table
 
 from evenflow.lab.recipes import parse, read
-from evenflow.lab.recipes.configs import config_of, counted, plan, seeds_of
-from evenflow.lab.recipes.labels import choose, folder_name
+from evenflow.lab.recipes.configs import config_of, epochs_to_updates, plan, seeds_of
+from evenflow.lab.recipes.schema import folder_name
 from evenflow.lab.tasks import Adding, Digits
 
 
@@ -87,9 +87,9 @@ def test_steps_and_epochs_stand_for_each_other():
 
 def test_decay_is_counted_in_epochs_of_a_data_set():
     config = {"task": {}, "system": {}, "training": {"batch_size": 100, "decay_every_epochs": 2}}
-    assert counted(config, Digits())["training"] == {"batch_size": 100, "decay_every": 30}
+    assert epochs_to_updates(config, Digits())["training"] == {"batch_size": 100, "decay_every": 30}
     with pytest.raises(ValueError) as error:
-        counted(config, Adding())
+        epochs_to_updates(config, Adding())
     assert str(error.value) == "decay_every_epochs goes with a data set, got 2 with task adding"
 
 
@@ -116,10 +116,10 @@ def test_the_data_folder_goes_to_tasks_that_read_files_alone():
 
 def test_labels_are_read_with_commas_of_their_own():
     recipe = made(rows=[{"label": "a, T=5"}, {"label": "b, T=5"}, {"label": "c"}], ordering=[])
-    assert choose(recipe, "a, T=5, c") == ["a, T=5", "c"]
-    assert choose(recipe, "b, T=5; a, T=5") == ["b, T=5", "a, T=5"]
+    assert recipe.split_labels("a, T=5, c") == ["a, T=5", "c"]
+    assert recipe.split_labels("b, T=5; a, T=5") == ["b, T=5", "a, T=5"]
     with pytest.raises(ValueError) as error:
-        choose(recipe, "a, T=6")
+        recipe.split_labels("a, T=6")
     assert str(error.value).startswith("unknown row of made/table-1 'a'")
 
 

@@ -7,21 +7,21 @@ import math
 import pytest
 from made_recipes import made
 
-from evenflow.lab.recipes import verdict
-from evenflow.lab.recipes.schema import Column, Row
-from evenflow.lab.recipes.verdict import Cell
+from evenflow.lab.recipes import recipe_verdict
+from evenflow.lab.recipes.recipe_verdict import FAILS, HOLDS, UNDECIDED, Pair, TableCell
+from evenflow.lab.recipes.schema import Column, RecipeRow
 
 
-def cell(values=(), published=None, *, spread=None, gaps=(), **column) -> Cell:
+def cell(values=(), published=None, *, spread=None, gaps=(), **column) -> TableCell:
     known = Column("c", **{"measure": "best_loss", **column})
-    row = Row(
+    row = RecipeRow(
         "r", published={} if published is None else {"c": published}, spread={} if spread is None else {"c": spread}
     )
-    return Cell(row, known, list(values), list(gaps))
+    return TableCell(row, known, list(values), list(gaps))
 
 
-def judged(found: Cell, scale: str = "full", **ordering: str) -> str:
-    verdict.judge(found, scale, ordering)
+def judged(found: TableCell, scale: str = "full", **ordering: str) -> str:
+    recipe_verdict.judge(found, scale, ordering)
     return found.verdict_text()
 
 
@@ -56,7 +56,7 @@ def test_every_verdict_at_full_scale(found, text):
 
 def test_quick_scale_compares_nothing_but_what_its_size_does_not_change():
     assert judged(cell([1.0], 1.0), "quick") == "too small to compare"
-    assert judged(cell([1.0], 5.0), "quick", r=verdict.HOLDS) == "too small to compare; ordering holds"
+    assert judged(cell([1.0], 5.0), "quick", r=HOLDS) == "too small to compare; ordering holds"
     assert judged(cell([1.0], 1.0, any_scale=True), "quick") == "reproduced"
     assert judged(cell([9.0], 9, measure="parameters", better="same"), "quick") == "reproduced"
     assert judged(cell([8.0], 9, measure="parameters", better="same"), "quick") == "too small to compare"
@@ -72,58 +72,65 @@ def test_a_cell_shows_mean_and_spread():
     assert cell(gaps=["diverged", "diverged"]).measured_text() == "diverged"
 
 
-def cells(**means: float | None) -> dict[tuple[str, str], Cell]:
+def cells(**means: float | None) -> dict[tuple[str, str], TableCell]:
     recipe = made()
     found = {}
     for label, mean in means.items():
         values, gaps = ([] if mean is None else [mean]), (["diverged"] if mean is None else [])
-        found[label, "error"] = Cell(recipe.row(label), recipe.columns[0], values, gaps)
+        found[label, "error"] = TableCell(recipe.row(label), recipe.columns[0], values, gaps)
     return found
 
 
 @pytest.mark.parametrize(
     ("means", "outcome"),
     [
-        ({"plain": 0.2, "orthogonal": 0.1}, verdict.HOLDS),
-        ({"plain": 0.1, "orthogonal": 0.2}, verdict.FAILS),
-        ({"plain": 0.1, "orthogonal": 0.1}, verdict.UNDECIDED),
-        ({"plain": None, "orthogonal": 0.1}, verdict.HOLDS),
-        ({"plain": 0.1, "orthogonal": None}, verdict.FAILS),
-        ({"plain": None, "orthogonal": None}, verdict.UNDECIDED),
+        ({"plain": 0.2, "orthogonal": 0.1}, HOLDS),
+        ({"plain": 0.1, "orthogonal": 0.2}, FAILS),
+        ({"plain": 0.1, "orthogonal": 0.1}, UNDECIDED),
+        ({"plain": None, "orthogonal": 0.1}, HOLDS),
+        ({"plain": 0.1, "orthogonal": None}, FAILS),
+        ({"plain": None, "orthogonal": None}, UNDECIDED),
     ],
     ids=["holds", "fails", "equal", "the other diverged", "the better diverged", "both diverged"],
 )
 def test_the_ordering_is_judged_by_the_first_column(means, outcome):
-    (pair,) = verdict.order(made(), cells(**means))
+    (pair,) = recipe_verdict.judge_ordering(made(), cells(**means))
     assert pair.outcome == outcome
 
 
 def test_an_ordering_needs_both_rows_and_a_scale_that_can_tell():
-    assert verdict.order(made(), cells(plain=0.2)) == []
+    assert recipe_verdict.judge_ordering(made(), cells(plain=0.2)) == []
     blind, own = made(quick={"ordering": False}), made(quick={"ordering": [["plain", "orthogonal"]]})
-    (pair,) = verdict.order(blind, cells(plain=0.2, orthogonal=0.1), "quick")
-    assert pair.outcome == verdict.UNDECIDED
-    (pair,) = verdict.order(own, cells(plain=0.2, orthogonal=0.1), "quick")
-    assert (pair.better, pair.outcome) == ("plain", verdict.FAILS)
-    (pair,) = verdict.order(made(resolution=0.5), cells(plain=0.2, orthogonal=0.1))
-    assert pair.outcome == verdict.UNDECIDED
-
-
-@pytest.mark.parametrize(
-    ("plain", "outcome"), [([0.30, 0.32], verdict.HOLDS), ([0.05, 0.35], verdict.UNDECIDED)], ids=["far", "within"]
-)
-def test_a_difference_within_the_spread_of_the_seeds_tells_nothing(plain, outcome):
-    recipe = made()
-    found = {
-        (label, "error"): Cell(recipe.row(label), recipe.columns[0], values)
-        for label, values in (("plain", plain), ("orthogonal", [0.10, 0.12]))
-    }
-    assert [pair.outcome for pair in verdict.order(recipe, found)] == [outcome]
+    (pair,) = recipe_verdict.judge_ordering(blind, cells(plain=0.2, orthogonal=0.1), "quick")
+    assert pair.outcome == UNDECIDED
+    (pair,) = recipe_verdict.judge_ordering(own, cells(plain=0.2, orthogonal=0.1), "quick")
+    assert (pair.better, pair.outcome) == ("plain", FAILS)
+    (pair,) = recipe_verdict.judge_ordering(made(resolution=0.5), cells(plain=0.2, orthogonal=0.1))
+    assert pair.outcome == UNDECIDED
 
 
 @pytest.mark.parametrize(
     ("plain", "outcome"),
-    [(330.0, verdict.UNDECIDED), (340.0, verdict.HOLDS), (math.inf, verdict.HOLDS), (250.0, verdict.FAILS)],
+    [([0.30, 0.32], HOLDS), ([0.05, 0.35], UNDECIDED)],
+    ids=["far", "within"],
+)
+def test_a_difference_within_the_spread_of_the_seeds_tells_nothing(plain, outcome):
+    recipe = made()
+    found = {
+        (label, "error"): TableCell(recipe.row(label), recipe.columns[0], values)
+        for label, values in (("plain", plain), ("orthogonal", [0.10, 0.12]))
+    }
+    assert [pair.outcome for pair in recipe_verdict.judge_ordering(recipe, found)] == [outcome]
+
+
+@pytest.mark.parametrize(
+    ("plain", "outcome"),
+    [
+        (330.0, UNDECIDED),
+        (340.0, HOLDS),
+        (math.inf, HOLDS),
+        (250.0, FAILS),
+    ],
 )
 def test_updates_up_to_a_validation_are_told_apart_by_more_than_one(plain, outcome):
     recipe = made(
@@ -131,10 +138,10 @@ def test_updates_up_to_a_validation_are_told_apart_by_more_than_one(plain, outco
         rows=[{"label": "plain"}, {"label": "orthogonal", "training": {"validate_every": 30}}],
     )
     found = {
-        (label, "error"): Cell(recipe.row(label), recipe.columns[0], [value])
+        (label, "error"): TableCell(recipe.row(label), recipe.columns[0], [value])
         for label, value in (("plain", plain), ("orthogonal", 300.0))
     }
-    assert [pair.outcome for pair in verdict.order(recipe, found)] == [outcome]
+    assert [pair.outcome for pair in recipe_verdict.judge_ordering(recipe, found)] == [outcome]
 
 
 def test_seeds_that_never_got_there_are_counted_and_not_averaged():
@@ -147,17 +154,21 @@ def test_a_chain_is_closed_over_rows_that_did_not_run():
         rows=[{"label": label} for label in ("a", "b", "c")], ordering=[["a", "b", "c"]], quick={"rows": ["a", "c"]}
     )
     column = recipe.columns[0]
-    found = {(row, "error"): Cell(recipe.row(row), column, [value]) for row, value in (("a", 0.1), ("c", 0.3))}
-    assert [(p.better, p.worse, p.outcome) for p in verdict.order(recipe, found)] == [("a", "c", verdict.HOLDS)]
+    found = {(row, "error"): TableCell(recipe.row(row), column, [value]) for row, value in (("a", 0.1), ("c", 0.3))}
+    assert [(p.better, p.worse, p.outcome) for p in recipe_verdict.judge_ordering(recipe, found)] == [("a", "c", HOLDS)]
 
 
 def test_the_ordering_is_told_in_a_sentence():
-    pairs = [verdict.Pair("a", "b", verdict.HOLDS), verdict.Pair("a", "c", verdict.FAILS)]
-    assert verdict.summary(pairs) == (
+    pairs = [Pair("a", "b", HOLDS), Pair("a", "c", FAILS)]
+    assert recipe_verdict.summary(pairs) == (
         "The document's ordering holds in 1 of 2 pairs, does not hold in 1 (a is not better than c)."
     )
-    assert verdict.by_row(pairs) == {"a": verdict.FAILS, "b": verdict.HOLDS, "c": verdict.FAILS}
-    assert verdict.summary([]) == ""
+    assert recipe_verdict.worst_by_row(pairs) == {
+        "a": FAILS,
+        "b": HOLDS,
+        "c": FAILS,
+    }
+    assert recipe_verdict.summary([]) == ""
 
 
 @pytest.mark.parametrize(
@@ -169,4 +180,4 @@ def test_the_ordering_is_told_in_a_sentence():
     ],
 )
 def test_why_there_is_no_number(measure, diverged, why):
-    assert verdict.missing(measure, diverged) == why
+    assert recipe_verdict.missing_reason(measure, diverged) == why

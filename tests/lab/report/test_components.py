@@ -78,5 +78,5 @@ def test_bad_input_is_refused_in_one_sentence(found: ComponentNorms, tmp_path: P
         write_components(found, tmp_path / "nowhere" / "components.svg")
     empty = ComponentNorms("adding", (1.0,), np.zeros((1, 5)))
     assert component_panel(empty).svg is None
-    with pytest.raises(ValueError, match=r"^found must hold a norm that is a finite number above zero, got none$"):
+    with pytest.raises(ValueError, match=r"^components must hold a norm that is a finite number above zero, got none$"):
         write_components(empty, tmp_path / "components.svg")

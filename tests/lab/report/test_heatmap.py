@@ -8,7 +8,7 @@ from synthetic_runs import LENGTH, PROBES, write_probes, write_run
 
 from evenflow.lab.report import heatmap
 from evenflow.lab.report.profiles import profiles
-from evenflow.lab.report.reading import read
+from evenflow.lab.report.run_record import read_runs
 
 STEP = np.arange(3) * 100
 
@@ -20,7 +20,7 @@ def run_with(tmp_path: Path, norm: np.ndarray, name: str = "a") -> Path:
 
 
 def test_one_scale_for_all_runs(four: list[Path]) -> None:
-    runs = read(four)
+    runs = read_runs(four)
     scale = heatmap.shared_scale(runs)
     assert scale is not None
     # The plain RNN dies to 1e-27: the scale ends 8 decades under the usual last-step gradient and says there is more.
@@ -32,7 +32,7 @@ def test_one_scale_for_all_runs(four: list[Path]) -> None:
 
 def test_an_exploding_run_leaves_colours_for_the_others(tmp_path: Path) -> None:
     grows = 1.5 ** np.arange(LENGTH)[::-1][None].repeat(3, 0)
-    runs = read([run_with(tmp_path, grows, "a"), run_with(tmp_path, np.full((3, LENGTH), 0.3), "b")])
+    runs = read_runs([run_with(tmp_path, grows, "a"), run_with(tmp_path, np.full((3, LENGTH), 0.3), "b")])
     scale = heatmap.shared_scale(runs)
     assert scale is not None
     assert scale.high <= heatmap.ABOVE + 1
@@ -40,7 +40,7 @@ def test_an_exploding_run_leaves_colours_for_the_others(tmp_path: Path) -> None:
 
 
 def test_the_map_says_how_far_the_gradient_reaches(four: list[Path]) -> None:
-    panels = heatmap.heat_maps(read(four))
+    panels = heatmap.heat_maps(read_runs(four))
     assert f"{PROBES} probes by {LENGTH} time steps" in panels[0].alt
     assert "before falling under a thousandth" in panels[0].alt
     assert "reaches back all 199 steps" in panels[3].alt
@@ -56,7 +56,7 @@ def test_the_map_says_how_far_the_gradient_reaches(four: list[Path]) -> None:
     ],
 )
 def test_nothing_to_draw_is_said(tmp_path: Path, norm: np.ndarray, note: str) -> None:
-    runs = read([run_with(tmp_path, norm)])
+    runs = read_runs([run_with(tmp_path, norm)])
     (panel,) = heatmap.heat_maps(runs)
     assert panel.svg is None
     assert note in " ".join(panel.notes)
@@ -77,7 +77,7 @@ def test_nothing_to_draw_is_said(tmp_path: Path, norm: np.ndarray, note: str) ->
     ],
 )
 def test_odd_probes_are_drawn(tmp_path: Path, norm: np.ndarray, note: str) -> None:
-    runs = read([run_with(tmp_path, norm)])
+    runs = read_runs([run_with(tmp_path, norm)])
     (panel,) = heatmap.heat_maps(runs)
     assert panel.svg is not None
     assert note in " ".join(panel.notes)
@@ -86,7 +86,7 @@ def test_odd_probes_are_drawn(tmp_path: Path, norm: np.ndarray, note: str) -> No
 
 def test_the_mesh_is_an_image_and_small(tmp_path: Path) -> None:
     noise = np.exp(np.random.default_rng(0).standard_normal((3, 5000)))
-    (panel,) = heatmap.heat_maps(read([run_with(tmp_path, noise)]))
+    (panel,) = heatmap.heat_maps(read_runs([run_with(tmp_path, noise)]))
     assert panel.svg is not None
     assert "data:image/png;base64" in panel.svg
     assert len(panel.svg) < 300_000
@@ -95,7 +95,7 @@ def test_the_mesh_is_an_image_and_small(tmp_path: Path) -> None:
 def test_a_run_without_probes_keeps_its_place(tmp_path: Path) -> None:
     bare = write_run(tmp_path / "bare", "rnn")
     (bare / "probes.npz").unlink()
-    runs = read([bare, write_run(tmp_path / "b", "urnn")])
+    runs = read_runs([bare, write_run(tmp_path / "b", "urnn")])
     first, second = heatmap.heat_maps(runs)
     assert first.svg is None
     assert first.notes == ["No gradient probes were recorded in this run."]

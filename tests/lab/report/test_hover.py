@@ -35,7 +35,7 @@ def test_values_of_a_log_axis_are_kept_however_small() -> None:
         axes.set_yscale("log")
         axes.plot(x, y)
         inline(figure, "a", "a line")
-        (line,) = hover.lines(axes, "step", [hover.Series("a", "", x, y)])["series"]
+        (line,) = hover.lines(axes, "step", [hover.HoverSeries("a", "", x, y)])["series"]
     logs = np.frombuffer(base64.b64decode(line["y"]), "<f4")
     assert logs[:2] == pytest.approx(np.log10(y[:2]))
     assert np.isneginf(logs[2])

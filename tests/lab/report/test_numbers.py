@@ -45,3 +45,11 @@ def test_the_text_is_the_number_to_three_digits(value: float) -> None:
 )
 def test_durations(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "1 s"), (45, "45 s"), (300, "5 min"), (7200, "2 h"), (12_500, "3.5 h"), (40_000, "11 h"), (1e6, "12 days")],
+)
+def test_rough_durations_have_two_digits_of_one_unit(seconds: float, text: str) -> None:
+    assert duration(seconds, rough=True) == text

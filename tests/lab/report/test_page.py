@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ from synthetic_runs import write_probes, write_rows, write_run
 
 from evenflow.lab.report import write_report
 from evenflow.lab.report.page import render
-from evenflow.lab.report.reading import read
+from evenflow.lab.report.run_record import read_runs
 from evenflow.lab.report.svg import SERIES
 from evenflow.lab.training.metrics import HEADER
 
@@ -169,9 +168,12 @@ def test_a_long_run_of_every_kind_stays_small_and_keeps_its_spike(tmp_path: Path
         jacobian_norm=norm[:, 0], band=np.tile([0.9, 1.1], (K, 1)), singular_values=random.random((K, 1, 4)),
         matrix=np.array(["weight_hh_l0"]),
     )  # fmt: skip
-    (run,) = read([folder])
-    one = {"layer_norm": None}  # for most of them, because drawing takes time
-    page = render([dataclasses.replace(run, label=f"run {i}", **(one if i > 1 else {})) for i in range(RUNS)])
+    runs = read_runs([folder] * RUNS)
+    for i, run in enumerate(runs):
+        run.label = f"run {i}"
+        if i > 1:
+            run.layer_norm = None  # because drawing takes time
+    page = render(runs)
     assert len(page.encode()) < LARGEST_WHOLE
     series = json.loads(scripts(page)[0])["train-loss"]["series"]
     step = np.frombuffer(base64.b64decode(series[7]["x"]), "<u4")

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 from synthetic_runs import write_run
 
-from evenflow.lab.report.svg import SERIES, drawing, inline, series_colour, series_marker
+from evenflow.lab.report.plotting import series_marker
+from evenflow.lab.report.svg import SERIES, drawing, inline, series_colour
 
 
 def sketch(key: str = "a", alt: str = "a line") -> str:

@@ -19,7 +19,7 @@ def list_recipes() -> None:
 
     Example:  evenflow recipes
     """
-    from evenflow.lab.recipes.table import show_recipes
+    from evenflow.lab.recipes.recipe_table import show_recipes
 
     show_recipes()
 
@@ -53,8 +53,7 @@ def reproduce(
     Example:  evenflow reproduce sgornn/table-1 --scale quick
     """
     from evenflow.lab import recipes
-    from evenflow.lab.recipes.labels import choose
-    from evenflow.lab.recipes.table import show_reproduction
+    from evenflow.lab.recipes.recipe_table import show_reproduction
 
     recipe = recipes.load(name)
     say(f"{recipe.title} ({recipe.address}, {scale}).")
@@ -65,7 +64,7 @@ def reproduce(
             folder=folder,
             seeds=seeds,
             seed=seed,
-            rows=None if rows is None else choose(recipe, rows),
+            rows=None if rows is None else recipe.split_labels(rows),
             task=task,
             data=None if data is None else str(data.absolute()),
             device=device,

@@ -1,9 +1,21 @@
-"""The documents' tables and figures as data, and what runs them again."""
+"""Recipes: tables and figures of the documents as data, and the code that runs them again."""
 
 from __future__ import annotations
 
-from .catalog import load, names
-from .run import Reproduction, reproduce
-from .schema import Column, Recipe, Row, Scale, parse, read
+from .recipe_catalog import load, names, parse, read
+from .recipe_run import reproduce
+from .reproduction import Reproduction
+from .schema import Column, Recipe, RecipeRow, RecipeScale
 
-__all__ = ["Column", "Recipe", "Reproduction", "Row", "Scale", "load", "names", "parse", "read", "reproduce"]
+__all__ = [
+    "Column",
+    "Recipe",
+    "RecipeRow",
+    "RecipeScale",
+    "Reproduction",
+    "load",
+    "names",
+    "parse",
+    "read",
+    "reproduce",
+]

@@ -1,4 +1,4 @@
-"""One run after the other: made, resumed or read back, and measured."""
+"""Trains the runs of one row and seed, or reads them back, and selects the learning rate that counts."""
 
 from __future__ import annotations
 
@@ -6,42 +6,47 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from evenflow.lab import tasks
 from evenflow.lab.tasks import Task
 from evenflow.lab.tasks.data_set import DataSet
 from evenflow.lab.training import NonFiniteLoss, Run, Settings, atomic, build
 from evenflow.lab.training.fit import fit_settings
+from evenflow.lab.training.run_folder import CONFIG
 
-from . import origin
-from .configs import Job, counted
-from .evidence import Evidence
-from .measures import MEASURES
+from . import provenance
+from .configs import RecipeJob, RunConfig, epochs_to_updates
+from .measures import measure_of, needs_training
+from .run_data import RunData
 from .schema import Recipe
 
-KEPT = "measured.json"  # of costly measures, in the run's folder
-NOT_FINITE = "infinite or not a number"
+STORED = "measured.json"  # values of costly measures, in the run folder
 
 
 @dataclass
-class Outcome:
-    """The attempt of a row and seed that counts, or why there is none."""
+class RowOutcome:
+    """The run that counts for a row and seed, or why there is none.
 
-    job: Job
-    evidence: Evidence | None = None
+    Attributes:
+        job: the run.
+        data: its results; None if its data is missing.
+        gap: why there are no results.
+        seconds: how long the machine was busy with all learning rates of the search.
+        values: measure to value, before the column's factor.
+    """
+
+    job: RecipeJob
+    data: RunData | None = None
     gap: str = ""
     seconds: float = 0.0
     values: dict[str, float | str] = field(default_factory=dict)
 
+    @property
+    def diverged(self) -> bool:
+        return self.data is not None and self.data.diverged
 
-def make_task(job: Job) -> Task:
-    options = dict(job.config["task"])
-    return tasks.make(options.pop("name"), **options)
 
-
-def missing(task: Task) -> str:
-    """Why the data of a task cannot be read; empty where it can, or needs none."""
+def missing_data(task: Task) -> str:
+    """Why the data of a task cannot be read; empty if it can, or if the task reads none."""
     try:
         for part in (task, task.held_out(), task.test()):
             if isinstance(part, DataSet):
@@ -51,114 +56,109 @@ def missing(task: Task) -> str:
     return ""
 
 
-def settle(recipe: Recipe, group: Sequence[Job], progress: bool, announce: Callable[[Job], None]) -> Outcome:
-    """The rates of one row and seed in turn; the first that solves the task, or the best of all."""
-    tries: list[Outcome] = []
+def best_attempt(
+    recipe: Recipe, group: Sequence[RecipeJob], progress: bool, announce: Callable[[RecipeJob], None]
+) -> RowOutcome:
+    """Try the learning rates of one row and seed in turn; return the first that solves the task, or the best one."""
+    attempts: list[RowOutcome] = []
     for job in group:
         announce(job)
-        tries.append(attempt(recipe, job, progress))
-        evidence = tries[-1].evidence
-        if recipe.search == "until-solved" and evidence is not None and solves(evidence):
+        attempts.append(run_attempt(recipe, job, progress))
+        data = attempts[-1].data
+        if data is not None and ends_search(recipe, data):
             break
-    best = min(tries, key=_rank)
-    # Rates behind the first that solves the task may have run as well, beside it.
-    best.seconds = sum(origin.machine_seconds(job) for job in group)
-    if best.evidence is not None:
-        best.values = measure(recipe, best.evidence)
+    best = min(attempts, key=_rank)
+    # All jobs, because learning rates after the best one may have run too, in the same population.
+    best.seconds = sum(provenance.machine_seconds(job) for job in group)
+    if best.data is not None:
+        best.values = measure_columns(recipe, best.data)
     return best
 
 
-def solves(evidence: Evidence) -> bool:
-    """Whether no further learning rate needs to be tried."""
-    if evidence.run is None:
-        return True  # a model that is not trained has no rate to search for
-    return not evidence.diverged and evidence.task.solved(evidence.best("valid_metric"))
+def ends_search(recipe: Recipe, data: RunData) -> bool:
+    """Whether no further learning rate is tried after this run."""
+    return recipe.search == "until-solved" and (not data.trained or data.solved)
 
 
-def ended(job: Job) -> bool:
+def has_ended(job: RecipeJob) -> bool:
     """Whether a run needs no more training: it has finished, or its loss is not finite."""
-    if not (job.folder / "config.toml").is_file():
+    if not (job.folder / CONFIG).is_file():
         return False
-    status = Run(job.folder).status
-    return status["state"] == "finished" or NOT_FINITE in str(status.get("message", ""))
+    run = Run(job.folder)
+    return run.diverged or run.status["state"] == "finished"
 
 
-def settled(recipe: Recipe, group: Sequence[Job]) -> bool:
-    """Whether the rates of a row and seed that count have all ended, so that `settle` trains nothing."""
+def search_ended(recipe: Recipe, group: Sequence[RecipeJob]) -> bool:
+    """Whether all runs of a row and seed have ended that `best_attempt` needs, so that it trains nothing."""
     for job in group:
-        if not ended(job):
+        if not has_ended(job):
             return False
-        if recipe.search == "until-solved" and solves(Evidence(job, make_task(job), job.folder)):
+        if ends_search(recipe, RunData(job, job.make_task(), job.folder)):
             return True
     return True
 
 
-def _rank(outcome: Outcome) -> tuple[bool, bool, float]:
-    e = outcome.evidence
-    if e is None or e.run is None:
-        return (e is None, False, 0.0)
-    metric = e.best("valid_metric")
-    worst = math.inf if math.isnan(metric) else (-metric if e.task.higher_is_better else metric)
-    return (False, e.diverged, worst)
+def _rank(outcome: RowOutcome) -> tuple[bool, bool, float]:
+    data = outcome.data
+    if data is None or not data.trained:
+        return (data is None, False, 0.0)
+    metric = data.best("valid_metric")
+    return (False, data.diverged, math.inf if math.isnan(metric) else -metric if data.task.higher_is_better else metric)
 
 
-def attempt(recipe: Recipe, job: Job, progress: bool) -> Outcome:
-    """One run: made, resumed or read back."""
-    task = make_task(job)
-    gap = missing(task)
+def run_attempt(recipe: Recipe, job: RecipeJob, progress: bool) -> RowOutcome:
+    """Train a run, resume it, or read it back."""
+    task = job.make_task()
+    gap = missing_data(task)
     if gap:
-        return Outcome(job, gap=f"no data: {gap}")
-    if not any(MEASURES[column.measure].trains for column in recipe.columns):
-        return Outcome(job, Evidence(job, task, None))
-    config = counted(job.config, task)
+        return RowOutcome(job, gap=f"no data: {gap}")
+    if not needs_training(recipe):
+        return RowOutcome(job, RunData(job, task, None))
+    config = epochs_to_updates(job.config, task)
     settings = Settings.from_dict(config["training"])
-    known = Run(job.folder) if (job.folder / "config.toml").is_file() else None
-    if known is not None:
-        _same(known, task, config, settings)
-    if not ended(job):
-        origin.write([job])
+    begun = Run(job.folder) if (job.folder / CONFIG).is_file() else None
+    if begun is not None:
+        _check_same_config(begun, task, config, settings)
+    if not has_ended(job):
+        provenance.write([job])
         model = build(task, config["system"], settings.seed)
         try:
-            resume = known is not None
+            resume = begun is not None
             fit_settings(model, task, settings, job.folder, system=config["system"], resume=resume, progress=progress)
         except NonFiniteLoss:
-            pass  # the run's folder says so, and Evidence reads it there
-    return Outcome(job, Evidence(job, task, job.folder))
+            pass  # an outcome, which the run folder's status tells
+    return RowOutcome(job, RunData(job, task, job.folder))
 
 
-def _same(known: Run, task: Task, config: dict[str, dict[str, Any]], settings: Settings) -> None:
-    """A ValueError if the folder holds a run of other settings; device and data folder are free to change."""
-
-    def without(table: dict[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in table.items() if key != "data"}
-
-    differs = Settings.from_dict(known.config.get("training", {})).difference(settings)
+def _check_same_config(run: Run, task: Task, config: RunConfig, settings: Settings) -> None:
+    """Raise a ValueError if the folder holds a run with other settings; device and data folder may differ."""
+    differing = Settings.from_dict(run.config.get("training", {})).difference(settings)
     for name, table in (("task", {"name": task.name, **task.options()}), ("system", config["system"])):
-        if without(known.config.get(name, {})) != without(table):
-            differs = name
-    if differs is not None:
+        before = {key: value for key, value in run.config.get(name, {}).items() if key != "data"}
+        if before != {key: value for key, value in table.items() if key != "data"}:
+            differing = name
+    if differing is not None:
         raise ValueError(
-            f"folder {str(known.folder)!r} holds a run with another {differs} than the recipe has: "
+            f"folder {str(run.folder)!r} holds a run with another {differing} than the recipe has: "
             "remove it or choose another folder"
         )
 
 
-def measure(recipe: Recipe, evidence: Evidence) -> dict[str, float | str]:
-    """Every column's value, before its factor; costly ones are kept in the run's folder."""
-    path = None if evidence.run is None else evidence.run.folder / KEPT
-    kept = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+def measure_columns(recipe: Recipe, data: RunData) -> dict[str, float | str]:
+    """The value of every column, before its factor. Values of costly measures are stored in the run folder."""
+    path = None if data.run is None else data.run.folder / STORED
+    stored = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
     values: dict[str, float | str] = {}
     for column in recipe.columns:
-        kind = MEASURES[column.measure]
-        if evidence.diverged and not kind.outlives:
+        measure = measure_of(column)
+        if data.diverged and not measure.outlives:
             continue
-        if column.measure not in kept:
-            value = kind.read(evidence)
-            if not kind.costly:
-                values[column.measure] = value
-                continue
-            kept[column.measure] = value
+        if column.measure in stored:
+            values[column.measure] = stored[column.measure]
+            continue
+        values[column.measure] = measure.read(data)
+        if measure.costly:
+            stored[column.measure] = values[column.measure]
             if path is not None:
-                atomic.write(path, json.dumps(kept).encode())
-        values[column.measure] = kept[column.measure]
+                atomic.write(path, json.dumps(stored).encode())
     return values

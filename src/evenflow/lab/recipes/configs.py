@@ -1,4 +1,4 @@
-"""From a recipe to the configs of its runs."""
+"""The runs of a recipe: for each row, seed and learning rate a config and a folder."""
 
 from __future__ import annotations
 
@@ -13,37 +13,50 @@ from evenflow.lab.tasks import Task
 from evenflow.lab.tasks.curriculum import Curriculum
 from evenflow.lab.tasks.data_set import FileData
 
-from .labels import folder_name
-from .schema import TABLES, Recipe, Row
+from .cost import METHODS, time_steps
+from .schema import TABLES, Recipe, RecipeRow, folder_name
 
-CHECKPOINT_STEPS = 1e6  # time steps between two checkpoints at full scale: half a minute or so on a GPU
+CHECKPOINT_STEPS = 1e6  # time steps between two checkpoints at full scale: about half a minute on a GPU
+
+RunConfig = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run: a row, a seed and a learning rate (None: the row's own), its config and its folder."""
+class RecipeJob:
+    """One run of a recipe.
 
-    row: Row
+    Attributes:
+        row, seed: what is trained.
+        lr: the learning rate of a search; None if the row sets its own.
+        config: the tables task, system and training.
+        folder: the run folder.
+    """
+
+    row: RecipeRow
     seed: int
     lr: float | None
-    config: dict[str, dict[str, Any]]
+    config: RunConfig
     folder: Path
 
     @property
     def title(self) -> str:
         return f"{self.row.label}, seed {self.seed}" + ("" if self.lr is None else f", lr {self.lr:g}")
 
+    def make_task(self) -> Task:
+        options = dict(self.config["task"])
+        return tasks.make(options.pop("name"), **options)
+
 
 @dataclass(frozen=True)
-class Plan:
-    """All runs of a recipe at a scale: for each row and seed, the attempts in the order of the rates."""
+class RecipePlan:
+    """All runs of a recipe at a scale: for each row and seed one job per learning rate, in the order of the search."""
 
     recipe: Recipe
     scale: str
     folder: Path
-    attempts: tuple[tuple[Job, ...], ...]
+    attempts: tuple[tuple[RecipeJob, ...], ...]
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[RecipeJob]:
         for group in self.attempts:
             yield from group
 
@@ -59,34 +72,38 @@ def plan(
     task: str | None = None,
     data: str | None = None,
     device: str | None = None,
-) -> Plan:
+) -> RecipePlan:
     """The runs of a recipe.
 
     Args:
-        folder: what all run folders lie in.
-        seeds: how many seeds; the recipe's own by default, counted on from its last where there are more.
-        seed: the first of them, counted on from there.
-        rows: labels; all rows of the scale by default.
-        task: another task's name, in place of the recipe's own.
-        data: the data folder, for tasks on real data.
+        recipe: the recipe.
+        scale: "quick" or "full".
+        folder: parent of all run folders.
+        seeds: number of seeds. Default: the recipe's seeds; more of them count on from the last one.
+        seed: the first seed; the others count on from there.
+        rows: labels of the rows. Default: all rows of the scale.
+        task: name of a task that replaces the recipe's.
+        data: data folder, for tasks that read files.
+        device: replaces the recipe's device.
     """
-    chosen = recipe.chosen(scale)
+    selected = recipe.rows_at(scale)
     if rows is not None:
-        wanted = [recipe.row(label) for label in rows]
-        chosen = [row for row in recipe.rows if row in wanted]
+        requested = [recipe.row(label) for label in rows]
+        selected = [row for row in recipe.rows if row in requested]
     attempts = []
-    for row in chosen:
-        for own in seeds_of(recipe, scale, seeds, seed):
-            where = folder / folder_name(row.label) / f"seed-{own}"
+    for row in selected:
+        for number in seeds_of(recipe, scale, seeds, seed):
+            parent = folder / folder_name(row.label) / f"seed-{number}"
             group = []
             for lr in recipe.scale(scale).lrs or recipe.lrs or (None,):
-                config = config_of(recipe, row, scale, seed=own, lr=lr, task=task, data=data, device=device)
-                group.append(Job(row, own, lr, config, where if lr is None else where / f"lr-{lr:g}"))
+                config = config_of(recipe, row, scale, seed=number, lr=lr, task=task, data=data, device=device)
+                group.append(RecipeJob(row, number, lr, config, parent if lr is None else parent / f"lr-{lr:g}"))
             attempts.append(tuple(group))
-    return Plan(recipe, scale, folder, tuple(attempts))
+    return RecipePlan(recipe, scale, folder, tuple(attempts))
 
 
 def seeds_of(recipe: Recipe, scale: str, count: int | None = None, first: int | None = None) -> tuple[int, ...]:
+    """The seeds of a recipe at a scale: its own, `count` of them, or those from `first` on."""
     own = recipe.scale(scale).seeds or recipe.seeds
     if count is not None:
         whole_number("seeds", count, 1)
@@ -100,7 +117,7 @@ def seeds_of(recipe: Recipe, scale: str, count: int | None = None, first: int | 
 
 def config_of(
     recipe: Recipe,
-    row: Row,
+    row: RecipeRow,
     scale: str,
     *,
     seed: int = 1,
@@ -108,17 +125,17 @@ def config_of(
     task: str | None = None,
     data: str | None = None,
     device: str | None = None,
-) -> dict[str, dict[str, Any]]:
-    """The three tables of one run: the recipe's, then those of the row's sets, the row's own and the scale's."""
+) -> RunConfig:
+    """The config of one run; later settings override earlier ones: recipe, the row's sets, row, scale, its sets."""
     change = recipe.scale(scale)
-    layers: list[Any] = [recipe, *(_Set(recipe.sets[name]) for name in row.use), row, change]
-    layers += [_Set(change.sets[name]) for name in row.use if name in change.sets]
-    config = {name: {k: v for layer in layers for k, v in getattr(layer, name).items()} for name in TABLES}
+    layers: list[Mapping[str, Any]] = [vars(recipe), *(recipe.sets[name] for name in row.use), vars(row), vars(change)]
+    layers += [change.sets[name] for name in row.use if name in change.sets]
+    config = {name: {k: v for layer in layers for k, v in layer.get(name, {}).items()} for name in TABLES}
     training = config["training"]
     if "epochs" in training and "steps" in training:
-        # A scale may count in updates what the recipe counts in epochs, and the other way round.
-        last = next(word for layer in reversed(layers) for word in ("steps", "epochs") if word in layer.training)
-        del training["epochs" if last == "steps" else "steps"]
+        # A scale may count updates where the recipe counts epochs, and the other way round: the later layer decides.
+        words = [word for layer in layers for word in ("epochs", "steps") if word in layer.get("training", {})]
+        del training["epochs" if words[-1] == "steps" else "steps"]
     training["seed"] = seed
     if lr is not None:
         training["lr"] = lr
@@ -129,27 +146,18 @@ def config_of(
     if data is not None and reads_files(config["task"]):
         config["task"]["data"] = data
     if scale == "full":
-        training["checkpoint_every"] = _often(config)
+        training["checkpoint_every"] = _checkpoint_every(config)
     return config
 
 
-def _often(config: dict[str, dict[str, Any]]) -> int:
-    """Updates between two checkpoints: the recipe's, or fewer where updates are so long that an interruption would cost
-    minutes. A multiple of `log_every`, so that no rows are added."""
-    from .cost import METHODS, time_steps
-
+def _checkpoint_every(config: RunConfig) -> int:
+    """Updates between two checkpoints: the recipe's, or fewer if updates are so long that an interruption would cost
+    minutes. A multiple of `log_every`, so that no rows are added to the log."""
     training = config["training"]
-    each = max(1, time_steps(config["task"])) * METHODS.get(str(training.get("optimizer")), 1.0)
-    every = int(training.get("log_every", 10))
-    most = max(1, int(CHECKPOINT_STEPS / each) // every) * every
+    steps = max(1, time_steps(config["task"])) * METHODS.get(str(training.get("optimizer")), 1.0)
+    log_every = int(training.get("log_every", 10))
+    most = max(1, int(CHECKPOINT_STEPS / steps) // log_every) * log_every
     return min(int(training.get("checkpoint_every", 1000)), most)
-
-
-class _Set:
-    """The tables of a set, as attributes."""
-
-    def __init__(self, table: Mapping[str, Any]) -> None:
-        self.task, self.system, self.training = (dict(table.get(name, {})) for name in TABLES)
 
 
 def reads_files(table: Mapping[str, Any]) -> bool:
@@ -160,13 +168,13 @@ def reads_files(table: Mapping[str, Any]) -> bool:
     return issubclass(tasks.TASKS.get(name, Task), FileData)
 
 
-def counted(config: dict[str, dict[str, Any]], task: Task) -> dict[str, dict[str, Any]]:
-    """The config with ``decay_every_epochs``, a word of recipes, as the updates that `Settings` knows."""
+def epochs_to_updates(config: RunConfig, task: Task) -> RunConfig:
+    """The config with the recipes' setting ``decay_every_epochs`` replaced by ``decay_every`` of `Settings`."""
     training = dict(config["training"])
     epochs = training.pop("decay_every_epochs", None)
     if epochs is not None:
-        each = task.epoch_steps(int(training.get("batch_size", 50)))
-        if each is None:
+        per_epoch = task.epoch_steps(int(training.get("batch_size", 50)))
+        if per_epoch is None:
             raise ValueError(f"decay_every_epochs goes with a data set, got {epochs} with task {task.name}")
-        training["decay_every"] = epochs * each
+        training["decay_every"] = epochs * per_epoch
     return {**config, "training": training}

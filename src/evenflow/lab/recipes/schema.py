@@ -1,23 +1,15 @@
-"""What a recipe is: one table or figure of a document as data, checked once when it is read."""
+"""The data classes of a recipe: one table or figure of a document, with its rows, columns, settings and scales."""
 
 from __future__ import annotations
 
-import dataclasses
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from evenflow.checks import one_of, unknown
 
-from .labels import folder_name
-
 TABLES = ("task", "system", "training")
 SCALES = ("quick", "full")
-KINDS = ("table", "figure")
-BETTER = ("higher", "lower", "same")
-SEARCHES = ("until-solved", "best")
 
 Value = float | int | bool | str
 Table = dict[str, Any]
@@ -25,16 +17,16 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """One quantity that every row is measured by.
+    """One quantity that is measured for every row.
 
     Attributes:
-        name: what it is called in the table.
+        name: heading of the column.
         measure: a name in `measures.MEASURES`.
-        better: higher, lower, or same where it should simply agree.
-        tolerance: how far from the published number still counts as reproduced, in the column's unit.
-        factor: what the measured number is multiplied by, 100 for a percentage.
-        any_scale: whether it should agree at quick scale too, because the size changes nothing about it.
-        incomparable: why the published numbers of this column cannot be compared with ours; empty if they can.
+        better: "higher", "lower", or "same" where the measured value should equal the published one.
+        tolerance: largest difference from the published value that counts as reproduced, in the column's unit.
+        factor: the measured value is multiplied by this, for example 100 for a percentage.
+        incomparable: why the published values of this column cannot be compared with ours; empty if they can.
+        any_scale: whether the column is compared at quick scale too, because the scale does not change its values.
     """
 
     name: str
@@ -47,17 +39,18 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of the table, or one curve of the figure.
+class RecipeRow:
+    """One row of a table, or one curve of a figure.
 
     Attributes:
-        label: unique in the recipe.
-        use: names of `sets` whose tables it takes, in order.
+        label: name of the row, unique in the recipe.
+        use: names of the recipe's `sets` that apply to the row; later sets override earlier ones.
         group: rows of one group share a plot.
-        line, x: in a plot against a number, which line the row is a point of, and where.
-        published: column to what the document printed: a number, a word, or true and false.
-        spread: column to the published standard deviation.
-        task, system, training: over the recipe's own tables and those of the sets.
+        line, x: in a plot of lines, the line that the row is a point of, and the point's x.
+        published: column name to the published value: a number, a word, or true or false.
+        spread: column name to the published standard deviation.
+        task, system, training: settings that override those of the recipe and of the sets.
+        note: a sentence about the row.
     """
 
     label: str
@@ -74,17 +67,17 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Scale:
-    """What one scale changes.
+class RecipeScale:
+    """What a scale, quick or full, changes in a recipe.
 
     Attributes:
-        rows: the labels that run; all of them by default.
-        seeds, lrs: in place of the recipe's.
-        sets: over the recipe's sets; task, system, training: over everything.
-        ordering: False where this scale is too small for the ordering to mean anything; or the chains that it is large
-            enough for.
-        seconds: measured time of the whole scale, where it was.
-        note: a sentence about this scale.
+        rows: labels of the rows to run. Default: all.
+        seeds, lrs: replace those of the recipe.
+        sets: settings added to the recipe's sets of the same name.
+        task, system, training: settings that override all others but those of `sets`.
+        ordering: whether the scale is large enough to judge the recipe's ordering, or the chains that it can judge.
+        seconds: measured time of the whole scale, if known.
+        note: a sentence about the scale.
     """
 
     rows: tuple[str, ...] | None = None
@@ -101,19 +94,26 @@ class Scale:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table or a figure of a document.
+    """A table or figure of a document.
 
     Attributes:
-        document, name: ``evenflow reproduce DOCUMENT/NAME``; also: other names of the same runs, such as the figure
-            that shows a table's curves.
-        title, measures: what it is, and what is measured, in a sentence each.
-        columns: what is measured; the first one decides the ordering.
-        ordering: chains of labels, better first, that the document claims; resolution: differences of the first column
-            below it tell nothing.
-        lrs: learning rates tried in turn; search: until the task is solved, or all of them and the best one kept.
-        figures: what the page draws, see `figures`.
-        notes: one sentence for each choice that the document leaves open and for each slip that is corrected.
-        sets: named tables that rows take by `use`.
+        document, name: the recipe is run by ``evenflow reproduce DOCUMENT/NAME``.
+        title: what the table or figure shows.
+        measures: what is measured, in a sentence.
+        kind: "table" or "figure".
+        columns: measured quantities; the ordering is judged by the first one.
+        rows: the rows of the table.
+        quick, full: the two scales.
+        also: other names of the same runs, such as the figure that shows a table's curves.
+        seeds: seeds that every row is trained with.
+        lrs: learning rates to try in turn; empty if each row sets its own.
+        search: try learning rates "until-solved", or all of them and keep the "best".
+        ordering: chains of row labels, better first, as the document claims.
+        resolution: smaller differences of the first column do not count in the ordering.
+        figures: names of the figures of the page, see `recipe_figures.FIGURES`.
+        notes: one sentence for each choice that the document leaves open and for each correction.
+        sets: named groups of settings that rows take by `use`.
+        task, system, training: settings of all rows.
     """
 
     document: str
@@ -122,9 +122,9 @@ class Recipe:
     measures: str
     kind: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    quick: Scale
-    full: Scale = field(default_factory=Scale)
+    rows: tuple[RecipeRow, ...]
+    quick: RecipeScale
+    full: RecipeScale = field(default_factory=RecipeScale)
     also: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1,)
     lrs: tuple[float, ...] = ()
@@ -142,101 +142,44 @@ class Recipe:
     def address(self) -> str:
         return f"{self.document}/{self.name}"
 
-    def scale(self, name: str) -> Scale:
+    def scale(self, name: str) -> RecipeScale:
         one_of("scale", name, SCALES)
         return self.quick if name == "quick" else self.full
 
-    def row(self, label: str) -> Row:
+    def row(self, label: str) -> RecipeRow:
         for row in self.rows:
             if row.label == label:
                 return row
         raise ValueError(unknown(f"row of {self.address}", label, (row.label for row in self.rows)))
 
     def claims(self, scale: str) -> tuple[tuple[str, ...], ...]:
-        """The chains that a scale is judged by."""
-        own = self.scale(scale).ordering
-        return self.ordering if isinstance(own, bool) else own
+        """The chains of labels that are judged at a scale."""
+        ordering = self.scale(scale).ordering
+        return self.ordering if isinstance(ordering, bool) else ordering
 
-    def chosen(self, scale: str) -> list[Row]:
+    def rows_at(self, scale: str) -> list[RecipeRow]:
         """The rows that run at a scale, in the recipe's order."""
         labels = self.scale(scale).rows
         return [row for row in self.rows if labels is None or row.label in labels]
 
+    def split_labels(self, text: str) -> list[str]:
+        """Row labels from a text that separates them by semicolons or commas; a label may contain commas itself.
 
-def read(path: Path) -> Recipe:
-    """The recipe in a TOML file; a ValueError names the file and what will not do."""
-    try:
-        return parse(tomllib.loads(path.read_text("utf-8")))
-    except (ValueError, OSError) as error:
-        raise ValueError(f"recipe {path.name}: {error}") from error
-
-
-def parse(table: Mapping[str, Any]) -> Recipe:
-    """A recipe from the tables of its file."""
-    values = dict(table)
-    values["columns"] = [_make(Column, column, "a column") for column in values.get("columns", [])]
-    values["rows"] = [_make(Row, row, f"row {row.get('label', '?')!r}") for row in values.get("rows", [])]
-    for scale in SCALES:
-        if scale in values:
-            values[scale] = _make(Scale, values[scale], f"scale {scale}")
-    recipe = _make(Recipe, values, "a recipe")
-    _check(recipe)
-    return recipe
+        >>> load("sgornn/table-1").split_labels("SGORNN, T=500, LSTM, T=500")
+        ['SGORNN, T=500', 'LSTM, T=500']
+        """
+        if ";" in text:
+            return [self.row(part.strip()).label for part in text.split(";") if part.strip()]
+        parts, labels, result = [part.strip() for part in text.split(",")], [row.label for row in self.rows], []
+        while parts:
+            # The longest label that the text goes on with.
+            length = next((n for n in range(len(parts), 0, -1) if ", ".join(parts[:n]) in labels), 1)
+            result.append(self.row(", ".join(parts[:length])).label)
+            del parts[:length]
+        return result
 
 
-def _make(kind: type, values: Mapping[str, Any], what: str) -> Any:
-    """The dataclass from a table: unknown and missing keys are refused, arrays become tuples."""
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{what} must be a table, got {values!r}")
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    for key in values:
-        if key not in fields:
-            raise ValueError(unknown(f"key of {what}", key, fields))
-    for name, f in fields.items():
-        required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        if required and name not in values:
-            raise ValueError(f"{what} must have a {name}")
-    return kind(**{key: _frozen(value) for key, value in values.items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
-
-
-def _check(recipe: Recipe) -> None:
-    from .figures import FIGURES
-    from .measures import MEASURES
-
-    one_of("kind", recipe.kind, KINDS)
-    one_of("search", recipe.search, SEARCHES)
-    if not recipe.columns or not recipe.rows:
-        raise ValueError("a recipe must have at least one column and one row")
-    for column in recipe.columns:
-        if column.measure not in MEASURES:
-            raise ValueError(unknown("measure", column.measure, MEASURES))
-        one_of("better", column.better, BETTER)
-    for name in recipe.figures:
-        if name not in FIGURES:
-            raise ValueError(unknown("figure", name, FIGURES))
-    labels = [row.label for row in recipe.rows]
-    if len({folder_name(label) for label in labels}) < len(labels):
-        raise ValueError("rows must have different labels")
-    columns = {column.name for column in recipe.columns}
-    for row in recipe.rows:
-        for name in (*row.published, *row.spread):
-            if name not in columns:
-                raise ValueError(unknown(f"column of row {row.label!r}", name, columns))
-        for name in row.use:
-            if name not in recipe.sets:
-                raise ValueError(unknown(f"set of row {row.label!r}", name, recipe.sets))
-    for name, table in [*recipe.sets.items(), *recipe.quick.sets.items(), *recipe.full.sets.items()]:
-        if name not in recipe.sets:
-            raise ValueError(unknown("set of a scale", name, recipe.sets))
-        for key in table:
-            if key not in TABLES:
-                raise ValueError(unknown(f"table of set {name!r}", key, TABLES))
-    for scale in SCALES:
-        for label in (label for chain in recipe.claims(scale) for label in chain):
-            recipe.row(label)
-        for label in recipe.scale(scale).rows or ():
-            recipe.row(label)
+def folder_name(label: str) -> str:
+    """The folder name of a row: ``"sgornn, T = 500"`` becomes ``"sgornn-T-500"``."""
+    allowed = "".join(c if c.isalnum() or c in "._" else "-" for c in label)
+    return "-".join(part for part in allowed.split("-") if part) or "row"

@@ -1,4 +1,4 @@
-"""One self-contained HTML page for one run or several side by side, from run folders alone; and single figures."""
+"""Reports: one HTML page that loads nothing, for one run or several side by side, and single figures."""
 
 from __future__ import annotations
 

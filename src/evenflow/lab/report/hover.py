@@ -1,4 +1,4 @@
-"""What the page's script reads out under the pointer: where the axes are, and the numbers behind the picture."""
+"""Data that the page's script shows under the pointer: the position of the axes, and the plotted numbers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Series:
-    """A line: its name, its colour (a CSS variable, or nothing) and the points it can be read at."""
+class HoverSeries:
+    """A line: its name, its colour (a CSS variable, or empty) and its points."""
 
     name: str
     colour: str
@@ -23,10 +23,10 @@ class Series:
     y: np.ndarray
 
 
-def lines(axes: Axes, across: str, series: Sequence[Series]) -> dict[str, Any]:
-    """The read-out of a line plot. `across` names the x axis. Call when the figure has been drawn.
+def lines(axes: Axes, across: str, series: Sequence[HoverSeries]) -> dict[str, Any]:
+    """The data of a line plot. `across` names the x axis. Call after the figure has been drawn.
 
-    On a log axis the logarithms are kept, because float32 has no gradients under 1e-45.
+    On a log axis the logarithms are stored, because float32 cannot represent gradients below 1e-45.
     """
     plane = _plane(axes)
     values = [_logs(s.y) if plane["log"] else s.y for s in series]
@@ -40,7 +40,7 @@ def lines(axes: Axes, across: str, series: Sequence[Series]) -> dict[str, Any]:
 
 
 def cells(axes: Axes, values: np.ndarray, edges: np.ndarray, steps: np.ndarray, updates: np.ndarray) -> dict[str, Any]:
-    """The read-out of a heat map.
+    """The data of a heat map.
 
     Shapes:
         values ``(R, C)``, the lowest row first; edges ``(R + 1)`` of the rows on the y axis; steps ``(C, 2)``, first
@@ -55,7 +55,7 @@ def cells(axes: Axes, values: np.ndarray, edges: np.ndarray, steps: np.ndarray, 
 
 
 def packed(values: np.ndarray, kind: str) -> str:
-    """Numbers as base64 of little-endian float32 or uint32: a third of their size as text, and seven digits exact."""
+    """Numbers as base64 of little-endian float32 or uint32: a third of the size of their text, with seven digits."""
     with np.errstate(over="ignore"):
         return base64.b64encode(np.ascontiguousarray(values, dtype=np.dtype(kind).newbyteorder("<")).tobytes()).decode()
 
@@ -66,7 +66,7 @@ def _logs(values: np.ndarray) -> np.ndarray:
 
 
 def _plane(axes: Axes) -> dict[str, Any]:
-    """The rectangle of the axes in the SVG's own units, and what lies at its borders."""
+    """The rectangle of the axes in SVG units, and the limits of both axes."""
     figure = axes.get_figure(root=True)
     assert figure is not None
     width, height = figure.get_size_inches() * 72

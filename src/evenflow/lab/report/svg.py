@@ -1,37 +1,27 @@
-"""Inline SVG from matplotlib that follows the page: its fonts, its light and dark colours, its ids.
+"""Matplotlib figures as inline SVG that follows the page: its fonts, its light and dark colours, unique ids.
 
-Drawn with the object interface alone: no pyplot, no global state; rc settings hold inside a `with` block only.
-The same numbers give the same bytes: fixed hash salt, no date.
+Figures are drawn without pyplot, and rc settings apply inside a `with` block only, so no global state changes.
+The same numbers give the same bytes: the hash salt is fixed and no date is written.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import cast
 
 import matplotlib.style
 from markupsafe import escape
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from evenflow.lab.report.numbers import number, power
-from evenflow.lab.report.squeeze import smaller
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-# Stand-in colours, one per CSS variable: matplotlib writes them into the SVG, `inline` swaps in var(--name).
+# Placeholder colours, one per CSS variable: matplotlib writes them into the SVG, `inline` replaces them by var(--name).
 INK, MUTED, GRID = "#010101", "#010102", "#010103"
-STAND_INS = {INK: "ink", MUTED: "muted", GRID: "grid"}
-SERIES = 8
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+PLACEHOLDERS = {INK: "ink", MUTED: "muted", GRID: "grid"}
+SERIES = 8  # colours of runs
 
 STYLE = {
     "font.size": 12,
@@ -53,42 +43,22 @@ STYLE = {
     "svg.hashsalt": "evenflow",
     "path.simplify": True,
 }
-
-
-@dataclass
-class Panel:
-    """A figure of the page, or the sentences that stand where it would be.
-
-    key: unique on the page; svg: None when there is nothing to draw; notes: what is missing or cut off, in sentences;
-    hover: what the page's script reads out under the pointer, see `report.hover`.
-    """
-
-    key: str
-    title: str
-    alt: str = ""
-    svg: str | None = None
-    notes: list[str] = field(default_factory=list)
-    hover: dict[str, Any] | None = None
+SPARE_DIGITS = re.compile(r"(\.\d\d)\d+")  # a hundredth of a unit is finer than any screen
 
 
 def series_colour(index: int) -> str:
-    """Stand-in for the colour of run number `index`; colours come round again after 8 runs."""
+    """Placeholder for the colour of run number `index`; the colours repeat after 8 runs."""
     return f"#0200{index % SERIES:02x}"
 
 
-def series_name(index: int) -> str:
-    """The same colour as the page's style sheet has it."""
+def series_variable(index: int) -> str:
+    """The same colour as a CSS variable of the page."""
     return f"var(--series-{index % SERIES + 1})"
-
-
-def series_marker(index: int) -> str:
-    """Marker of run number `index`: 7 markers against 8 colours, so 56 runs differ in at least one of the two."""
-    return MARKERS[index % len(MARKERS)]
 
 
 @contextmanager
 def drawing(width: float = 480, height: float = 300) -> Iterator[Figure]:
-    """A figure of so many SVG units, in the style of the page whatever the user's own matplotlib settings are."""
+    """A figure of this size in SVG units, in the page's style whatever the user's own matplotlib settings are."""
     with matplotlib.style.context(["default", STYLE]):
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
         FigureCanvasSVG(figure)
@@ -98,13 +68,13 @@ def drawing(width: float = 480, height: float = 300) -> Iterator[Figure]:
 def inline(figure: Figure, key: str, alt: str) -> str:
     """The figure as an `<svg>` element for an HTML page; every id starts with `key`.
 
-    Call inside `drawing`. Style sheets, metadata and name spaces are left out: they would leak into the page.
+    Call inside `drawing`. Style sheets, metadata and name spaces are left out, because they would affect the page.
     """
     sheet = io.StringIO()
     for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
         patch.set_facecolor("none")
     figure.set_dpi(200)
-    # Not savefig, which lays out and draws everything once more before.
+    # Not savefig, which would lay out and draw everything a second time.
     cast(FigureCanvasSVG, figure.canvas).print_svg(sheet, metadata={"Date": None, "Creator": None})
     text = sheet.getvalue()
     viewbox = re.search(r'viewBox="([^"]*)"', text)
@@ -118,45 +88,60 @@ def inline(figure: Figure, key: str, alt: str) -> str:
     body = re.sub(r"font: (?:\w+ )*([\d.]+px) [^;\"]*", r"font-size: \1", body)
     body = re.sub(r"#(?:0101|0200)[0-9a-f]{2}\b", _variable, body)
     body = re.sub(r"base64,[^\"]*", lambda match: re.sub(r"\s", "", match[0]), body)
-    body = smaller(re.sub(r"\s*\n\s*", " ", body))
+    body = minify(re.sub(r"\s*\n\s*", " ", body))
     assert viewbox is not None
     return f'<svg viewBox="{viewbox[1]}" role="img" aria-label="{escape(alt)}" focusable="false">{body}</svg>'
 
 
-def standalone(svg: str, background: str = "var(--card)") -> str:
-    """An element made by `inline` as a file of its own, with the page's colours, light and dark."""
-    width, height = re.findall(r"[\d.]+", svg)[2:4]
+def style_sheet() -> str:
+    """The rules of an SVG file that has no page around it: the page's colours, light and dark, and a font."""
     colours = (Path(__file__).parent / "colours.css").read_text(encoding="utf-8")
-    style = f"<style>{colours} text {{ font-family: system-ui, sans-serif; }}</style>"
+    return f"{colours} text {{ font-family: system-ui, sans-serif; }}"
+
+
+def standalone(svg: str, background: str = "var(--card)") -> str:
+    """An element made by `inline` as a file of its own."""
+    width, height = re.findall(r"[\d.]+", svg)[2:4]
     head, _, body = svg.partition(">")
     head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    return f'{head}>{style}<rect width="{width}" height="{height}" style="fill: {background}"/>{body}\n'
+    rectangle = f'<rect width="{width}" height="{height}" style="fill: {background}"/>'
+    return f"{head}><style>{style_sheet()}</style>{rectangle}{body}\n"
 
 
 def _variable(match: re.Match[str]) -> str:
     code = match[0]
-    return f"var(--{STAND_INS[code]})" if code in STAND_INS else series_name(int(code[-2:], 16))
+    return f"var(--{PLACEHOLDERS[code]})" if code in PLACEHOLDERS else series_variable(int(code[-2:], 16))
 
 
-def count_axis(axes: Axes, label: str, which: str = "x") -> None:
-    """An axis of whole numbers (updates, time steps) with thousands set apart."""
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(MaxNLocator(5, integer=True))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}".replace("-", "−")))
-    axis.set_label_text(label)
+def minify(body: str) -> str:
+    """The same drawing in about half the bytes: no unused ids, bare groups, zero rotations or invisible shapes.
+
+    >>> minify('<g id="a"> <path d="M 1.23456 2 L 3 4 L 5 6 " style="fill: none; stroke: red"/> </g>')
+    '<path d="M 1.23 2 3 4 5 6" style="fill: none; stroke: red"/>'
+    """
+    used = set(re.findall(r'href="#([^"]*)"', body)) | set(re.findall(r"url\(#([^)]*)\)", body))
+    body = re.sub(r' id="([^"]*)"', lambda match: match[0] if match[1] in used else "", body)
+    body = re.sub(r' transform="rotate\(-?0 [^)]*\)"', "", body)
+    body = re.sub(r'<path d="[^"]*" style="fill: none"/>', "", body)
+    body = re.sub(r'(?<= d=")[^"]*', lambda match: _shorten_path(match[0]), body)
+    body = re.sub(r' [xy]="[^"]*"', lambda match: SPARE_DIGITS.sub(r"\1", match[0]), body)
+    return re.sub(r"> +<", "><", _without_bare_groups(body)).strip()
 
 
-def log_axis(axes: Axes, low: float, high: float, powers: bool = False) -> None:
-    """A log y axis that always has labelled ticks: 1, 2, 5 within three decades, whole powers beyond."""
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    near = high / low < 1000
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,), numticks=9))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, powers)))
+def _shorten_path(d: str) -> str:
+    d = SPARE_DIGITS.sub(r"\1", d).strip()
+    # Without a letter, the points after a move are lines.
+    return d if set(re.findall("[A-Za-z]", d)) - set("MLz") else d.replace(" L ", " ")
 
 
-def _tick(value: float, powers: bool) -> str:
-    exponent = math.log10(value) if value > 0 else 0.0
-    return power(round(exponent)) if powers and abs(exponent - round(exponent)) < 1e-6 else number(value)
+def _without_bare_groups(body: str) -> str:
+    """Drop `<g>` elements that have no attributes, and keep their content."""
+    kept: list[bool] = []
+
+    def tag(match: re.Match[str]) -> str:
+        if match[0] == "</g>":
+            return match[0] if kept.pop() else ""
+        kept.append(match[0] != "<g>")
+        return match[0] if kept[-1] else ""
+
+    return re.sub(r"<g(?: [^>]*)?>|</g>", tag, body)

@@ -1,0 +1,71 @@
+"""Provenance of a run: hardware, versions and date, stored in the run folder for those who read it back later."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import evenflow
+from evenflow.lab.training import Run, atomic
+from evenflow.lab.training.run_folder import CONFIG
+from evenflow.runtime.cpu_info import cpu_name
+
+from .configs import RecipeJob
+
+FILE, THEN = "origin.json", ", then "
+
+
+def write(jobs: Sequence[RecipeJob]) -> None:
+    """Record hardware and versions in the folders of runs that start or resume now, side by side.
+
+    A run that resumes on other hardware or another version names both.
+    """
+    for job in jobs:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        now = current(job)
+        before = read(job) if (job.folder / CONFIG).is_file() else now
+        for name in ("hardware", "evenflow", "torch"):
+            same = now[name] == before[name].split(THEN)[-1]
+            now[name] = before[name] if same else before[name] + THEN + now[name]
+        atomic.write(job.folder / FILE, json.dumps(now | {"side_by_side": len(jobs)}).encode())
+
+
+def read(job: RecipeJob) -> dict[str, Any]:
+    """Hardware, versions and date of a run; those of this moment if its folder does not say."""
+    try:
+        return dict(json.loads((job.folder / FILE).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return current(job) | {"side_by_side": 1}
+
+
+def current(job: RecipeJob) -> dict[str, Any]:
+    """Hardware, versions and date of this moment."""
+    return {
+        "hardware": hardware(str(job.config["training"].get("device", "auto"))),
+        "evenflow": evenflow.__version__,
+        "torch": str(torch.__version__),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def machine_seconds(job: RecipeJob) -> float:
+    """How long the machine was busy with a run; runs that trained side by side share the time equally."""
+    if not (job.folder / CONFIG).is_file():
+        return 0.0
+    clock = Run(job.folder).metrics.get("seconds", np.zeros(0))
+    clock = clock[np.isfinite(clock)]
+    # Where the clock goes back, a population was resumed and its clock started again at zero.
+    grown = np.diff(clock, prepend=0.0)
+    return float(np.where(grown < 0, clock, grown).sum()) / max(1, int(read(job)["side_by_side"]))
+
+
+def hardware(device: str) -> str:
+    """Name of the hardware that a run with this setting of `device` uses."""
+    if torch.cuda.is_available() and device.split(":")[0] in ("auto", "cuda"):
+        return torch.cuda.get_device_name()
+    return f"{cpu_name()}, {torch.get_num_threads()} of its cores"

@@ -1,0 +1,73 @@
+"""Terminal output: the table of a reproduction, and the list of recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from evenflow.lab.report.numbers import duration
+from evenflow.lab.terminal import new_table, say, show
+
+from . import cost, recipe_verdict
+from .configs import plan
+from .measures import measure_of, needs_training
+from .recipe_catalog import load, names
+from .reproduction import Reproduction
+from .schema import Recipe
+
+QUICK_NOTE = "Quick settings were chosen, with one seed, so that the ordering shows where it can: no evidence for it."
+LONGEST = 120  # characters of a table cell
+
+
+def show_reproduction(done: Reproduction) -> None:
+    """Print a line for every row and column: measured, published, verdict; then the ordering and the notes."""
+    columns = done.recipe.columns
+    several = len(columns) > 1
+    table = new_table("row", *(["what"] if several else []), "measured", "published", "verdict")
+    for label in done.labels:
+        for index, cell in enumerate(done.row_cells(label)):
+            texts = [cell.measured_text() + cell.missing_text(), cell.published_text(), cell.verdict_text()]
+            what = [cell.column.name] if several else []
+            table.add_row("" if index else label, *what, *(_shorten(text) for text in texts))
+    show(table)
+    if not several:
+        say(f"Measured: {columns[0].name}, {measure_of(columns[0]).about}.")
+    quick_note = QUICK_NOTE if done.scale == "quick" and done.pairs else ""
+    notes = [f"The data: {note}." for note in done.data_notes]
+    for sentence in (recipe_verdict.summary(done.pairs), quick_note, done.recipe.scale(done.scale).note, *notes):
+        if sentence:
+            say(sentence)
+
+
+def _shorten(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def show_recipes() -> None:
+    """Print a line for every recipe, with the time it takes."""
+    table = new_table("recipe", "what it is", "rows", "quick", "full")
+    for name in names():
+        recipe = load(name)
+        times = [estimate(recipe, scale) for scale in ("quick", "full")]
+        shown = [f"{'≈ ' if modelled else ''}{duration(seconds, rough=True)}" for seconds, modelled in times]
+        also = f" ({', '.join(recipe.also)})" if recipe.also else ""
+        rows = f"{len(recipe.rows_at('quick'))} / {len(recipe.rows_at('full'))}"
+        table.add_row(name + also, recipe.title, rows, *shown)
+    show(table)
+    say("rows: at quick and at full scale. Times of all rows and seeds: quick on a CPU, full on an H200.")
+    say("With ≈ they follow from a cost model (operations and time steps of an update);")
+    say("else they were measured once, see docs/recipes.md.")
+    say("Run one:  evenflow reproduce sgornn/table-1 --scale quick")
+
+
+def estimate(recipe: Recipe, scale: str) -> tuple[float, bool]:
+    """Seconds that a scale of a recipe takes, and whether they come from the cost model instead of a measurement.
+
+    quick is for two CPU cores, full for an H200. Every learning rate is counted, although a search may end early.
+    """
+    measured = recipe.scale(scale).seconds
+    if measured is not None:
+        return measured, False
+    machine = cost.CPU if scale == "quick" else cost.GPU
+    jobs = plan(recipe, scale, Path()).jobs()
+    return sum(cost.training_seconds(job.config, machine) if needs_training(recipe) else 1.0 for job in jobs), True

@@ -1,0 +1,168 @@
+"""The page of a document: for each recipe measured beside published, on what it was measured, and what was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evenflow.lab.recipes import Reproduction, recipe_verdict
+from evenflow.lab.recipes.recipe_catalog import DOCUMENTS
+from evenflow.lab.recipes.recipe_figures import caption
+from evenflow.lab.report.numbers import duration
+
+from .import_record import digest
+from .judged_record import extent, rows_run
+from .stored_record import StoredRecord, StoredRun
+
+NAMED = 8  # rows that a sentence names
+
+
+def page(document: str, parts: Sequence[str], waiting: Sequence[StoredRecord]) -> str:
+    """The page, from the sections of its recipes and those that have not been run."""
+    head = [
+        f"# {document}: results",
+        f"{DOCUMENTS[document]}. Every table and figure at full scale, measured beside published.",
+        "Written by `python tools/publish_results` from the records in this folder; see [all results](README.md).",
+    ]
+    if waiting:
+        rows = [f"- {plain(r.recipe.name)}: {plain(r.recipe.title)} ({rows_run(r)} rows)" for r in waiting]
+        parts = [*parts, "## Not run yet", "\n".join(rows)]
+    return "\n\n".join([*head, *parts]) + "\n"
+
+
+def section(record: StoredRecord, done: Reproduction, remarks: Sequence[str], drawn: bool) -> str:
+    """A recipe's part of the page."""
+    recipe = record.recipe
+    also = f" Also {', '.join(recipe.also)}." if recipe.also else ""
+    blocks = [f"## {recipe.name}: {plain(recipe.title)}", plain(recipe.measures + also), table(done)]
+    blocks.append("\n".join(f"- {plain(line)}" for line in summary(record, done)))
+    if drawn:
+        blocks.append(f"![{plain(recipe.title)}]({recipe.address}.svg)")
+        if record.lines:
+            blocks.append(f"Lines are of one seed of each row. {caption(recipe)}".strip())
+    if remarks:
+        blocks.append("Where it differs:")
+        blocks.append("\n".join(f"- {plain(text)}" for text in remarks))
+    notes = [*recipe.notes, recipe.full.note, *(row.note for row in recipe.rows)]
+    bullets = "\n".join(f"- {plain(note)}" for note in dict.fromkeys(notes) if note)
+    blocks.append(f"<details><summary>Choices</summary>\n\n{bullets}\n\n</details>")
+    return "\n\n".join(blocks)
+
+
+def table(done: Reproduction) -> str:
+    """A line for every row and column that was measured or printed."""
+    columns = done.recipe.columns
+    what = ["row", "what", "measured"] if len(columns) > 1 else ["row", f"measured: {columns[0].name}"]
+    head = [*what, "published", "verdict"]
+    lines = [head, ["---"] * len(head)]
+    for label in done.labels:
+        first = label
+        for column in columns:
+            cell = done.cells[label, column.name]
+            if not cell.values and cell.verdict == recipe_verdict.EMPTY:
+                continue
+            what = [column.name] if len(columns) > 1 else []
+            lines.append([first, *what, measured(cell), cell.published_text(), cell.verdict_text()])
+            first = ""
+    return "\n".join("| " + " | ".join(plain(text) for text in line) + " |" for line in lines)
+
+
+def measured(cell: recipe_verdict.TableCell) -> str:
+    """The mean and the spread, and over how many seeds."""
+    seeds = len(cell.values)
+    several = f" ({seeds} seeds)" if seeds > 1 and cell.spread else ""
+    return cell.measured_text() + several + cell.missing_text()
+
+
+def summary(record: StoredRecord, done: Reproduction) -> list[str]:
+    """How much was run, what the verdicts are, what made it, and what was out of the ordinary."""
+    missing = [row.label for row in record.recipe.rows_at("full") if row.label not in done.labels]
+    found = [f"Run {extent(record)}: {rows_run(record)} rows, {_seeds(record)}. {counts(done)}"]
+    if missing:
+        more = f"; and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+        found[0] += f" Not yet: {'; '.join(missing[:NAMED])}{more}."
+    told = recipe_verdict.summary(done.pairs)
+    if told:
+        found.append(told)
+    found += _made(record)
+    diverged = [f"{run.row} (seed {run.seed})" for run in record.runs if run.outcome == recipe_verdict.DIVERGED]
+    if diverged:
+        found.append(f"Diverged: {'; '.join(diverged)}.")
+    early = sum(run.outcome == "stopped early" for run in record.runs)
+    if early:
+        found.append(f"Stopped early, as the recipe asks: {early} of {len(record.runs)} runs.")
+    changes: dict[str, list[str]] = {}
+    for run in record.runs:
+        for name, value in run.changed.items():
+            changes.setdefault(f"{name} = {value}", []).append(run.row)
+    found += [f"Changed from the recipe: {what} ({_rows(rows, done)})." for what, rows in changes.items()]
+    old = [run.row for run in record.runs if run.recipe != digest(record.recipe, run.row)]
+    if old:
+        found.append(f"Run with earlier settings of the recipe: {_rows(old, done)}.")
+    found += [f"The data: {note}." for note in dict.fromkeys(run.data for run in record.runs) if note]
+    return found
+
+
+def counts(done: Reproduction) -> str:
+    """The verdicts in a sentence."""
+    words = (
+        recipe_verdict.REPRODUCED,
+        recipe_verdict.BETTER,
+        recipe_verdict.WORSE,
+        recipe_verdict.DIFFERENT,
+        recipe_verdict.NOT_COMPARABLE,
+    )
+    of = {word: sum(cell.verdict == word for cell in done.cells.values()) for word in words}
+    told = ", ".join(f"{count} {word}" for word, count in of.items() if count)
+    return f"Of the published numbers: {told}." if told else "No number was published."
+
+
+def _seeds(record: StoredRecord) -> str:
+    per_row: dict[str, int] = {}
+    for run in record.runs:
+        per_row[run.row] = per_row.get(run.row, 0) + 1
+    least, most = min(per_row.values()), max(per_row.values())
+    return f"{least} to {most} seeds each" if least < most else f"{most} seed{'s' if most > 1 else ''} each"
+
+
+def _made(record: StoredRecord) -> list[str]:
+    """Hardware, versions and dates, each with its time; with the rows where they differ."""
+    groups: dict[tuple[str, str, str, str], list[StoredRun]] = {}
+    for run in record.runs:
+        groups.setdefault((run.hardware, run.evenflow, run.torch, run.date), []).append(run)
+    found = []
+    most = max(groups.values(), key=len)
+    for (hardware, version, torch, date), runs in groups.items():
+        updates = sum(run.updates for run in runs)
+        time = f"{duration(sum(run.seconds for run in runs))}, {updates:,} updates" if updates else "nothing is trained"
+        named = "all others" if runs is most else _named(runs, record)
+        rows = f": {named}" if len(groups) > 1 else ""
+        number = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+        found.append(f"{hardware}, evenflow {version}, torch {torch}, {date}: {number}, {time}{rows}.")
+    return found
+
+
+def _named(runs: Sequence[StoredRun], record: StoredRecord) -> str:
+    """The rows of these runs; with the seeds, where other runs have others of a row."""
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for row in dict.fromkeys(run.row for run in runs):
+        seeds = [run.seed for run in runs if run.row == row]
+        whole = len(seeds) == sum(run.row == row for run in record.runs)
+        by_seeds.setdefault(() if whole else tuple(seeds), []).append(row)
+    told = []
+    for some, rows in sorted(by_seeds.items()):
+        which = f"with seed{'s' if len(some) > 1 else ''} {', '.join(map(str, some))} " if some else ""
+        told.append(which + "; ".join(rows))
+    return "; and ".join(told)
+
+
+def _rows(rows: Sequence[str], done: Reproduction) -> str:
+    unique = list(dict.fromkeys(rows))
+    return "all rows" if len(unique) == len(done.labels) else "; ".join(unique)
+
+
+def plain(text: str) -> str:
+    """A text as Markdown shows it letter by letter, on one line."""
+    text = " ".join(text.split())
+    for letter in "\\|*<>`":
+        text = text.replace(letter, f"\\{letter}")
+    return text

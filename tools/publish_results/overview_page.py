@@ -1,0 +1,70 @@
+"""README.md of the results: what holds of what the documents claim, and how much has been run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from evenflow.lab.recipes import Reproduction
+from evenflow.lab.recipes.recipe_catalog import DOCUMENTS
+from evenflow.lab.report.numbers import duration
+
+from . import claims, sweep_page
+from .document_page import counts, plain
+from .judged_record import extent, rows_run
+from .stored_record import StoredRecord
+from .stored_sweep import StoredSweep
+
+HEAD = """# Results at full scale
+
+The documents' tables and figures, trained again with their own settings and budgets. Every number comes from a record
+in this folder (`DOCUMENT/NAME.json`: each row and seed with its hardware, versions, date and time) and from the recipe,
+which holds what was published; a test compares pages and records. Times are the machine's: of runs that train side by
+side, each has its share.
+
+```
+evenflow reproduce sgornn/table-1 --scale full    # leaves runs/sgornn/table-1/full/record.json
+python tools/publish_results runs                             # merges it into docs/results and writes the pages
+```"""
+
+
+SWEEPS = (
+    "The best point of map × cell × activation for a task, found by `evenflow sweep` among as many as stand under "
+    '"of": where that is 1, one point was tried and nothing chosen. [More of each](sweeps.md).'
+)
+
+
+def page(
+    records: Mapping[str, StoredRecord], sheets: Mapping[str, Reproduction], swept: Sequence[StoredSweep] = ()
+) -> str:
+    parts = [HEAD, "## Claims", _claims(sheets)]
+    if swept:
+        parts += ["## Sweeps", SWEEPS, sweep_page.summary(swept)]
+    return "\n\n".join([*parts, "## What has been run", _extents(records, sheets)]) + "\n"
+
+
+def _claims(sheets: Mapping[str, Reproduction]) -> str:
+    lines = ["| document | claim | verdict | measured |", "|---|---|---|---|"]
+    for claim in claims.CLAIMS:
+        word, shown = claims.verdict(claim, sheets)
+        document = claim.recipe.split("/")[0]
+        told = plain(shown) if shown else "–"
+        lines.append(f"| [{document}]({document}.md) | {plain(claim.text)} | {word} | {told} |")
+    return "\n".join(lines)
+
+
+def _extents(records: Mapping[str, StoredRecord], sheets: Mapping[str, Reproduction]) -> str:
+    words = {"in full": 0, "in part": 0, "not yet": 0}
+    lines = ["| recipe | what it is | run | rows | time | published numbers |", "|---|---|---|---|---|---|"]
+    for document in DOCUMENTS:
+        for name, record in records.items():
+            if record.recipe.document != document:
+                continue
+            state = extent(record)
+            words[state] += 1
+            done = sheets[name]
+            told = counts(done).removeprefix("Of the published numbers: ").rstrip(".") if record.runs else "–"
+            time = duration(sum(run.seconds for run in record.runs)) if record.runs else "–"
+            title = plain(record.recipe.title)
+            lines.append(f"| [{name}]({document}.md) | {title} | {state} | {rows_run(record)} | {time} | {told} |")
+    told = ", ".join(f"{count} {word}" for word, count in words.items())
+    return f"Of {len(records)} tables and figures: {told}.\n\n" + "\n".join(lines)
