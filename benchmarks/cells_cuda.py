@@ -369,11 +369,11 @@ def make(made: dict[str, Any], name: str, hidden: int, batch: int, mode: str) ->
     torch.cuda.synchronize()
     ready: Callable[[], object] = run
     if mode == "graph" and not slow:
-        from evenflow.runtime.recorded import uncollected, watched
+        from evenflow.runtime.cuda_graphs import capturing
 
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
-        with uncollected(), watched(), torch.cuda.graph(graph, stream=stream):
+        with capturing(), torch.cuda.graph(graph, stream=stream):
             run()
         torch.cuda.current_stream().wait_stream(stream)
         graph.replay()

@@ -30,7 +30,7 @@ from evenflow import SequenceModel, create
 from evenflow.activations import ACTIVATIONS
 from evenflow.layers.named import GRU, LSTM, RNN, ScalarGatedRNN
 from evenflow.models.population import Population
-from evenflow.runtime.recorded import uncollected, watched
+from evenflow.runtime.cuda_graphs import capturing
 from evenflow.scan import recurrence
 from evenflow.scan.cuda import cuda_recurrence as kernels
 from evenflow.scan.engine import ScanInputs
@@ -94,7 +94,7 @@ def recorded(run: Pass) -> float:
     """A warm pass as a CUDA graph."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
-    with uncollected(), watched(), torch.cuda.graph(graph, stream=stream):
+    with capturing(), torch.cuda.graph(graph, stream=stream):
         run()
     torch.cuda.current_stream().wait_stream(stream)
     graph.replay()

@@ -7,14 +7,14 @@ import pytest
 
 @pytest.fixture
 def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is recorded meanwhile; None where that broke off."""
-    captured = pytest.importorskip("evenflow.lab.training.captured")
-    made: list[Any] = []
-    record = captured._record
+    """The updates that are captured during the test; None for each capture that failed."""
+    captured_update = pytest.importorskip("evenflow.lab.training.captured_update")
+    captures: list[Any] = []
 
-    def noted(*given: Any) -> Any:
-        made.append(record(*given))
-        return made[-1]
+    class Noted(captured_update.GraphCache):  # type: ignore[name-defined,misc]
+        def _try(self, *arguments: Any) -> Any:
+            captures.append(super()._try(*arguments))
+            return captures[-1]
 
-    monkeypatch.setattr(captured, "_record", noted)
-    return made
+    monkeypatch.setattr(captured_update, "GraphCache", Noted)
+    return captures

@@ -12,8 +12,7 @@ from torch import nn
 
 from evenflow import init
 from evenflow.maps import residual
-from evenflow.optim import GeodesicAdam, GeodesicSGD, recorded_step
-from evenflow.optim.recorded_step import RecordedStep
+from evenflow.optim import GeodesicAdam, GeodesicSGD, step_graphs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -39,7 +38,7 @@ def walk(optimizer: torch.optim.Optimizer, moving: list[nn.Parameter], steps: ra
 
 
 def recorded(optimizer: Any) -> int:
-    return sum(isinstance(entry, RecordedStep) for entry in optimizer._recordings.values())
+    return len(optimizer._graphs.cache.captured)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)
@@ -52,7 +51,7 @@ def test_a_recorded_step_is_the_step(
     optimizer = METHODS[method](ours)
     walk(optimizer, ours, range(40))
     assert recorded(optimizer) == 1
-    monkeypatch.setattr(recorded_step, "MOST", 0)
+    monkeypatch.setattr(step_graphs, "LIMIT", 0)
     other = METHODS[method](plain)
     walk(other, plain, range(40))
     assert recorded(other) == 0
@@ -94,4 +93,4 @@ def test_square_matrices_are_not_recorded() -> None:
     moving = [nn.Parameter(init.orthogonal(16).cuda())]
     optimizer = GeodesicSGD(moving, lr=0.05, momentum=0.9)
     walk(optimizer, moving, range(6))
-    assert optimizer._recordings == {}
+    assert len(optimizer._graphs.cache) == 0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from evenflow.lab.training import captured, evaluation
+from evenflow.lab.training import captured_update, evaluation
 
 pytest.importorskip("lightning_fabric")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -51,7 +51,7 @@ def test_recorded_updates_train_as_plain_ones(
     got = trained("rnn", settings)
     assert recordings
     assert None not in recordings
-    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     for one, other in zip(got, trained("rnn", settings), strict=True):
         torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
 
@@ -74,7 +74,7 @@ def test_recorded_updates_train_as_plain_ones(
 def test_systems(system: str, task: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     got = trained(system, {}, task)
     assert [entry is not None for entry in recordings] == [True]
-    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     for one, other in zip(got, trained(system, {}, task), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
 
@@ -86,7 +86,7 @@ def test_ragged_batches_are_recorded_and_train_as_packed_ones(
     """Padded on the GPU, where sorting them would mean to wait; packed when that is switched off."""
     got = trained(system, {}, "multiplication")
     assert [entry is not None for entry in recordings] == [True]
-    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     monkeypatch.setattr(evaluation, "runs_padded", lambda _: False)
     for one, other in zip(got, trained(system, {}, "multiplication"), strict=True):
         torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
@@ -111,9 +111,9 @@ def test_ragged_sequences_of_a_file_read_at_every_step(
         return [p.detach() for p in model.parameters()]
 
     got = found()
-    assert 0 < len(recordings) <= captured.MOST
+    assert 0 < len(recordings) <= captured_update.LIMIT
     assert None not in recordings
-    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     monkeypatch.setattr(evaluation, "runs_padded", lambda _: False)
     for one, other in zip(got, found(), strict=True):
         torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
@@ -124,7 +124,7 @@ def test_mixtures_of_shares_in_time(task: str, recordings: list[Any], monkeypatc
     settings = {"optimizer": "temporal-simplex", "lr": 1e-2}
     got = trained("rnn", settings, task)
     assert [entry is not None for entry in recordings] == [True]
-    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     for one, other in zip(got, trained("rnn", settings, task), strict=True):
         torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
 
@@ -133,7 +133,7 @@ def test_bases_that_move_along_geodesics(recordings: list[Any], monkeypatch: pyt
     settings = {"bases_lr": 1e-2, "optimizer": "rmsprop", "penalty": "weight_decay(1e-3)"}
     got = trained("factorized", settings)
     assert [entry is not None for entry in recordings] == [True]
-    monkeypatch.setattr(captured, "CALLS_BEFORE", 10**9)
+    monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     for one, other in zip(got, trained("factorized", settings), strict=True):
         torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
 

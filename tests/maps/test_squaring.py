@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any
 
@@ -17,15 +18,14 @@ from evenflow.maps.chebyshev import Polynomial
 from evenflow.maps.squaring import (
     ANGLES,
     POLYNOMIALS,
-    RESTED,
-    Headroom,
+    UNSEEN_CHANGES,
+    AngleRange,
     exponential,
     exponential_vjp,
     norm,
     plan,
     reach,
 )
-from evenflow.runtime.recorded import CALLS_BEFORE, Moves, Recording, drop_stale
 
 # Entries of the matrix, against torch's in float64, which is right to some 1e-13 itself; times 1 + angle.
 VALUE = {torch.float32: 1e-6, torch.float64: 2e-13}
@@ -90,7 +90,7 @@ def test_a_scaled_polynomial_is_the_same_one(found: Polynomial) -> None:
         pytest.param(0.5, torch.float32, 5, 4, id="half"),
         pytest.param(1.5, torch.float32, 6, 5, id="one-and-a-half"),
         pytest.param(math.pi, torch.float32, 7, 7, id="half-turn"),
-        pytest.param(4 * math.pi, torch.float32, 9, 11, id="headroom-of-a-half-turn"),
+        pytest.param(4 * math.pi, torch.float32, 9, 11, id="range-of-a-half-turn"),
         pytest.param(math.pi, torch.float64, 8, 13, id="half-turn-in-double"),
     ],
 )
@@ -155,21 +155,19 @@ class OnGpu(torch.Tensor):
 
 
 @pytest.mark.parametrize("dtype", ANGLES, ids=str)
-def test_a_gpu_squares_as_often_before_a_recording_as_in_it(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_squares_as_often_before_a_capture_as_in_it(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     for angle in (0.0, 0.05, 1.0, 4.0, 20.0):
         B = skew(True, 4, 4, angle=angle).to(dtype)
-        needed = Headroom.needed(math.sqrt(norm(B @ B).item()), dtype)
-        for known, largest in ((None, needed), (Headroom(4 * needed, torch.zeros(())), 4 * needed)):
+        needed = AngleRange.largest_for(math.sqrt(norm(B @ B).item()), dtype)
+        for known, largest in ((None, needed), (AngleRange(4 * needed, torch.zeros(())), 4 * needed)):
             W, kept = exponential(B.as_subclass(OnGpu), known)
             assert len(kept) == 1 + 3 + plan(largest, dtype)[1]
             torch.testing.assert_close(W.as_subclass(torch.Tensor), exponential(B)[0], atol=VALUE[dtype] * 40, rtol=0)
         assert len(exponential(B)[1]) < len(kept)
         if angle:
-            outgrown = Headroom(angle / 8, torch.zeros(()))
-            assert len(exponential(B.as_subclass(OnGpu), outgrown)[1]) == 1 + 3 + plan(needed, dtype)[1]
+            smaller = AngleRange(angle / 8, torch.zeros(()))
+            assert len(exponential(B.as_subclass(OnGpu), smaller)[1]) == 1 + 3 + plan(needed, dtype)[1]
 
 
 def test_one_bad_matrix_among_good_ones() -> None:
@@ -179,52 +177,58 @@ def test_one_bad_matrix_among_good_ones() -> None:
     torch.testing.assert_close(W[0], exponential(B[0])[0])
 
 
-def test_what_recordings_were_made_for_is_neither_loaded_nor_copied() -> None:
+def test_the_range_of_captures_is_neither_loaded_nor_copied() -> None:
     map = Exponential(4)
-    map.headroom = Headroom(1.0, torch.zeros(()))
-    assert map.recorded_for is map.headroom
-    assert copy.deepcopy(map).headroom is None
+    map.angle_range = AngleRange(1.0, torch.zeros(()))
+    assert map.captured_range is map.angle_range
+    assert copy.deepcopy(map).angle_range is None
     map.load_state_dict(map.state_dict())
-    assert map.headroom is None
-    assert not map.outgrown()
+    assert map.angle_range is None
+    assert not map.needs_recapture()
 
 
-def test_more_headroom_ends_the_recordings_that_were_made_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    map = Exponential(4)
+def test_a_larger_range_ends_the_captures_of_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    map, cuda = Exponential(4), torch.device("cuda")
     (raw,) = map.start()
-    less, same, more = (Headroom(largest, torch.zeros(())) for largest in (6.4, 6.4, 12.8))
-    made = object.__new__(Recording)
-    map.headroom = made.recorded_for = less
-    map.recordings = {"shape": made, "other": 1}
-    monkeypatch.setattr(Headroom, "over", lambda B: same)
-    map.prepare(raw)
-    drop_stale(map)
-    assert map.headroom is less
-    assert map.recordings == {"shape": made, "other": 1}, "they share it"
-    monkeypatch.setattr(Headroom, "over", lambda B: more)
-    map.prepare(raw)
-    drop_stale(map)
-    assert map.headroom is more
-    assert map.recordings == {"shape": CALLS_BEFORE, "other": 1}, "nobody would look at its headroom"
+    less, same, more = (AngleRange(largest, torch.zeros(())) for largest in (6.4, 6.4, 12.8))
+    map.angle_range = less
+    made = []
+
+    def get() -> object:
+        return map.graphs.get("shape", cuda, lambda: made.append(object()) or made[-1], lambda: map.captured_range)
+
+    map.graphs.clear(ready="shape")
+    assert get() is made[0]
+    monkeypatch.setattr(AngleRange, "measure", lambda B: same)
+    map.prepare_capture(raw)
+    assert map.angle_range is less
+    assert get() is made[0], "captures share the range"
+    monkeypatch.setattr(AngleRange, "measure", lambda B: more)
+    map.prepare_capture(raw)
+    assert map.angle_range is more
+    assert get() is made[1], "nothing would ask whether the smaller range is used up"
     map.to(torch.float64)
-    assert map.headroom is None
+    assert map.angle_range is None
 
 
 def test_numbers_that_move_while_nothing_is_replayed_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     map = Exponential(4)
     (raw,) = map.start()
-    map.headroom = Headroom(12.8, torch.zeros(()))
-    assert not map.outgrown(raw)
+    map.angle_range = AngleRange(12.8, torch.zeros(()))
+    assert not map.needs_recapture(raw)
     raw.mul_(10)
-    assert not map.outgrown(raw), "one update: its replay will tell"
-    for _ in range(RESTED + 1):
+    assert not map.needs_recapture(raw), "one update: its replay will tell"
+    for _ in range(UNSEEN_CHANGES + 1):
         raw.mul_(1)
-    assert map.outgrown(raw)
-    assert map.outgrown(), "until there is more: whoever asked first may not be who records"
-    more = map.headroom = Headroom(1e3, torch.zeros(()))
-    monkeypatch.setattr(Moves, "count", Moves.count + RESTED + 1)  # by recorded updates
-    assert not map.outgrown(raw)
+    assert map.needs_recapture(raw)
+    assert map.needs_recapture(), "until there is more: the first to ask may not be the one that captures"
+    more = map.angle_range = AngleRange(1e3, torch.zeros(()))
+    for _ in range(UNSEEN_CHANGES + 1):
+        torch.autograd.graph.increment_version(raw)  # as by captured updates
+    assert not map.needs_recapture(raw)
     more.largest = 12.8
-    monkeypatch.setattr(Moves, "count", Moves.count + RESTED + 1)
-    assert map.outgrown(raw)
+    for _ in range(UNSEEN_CHANGES + 1):
+        torch.autograd.graph.increment_version(raw)
+    assert map.needs_recapture(raw)

@@ -346,7 +346,7 @@ def test_a_recording_takes_the_same_steps(shape, momentum, monkeypatch):
     """While a CUDA graph is recorded nobody looks: the longest series, and rounding taken back each time."""
     ends = []
     for recording in (False, True):
-        monkeypatch.setattr(stiefel, "recording", lambda value, answer=recording: answer)
+        monkeypatch.setattr(stiefel, "in_capture", lambda value, answer=recording: answer)
         torch.manual_seed(0)
         M = torch.nn.Parameter(torch.linalg.qr(torch.randn(*shape, dtype=torch.float64))[0])
         target = torch.randn(*shape, dtype=torch.float64)
@@ -367,7 +367,7 @@ def test_a_recording_takes_the_same_steps(shape, momentum, monkeypatch):
 @pytest.mark.parametrize("shape", [(2, 9, 9), (8, 5), (1, 1)], ids=str)
 def test_a_recording_of_clipped_gradients_takes_a_short_series(shape, dtype, rate, enough, monkeypatch):
     degrees, series = [], stiefel._series
-    monkeypatch.setattr(stiefel, "recording", lambda value: True)
+    monkeypatch.setattr(stiefel, "in_capture", lambda value: True)
     monkeypatch.setattr(stiefel, "_series", lambda M, S, degree: degrees.append(degree) or series(M, S, degree))
     M, G = orthonormal(*shape), torch.randn(*shape, dtype=torch.float64)
     G = 0.5 * G / torch.linalg.matrix_norm(G, keepdim=True)
@@ -390,7 +390,7 @@ def test_a_recording_of_clipped_gradients_takes_a_short_series(shape, dtype, rat
 )
 def test_a_recording_that_knows_too_little_takes_the_longest_series(first, clip_norm, monkeypatch):
     degrees, series = [], stiefel._series
-    monkeypatch.setattr(stiefel, "recording", lambda value: True)
+    monkeypatch.setattr(stiefel, "in_capture", lambda value: True)
     monkeypatch.setattr(stiefel, "_series", lambda M, S, degree: degrees.append(degree) or series(M, S, degree))
     p = nn.Parameter(torch.eye(4))
     p.grad = torch.randn(4, 4)
@@ -401,7 +401,7 @@ def test_a_recording_that_knows_too_little_takes_the_longest_series(first, clip_
 
 
 def test_a_gradient_longer_than_it_was_said_to_be_is_not_a_number(monkeypatch):
-    monkeypatch.setattr(stiefel, "recording", lambda value: True)
+    monkeypatch.setattr(stiefel, "in_capture", lambda value: True)
     p = nn.Parameter(torch.eye(4))
     p.grad = 1000 * torch.randn(4, 4)
     GeodesicSGD([p], 1e-4, clip_norm=1.0).step()
@@ -409,7 +409,7 @@ def test_a_gradient_longer_than_it_was_said_to_be_is_not_a_number(monkeypatch):
 
 
 def test_rounding_is_taken_back_by_whoever_says_so(monkeypatch):
-    monkeypatch.setattr(stiefel, "recording", lambda value: True)
+    monkeypatch.setattr(stiefel, "in_capture", lambda value: True)
     off = {}
     for polishes in (True, False):
         members = [nn.Parameter((1 + 1e-4) * orthonormal(*shape)) for shape in [(6, 6), (6, 6), (9, 3), (2, 5, 4)]]
@@ -425,7 +425,7 @@ def test_rounding_is_taken_back_by_whoever_says_so(monkeypatch):
 
 
 def test_a_step_too_long_for_a_recording_is_not_a_number(monkeypatch):
-    monkeypatch.setattr(stiefel, "recording", lambda value: True)
+    monkeypatch.setattr(stiefel, "in_capture", lambda value: True)
     M, S = torch.eye(4)[None], torch.randn(1, 4, 4)
     assert stiefel.turned(M, 1e-2 * (S - S.mT)).isfinite().all()
     assert stiefel.turned(M, 10 * (S - S.mT)).isnan().all()

@@ -73,9 +73,9 @@ def test_not_tried_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_map_of_maps_speaks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     outer = Blocks(make("exponential", 4), 3, (2,))
-    assert not outer.outgrown()
-    assert outer.recorded_for == (None,)
-    monkeypatch.setattr(type(outer.map), "outgrown", lambda self, *raw: True)
-    monkeypatch.setattr(type(outer.map), "recorded_for", 12.8)
-    assert outer.outgrown()
-    assert outer.recorded_for == (12.8,)
+    assert not outer.needs_recapture()
+    assert outer.captured_range == (None,)
+    monkeypatch.setattr(type(outer.map), "needs_recapture", lambda self, *raw: True)
+    monkeypatch.setattr(type(outer.map), "captured_range", 12.8)
+    assert outer.needs_recapture()
+    assert outer.captured_range == (12.8,)

@@ -12,9 +12,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from evenflow.cells import Cell, CellMaker, Weights
 from evenflow.checks import number, one_of, whole_number
+from evenflow.layers.layer_graphs import LayerGraphs, replay_layer
 from evenflow.layers.layer_run import LayerRun
 from evenflow.layers.layer_weights import MapChoice, check_map, start_weights
-from evenflow.layers.replayed import replay_layer
 from evenflow.layers.sequences import Sequences
 from evenflow.runtime.picklable import Picklable
 from evenflow.runtime.torch_state import in_functorch
@@ -63,6 +63,7 @@ class Recurrent(Picklable):
 
     layers_run_in_turn = True  # False where one step runs through all layers of the stack
     _external_taps: Sequence[Tensor] = ()  # taps made by a caller, used instead of new ones
+    graphs: LayerGraphs | None = None  # the captured passes of a layer that has run on a GPU
     _names: tuple[str, ...] = ()
     _shapes: Mapping[str, torch.Size] = {}  # layers pickled by early versions have none
     _records: tuple[list[LayerRun], ...] = ()  # the lists that every run is added to

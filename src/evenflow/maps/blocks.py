@@ -42,11 +42,11 @@ class Blocks(Map):
     def stiefel(self) -> tuple[bool, ...]:
         return (False,) * bool(self.others) + self.map.stiefel
 
-    def prepare(self, *raw: Tensor) -> None:
-        self.map.prepare(*raw[bool(self.others) :])
+    def prepare_capture(self, *raw: Tensor) -> None:
+        self.map.prepare_capture(*raw[bool(self.others) :])
 
-    def outgrown(self, *raw: Tensor) -> bool:
-        return self.map.outgrown(*raw[bool(self.others) :])
+    def needs_recapture(self, *raw: Tensor) -> bool:
+        return self.map.needs_recapture(*raw[bool(self.others) :])
 
     def matrix(self, *raw: Tensor) -> Tensor:
         blocks = dict(zip(self.chosen, self.map(*raw[bool(self.others) :]).unbind(-3), strict=True))

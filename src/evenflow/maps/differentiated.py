@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from evenflow.maps.map import Map
+from evenflow.runtime.cuda_graphs import recomputed_gradients
 from evenflow.runtime.torch_state import ieee_products, is_batched_gradient, is_observed
 
 
@@ -51,13 +52,9 @@ class _ByHand(torch.autograd.Function):
     def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors  # read once: `torch.utils.checkpoint` returns each tensor a single time
         raw, (W, *saved) = tensors[: ctx.count], tensors[ctx.count :]
-        again = torch.is_grad_enabled()
-        if again or is_batched_gradient(G):
-            moving = [r for r in raw if r.requires_grad]
-            with torch.enable_grad():
-                W = ctx.map.plain(*raw)
-            gradients = iter(torch.autograd.grad(W, moving, G, create_graph=again, allow_unused=True))
-            return None, *(next(gradients) if r.requires_grad else None for r in raw)
+        if torch.is_grad_enabled() or is_batched_gradient(G):
+            needed = ctx.needs_input_grad[1:]
+            return None, *recomputed_gradients(lambda *raw: (ctx.map.plain(*raw),), raw, needed, [G])
         # The ten bits of TF32 are enough for a gradient of a layer; after some twenty products they are not.
         with torch.autocast(W.device.type, enabled=False), ieee_products(W):
             return None, *ctx.map.vjp(G.to(W.dtype), W, *saved)

@@ -11,14 +11,14 @@ from torch import Tensor
 from evenflow.maps.differentiated import tighten
 from evenflow.maps.logarithm import unitary_log
 from evenflow.maps.skew import Skew
-from evenflow.maps.squaring import Recordable, exponential, exponential_vjp
+from evenflow.maps.squaring import WithAngleRange, exponential, exponential_vjp
 from evenflow.runtime.torch_state import is_tracing
 
 GRADIENTS = ("exact", "plumbley")
 METHODS = ("squaring", "eigen")
 
 
-class Exponential(Recordable, Skew):
+class Exponential(WithAngleRange, Skew):
     """``W = exp(B)`` of a skew-symmetric B: every rotation (orthogonal, determinant +1).
 
     Shapes:
@@ -43,7 +43,7 @@ class Exponential(Recordable, Skew):
     Note, the gradient: both methods have it written out, with no difference of eigenvalues in a denominator, so it is
     right at B = 0 and at equal eigenvalues.
     Note, CUDA: s is read from the device once per value, and has some headroom. In a CUDA graph it is fixed; numbers
-    beyond give a matrix of nan, see `squaring.Headroom`.
+    beyond give a matrix of nan, see `squaring.AngleRange`.
 
     Reference: Lin and Wang 2018; Plumbley 2004; Lezcano-Casado and Martínez-Rubio 2019.
     """
@@ -64,11 +64,11 @@ class Exponential(Recordable, Skew):
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         self.gradient, self.method = gradient, method
-        self.recordable = method != "eigen"  # the eigenvalue solver talks to the host
+        self.capturable = method != "eigen"  # the eigenvalue solver talks to the host
 
     def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         B = self.skew(raw[0])
-        return _eigen(B) if self.method == "eigen" else exponential(B, self.headroom)
+        return _eigen(B) if self.method == "eigen" else exponential(B, self.angle_range)
 
     def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         if self.gradient == "plumbley":

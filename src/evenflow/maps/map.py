@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.maps.rounding import rounded
-from evenflow.runtime.recorded import replay
+from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache
+from evenflow.runtime.torch_state import is_observed, stream_id
 
 HALF = (torch.bfloat16, torch.float16)
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64}
+WARM_UP = 3  # calls on a GPU that run plainly, so that a matrix that is computed once is not captured
+LIMIT = 4  # captures of one map: shapes, dtypes and streams beyond these run plainly
 
 
 class Map(nn.Module):
@@ -39,8 +42,8 @@ class Map(nn.Module):
 
     # Whether every matrix of the map is orthogonal (or unitary), whatever the numbers.
     orthogonal = False
-    # Whether its operations can be recorded as a CUDA graph, see `recorded`.
-    recordable = True
+    # Whether its operations can be captured as a CUDA graph: False for a map that reads numbers on the host.
+    capturable = True
 
     def __init__(self, rows: int, columns: int | None = None, *, precision: str | None = None) -> None:
         super().__init__()
@@ -51,30 +54,29 @@ class Map(nn.Module):
         if precision is not None and precision not in PRECISIONS:
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}")
         self.rows, self.columns, self.precision = rows, columns, precision
-        self.recordings: dict[Any, Any] = {}
+        self.graphs = self._new_graphs()
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Recordings hold memory of one process on one GPU; a copy of the map makes its own.
-        return self.__dict__ | {"recordings": {}}
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.graphs = self._new_graphs()  # a copy has none
 
-    def prepare(self, *raw: Tensor) -> None:
-        """Called before a recording is made, for what must be known in advance."""
+    def prepare_capture(self, *raw: Tensor) -> None:
+        """Called before a capture, for a map that measures its numbers to choose `captured_range`."""
 
     @property
-    def recorded_for(self) -> Hashable:
-        """What the next recording will be right for; where this changes, it is another recording."""
-        return tuple(child.recorded_for for child in self._modules.values() if isinstance(child, Map)) or None
+    def captured_range(self) -> Hashable:
+        """The range of numbers for which the next capture is valid. A change invalidates the captures before."""
+        return tuple(child.captured_range for child in self._modules.values() if isinstance(child, Map)) or None
 
-    def outgrown(self, *raw: Tensor) -> bool:
-        """Whether the numbers are about to leave what recordings were made for; asked before each replay of one.
+    def needs_recapture(self, *raw: Tensor) -> bool:
+        """Return True if the numbers are about to leave `captured_range`; asked before each replay.
 
-        With them at hand it is seen too where they have moved while nothing was replayed.
+        Given the numbers, the map also notices that they changed while nothing was replayed.
         """
-        return any(child.outgrown() for child in self._modules.values() if isinstance(child, Map))
+        return any(child.needs_recapture() for child in self._modules.values() if isinstance(child, Map))
 
     def _apply(self, *args: Any, **options: Any) -> Map:
-        # Buffers are about to move, and recordings know them by their address.
-        self.recordings.clear()
+        self.graphs.clear()  # graphs read the buffers at addresses that change now
         empty = self._empty()
         super()._apply(*args, **options)
         if empty and not self._empty():  # they were on no device, and now are somewhere, with anything in them
@@ -82,8 +84,7 @@ class Map(nn.Module):
         return self
 
     def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
-        # Other numbers are about to be loaded.
-        self.recordings.clear()
+        self.graphs.clear()
         super()._load_from_state_dict(*args, **options)
 
     def constants(self) -> dict[str, Tensor]:
@@ -135,8 +136,33 @@ class Map(nn.Module):
                 return self.forward(*raw)
         if not raw[0].is_meta and self._empty():  # numbers were assigned to a map that was on no device
             self._keep_constants(raw[0].device)
-        replayed = replay(self, raw) if raw[0].is_cuda else None
+        replayed = self._replay(raw) if raw[0].is_cuda else None
         return self.compute(*raw) if replayed is None else replayed
+
+    def _new_graphs(self) -> GraphCache[CapturedFunction]:
+        return GraphCache(f"{type(self).__name__} runs", WARM_UP, LIMIT, recapture=True)
+
+    def _replay(self, raw: tuple[Tensor, ...]) -> Tensor | None:
+        """Return the matrix by a captured CUDA graph; None in the first calls and inside another capture."""
+        if not self.capturable or is_observed() or torch.cuda.is_current_stream_capturing():
+            return None
+        if any(type(r) not in (Tensor, nn.Parameter) for r in raw):  # a subclass may mean something else
+            return None
+        device = raw[0].device
+        # With the settings, as a margin may be changed later.
+        key = (stream_id(device), device, self.extra_repr(), raw[0].dtype, *(r.shape for r in raw))
+        if self.needs_recapture(*raw):
+            self.graphs.clear(ready=key)
+        captured = self.graphs.get(key, device, lambda: self._capture(raw), lambda: self.captured_range)
+        return captured(self._compute_tuple, raw)[0] if captured is not None and captured.available else None
+
+    def _capture(self, raw: tuple[Tensor, ...]) -> CapturedFunction:
+        with torch.inference_mode(False), torch.enable_grad():
+            self.prepare_capture(*raw)
+            return CapturedFunction(self._compute_tuple, raw, requires_grad=[True] * len(raw))
+
+    def _compute_tuple(self, *raw: Tensor) -> tuple[Tensor]:
+        return (self.compute(*raw),)
 
     def compute(self, *raw: Tensor) -> Tensor:
         """The matrix in the dtype of the numbers, by the operations of `matrix`."""
@@ -154,7 +180,7 @@ class Map(nn.Module):
                 f"{type(self).__name__} makes matrices of {self.rows} x {self.columns}, got one of shape "
                 f"{tuple(matrix.shape)}"
             )
-        self.recordings.clear()
+        self.graphs.clear()
         full = matrix.float() if matrix.dtype in HALF else matrix
         raw = tuple(r.to(matrix.dtype.to_real()) for r in self.inverse(full.detach()))
         return raw[0] if len(raw) == 1 else raw

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from evenflow.maps.chebyshev import Polynomial, nonic, quartic, sextic
 from evenflow.maps.differentiated import addmm, tighten
-from evenflow.runtime.recorded import Moves, is_watched
+from evenflow.maps.map import Map
+from evenflow.runtime.cuda_graphs import in_capturing
 
-# Moves of the numbers, a few for each update, from which a map that was not replayed meanwhile is looked at anew.
-RESTED = 8
+# In-place changes of the numbers, a few for each update, after which a map that was not replayed is measured again.
+UNSEEN_CHANGES = 8
 
 # The largest angles for which the polynomials are right to rounding: by one, two and three Hermitian matrices.
 ANGLES = {torch.float32: (0.12, 0.5, 1.6), torch.float64: (0.0007, 0.018, 0.2)}
@@ -61,100 +62,102 @@ def onto(c: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1) -> 
     return c.flatten(0, -3).baddbmm_(*flat, beta=beta, alpha=alpha).reshape(c.shape)
 
 
-class Headroom:
-    """The largest angle a recorded exponential is right for: a CUDA graph cannot read how large B has become.
+class AngleRange:
+    """The largest angle for which a captured exponential is valid, since a CUDA graph cannot read how large B is.
 
-    It is at least twice the angle at the time of recording and `ROOM` more, as far as the squarings for that reach.
-    Every replay leaves the largest square of an angle it met in `most`, and on the host in `met`, so that the recording
-    can be made anew once half of it is used up; a matrix beyond the largest angle is all nan.
+    It is at least twice the angle at the capture and `ROOM` more, as far as the squarings for that suffice. Every
+    replay writes the largest square of an angle so far to `square`, and to `square_on_host`, so that the map can be
+    captured again when half of the range is used up. A matrix beyond the range is all nan.
     """
 
-    ROOM = 6.0  # some steps of Adam with a large rate, which moves every entry alike at first
-    LAG = 4  # replays by which the host may be ahead of what it knows
+    ROOM = 6.0  # some steps of Adam with a large learning rate, which changes every entry alike at first
+    LAG = 4  # replays by which the host may run ahead of the square it reads
 
-    def __init__(self, largest: float, most: Tensor, met: Tensor | None = None) -> None:
-        self.largest, self.most, self.met = largest, most, met
-        self.spent = False  # known to be used up without a replay
-        self._asked: deque[torch.cuda.Event] = deque()  # one for each of the last askings
-
-    @classmethod
-    def over(cls, B: Tensor) -> Headroom:
-        """For B and what it may grow to."""
-        most = torch.zeros((), dtype=B.dtype.to_real(), device=B.device)
-        met = torch.zeros_like(most, device="cpu", pin_memory=True)
-        return cls(cls.needed(math.sqrt(largest(norm(B @ B)).item()), B.dtype), most, met)
+    def __init__(self, largest: float, square: Tensor, square_on_host: Tensor | None = None) -> None:
+        self.largest, self.square, self.square_on_host = largest, square, square_on_host
+        self.exhausted = False  # measured to be used up, without a replay
+        self._events: deque[torch.cuda.Event] = deque()  # one for each of the last calls of `needs_recapture`
 
     @classmethod
-    def needed(cls, angle: float, dtype: torch.dtype) -> float:
-        """The largest angle that a recording made at this one is right for."""
+    def measure(cls, B: Tensor) -> AngleRange:
+        """The range for B and what it may grow to."""
+        square = torch.zeros((), dtype=B.dtype.to_real(), device=B.device)
+        on_host = torch.zeros_like(square, device="cpu", pin_memory=True)
+        return cls(cls.largest_for(math.sqrt(largest(norm(B @ B)).item()), B.dtype), square, on_host)
+
+    @classmethod
+    def largest_for(cls, angle: float, dtype: torch.dtype) -> float:
+        """The largest angle for which a capture at `angle` is valid."""
         return reach(2 * angle + cls.ROOM, dtype)
 
-    def outgrown(self) -> bool:
-        """Whether half of it is used up.
+    def needs_recapture(self) -> bool:
+        """Return True if half of the range is used up; asked before each replay.
 
-        Asked before each replay. It waits for what was asked for `LAG` replays ago, which leaves a GPU enough to do and
-        keeps a host from running hundreds of replays ahead of an angle that grows.
+        The answer waits for the event of `LAG` replays ago. That leaves the GPU enough work and keeps the host from
+        running hundreds of replays ahead of an angle that grows.
         """
-        if self.spent or self.met is None or torch.cuda.is_current_stream_capturing():
-            return self.spent
-        if len(self._asked) < self.LAG:
-            self._asked.append(torch.cuda.Event())
+        if self.exhausted or self.square_on_host is None or torch.cuda.is_current_stream_capturing():
+            return self.exhausted
+        if len(self._events) < self.LAG:
+            self._events.append(torch.cuda.Event())
         else:
-            self._asked[0].synchronize()
-            self._asked.rotate(-1)
-        self._asked[-1].record(torch.cuda.current_stream(self.most.device))
-        return not self.met.item() <= (self.largest / 2) ** 2
+            self._events[0].synchronize()
+            self._events.rotate(-1)
+        self._events[-1].record(torch.cuda.current_stream(self.square.device))
+        return not self.square_on_host.item() <= (self.largest / 2) ** 2
 
     def check(self, W: Tensor, B2: Tensor) -> Tensor:
-        """W, or nan; part of the recording."""
+        """Return W, or nan beyond the range; part of the capture."""
         squares = norm(B2)
-        torch.maximum(self.most, largest(squares), out=self.most)  # of all recordings that share it
-        if self.met is not None:
-            self.met.copy_(self.most, non_blocking=True)
+        torch.maximum(self.square, largest(squares), out=self.square)  # of all captures that share the range
+        if self.square_on_host is not None:
+            self.square_on_host.copy_(self.square, non_blocking=True)
         return W * torch.where(squares <= self.largest**2, 1.0, math.nan).to(W.dtype)[..., None, None]
 
 
-class Recordable:
-    """What a map by `exponential` adds to be recorded: its headroom, as `Map` asks for it."""
+class WithAngleRange(Map):
+    """A map by `exponential`, whose captures are valid for a range of angles."""
 
-    headroom: Headroom | None = None
-    _moves: int | None = None  # of the numbers, when they were last looked at
+    angle_range: AngleRange | None = None
+    _seen_version: int | None = None  # of the numbers, when `needs_recapture` last saw them
 
-    def prepare(self, *raw: Tensor) -> None:
-        needed = Headroom.over(self.skew(self.full(*raw)[0].detach()))  # type: ignore[attr-defined]
-        before = self.headroom
-        if before is None or before.outgrown() or needed.largest > before.largest:
-            self.headroom = needed  # else recordings share it, and one look is for all
+    def prepare_capture(self, *raw: Tensor) -> None:
+        measured = AngleRange.measure(self._skew(*raw))
+        before = self.angle_range
+        if before is None or before.needs_recapture() or measured.largest > before.largest:
+            self.angle_range = measured  # else captures share the range, and one event serves all of them
 
     @property
-    def recorded_for(self) -> Headroom | None:
-        return self.headroom
+    def captured_range(self) -> AngleRange | None:
+        return self.angle_range
 
-    def outgrown(self, *raw: Tensor) -> bool:
-        if self.headroom is None:
+    def needs_recapture(self, *raw: Tensor) -> bool:
+        if self.angle_range is None:
             return False
         if raw:
-            before, self._moves = self._moves, Moves.count + sum(0 if r.is_inference() else r._version for r in raw)
-            if before is not None and self._moves - before > RESTED and not torch.cuda.is_current_stream_capturing():
-                # Nothing was replayed while they moved, so nothing was seen: measure.
-                B = self.skew(self.full(*raw)[0].detach())  # type: ignore[attr-defined]
-                self.headroom.spent = not largest(norm(B @ B)).item() <= (self.headroom.largest / 2) ** 2
-        return self.headroom.outgrown()
+            before, self._seen_version = self._seen_version, sum(0 if r.is_inference() else r._version for r in raw)
+            changes = 0 if before is None else self._seen_version - before
+            if changes > UNSEEN_CHANGES and not torch.cuda.is_current_stream_capturing():
+                B = self._skew(*raw)
+                self.angle_range.exhausted = not largest(norm(B @ B)).item() <= (self.angle_range.largest / 2) ** 2
+        return self.angle_range.needs_recapture()
+
+    def _skew(self, *raw: Tensor) -> Tensor:
+        return self.skew(self.full(*raw)[0].detach())  # type: ignore[operator]
 
     def _apply(self, *args: Any, **options: Any) -> Any:
-        self.headroom = None  # it lies on the device that is left
-        return super()._apply(*args, **options)  # type: ignore[misc]
+        self.angle_range = None  # its tensors stay on the device that the map leaves
+        return super()._apply(*args, **options)
 
     def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
-        self.headroom = None  # what is loaded may be larger at once
-        super()._load_from_state_dict(*args, **options)  # type: ignore[misc]
+        self.angle_range = None  # the loaded numbers may be larger
+        super()._load_from_state_dict(*args, **options)
 
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
-        return state | {"headroom": None}  # as the recordings it is for
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state | {"angle_range": None})  # a copy has no captures
 
 
-def exponential(B: Tensor, headroom: Headroom | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
+def exponential(B: Tensor, angle_range: AngleRange | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
     """exp(B) ``(..., n, n)``, and what `exponential_vjp` needs.
 
     That is B, the Hermitian matrices of the polynomial, B² first, and ``exp(B / 2ᵏ) - I`` for k = s ... 1. Only a
@@ -163,15 +166,15 @@ def exponential(B: Tensor, headroom: Headroom | None = None) -> tuple[Tensor, tu
     B2 = B @ B
     captured = B.is_cuda and torch.cuda.is_current_stream_capturing()
     if captured:
-        if headroom is None or not is_watched():
-            # In a graph of the user's own nobody looks at how much is used up, so there is much of it.
-            headroom = Headroom(reach(512.0, B.dtype), torch.zeros_like(largest(norm(B2))))
-        angle = headroom.largest
+        if angle_range is None or not in_capturing():
+            # Nothing asks whether a graph of the user's own needs a new capture, so its range is large.
+            angle_range = AngleRange(reach(512.0, B.dtype), torch.zeros_like(largest(norm(B2))))
+        angle = angle_range.largest
     else:
         angle = math.sqrt(largest(norm(B2)).item()) if B2.numel() else 0.0
-        if B.is_cuda:  # as often as in a recording, so that bits do not change once there is one
-            known = -1.0 if headroom is None else headroom.largest
-            angle = known if angle <= known else Headroom.needed(angle, B.dtype)
+        if B.is_cuda:  # as many squarings as in a capture, so that bits do not change once there is one
+            limit = -1.0 if angle_range is None else angle_range.largest
+            angle = limit if angle <= limit else AngleRange.largest_for(angle, B.dtype)
     count, s = plan(angle, B.dtype)
     c, x, steps, a, b = polynomial(B.dtype, count, s)
     hermitian = [B2]
@@ -191,8 +194,8 @@ def exponential(B: Tensor, headroom: Headroom | None = None) -> tuple[Tensor, tu
     # In single precision rounding moves the product off the rotations by some 1e-6.
     W = tighten(E) if E.dtype.to_real() == torch.float32 else E
     if captured:
-        assert headroom is not None
-        W = headroom.check(W, B2)
+        assert angle_range is not None
+        W = angle_range.check(W, B2)
     return W, (B, *hermitian, *roots)
 
 

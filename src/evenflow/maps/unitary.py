@@ -10,14 +10,14 @@ from torch import Tensor
 from evenflow.maps.differentiated import Differentiated, addmm
 from evenflow.maps.logarithm import unitary_log
 from evenflow.maps.map import COMPLEX, need_orthogonal
-from evenflow.maps.squaring import Recordable, exponential, exponential_vjp
+from evenflow.maps.squaring import WithAngleRange, exponential, exponential_vjp
 
 METHODS = ("exponential", "cayley")
 STARTS = ("phases", "haar", "identity")
 STRAIGHT = 1e-8  # smallest |1 + eigenvalue| for which Cayley's inverse keeps half of float64's digits
 
 
-class Unitary(Recordable, Differentiated):
+class Unitary(WithAngleRange, Differentiated):
     """``W = exp(A)`` or ``W = (I + A)⁻¹(I - A)`` of a skew-Hermitian A: unitary matrices of full capacity.
 
     The exponential reaches all of them, Cayley's transform those without the eigenvalue -1.
@@ -76,7 +76,7 @@ class Unitary(Recordable, Differentiated):
 
     def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         if self.method == "exponential":
-            return exponential(self.skew(raw[0]), self.headroom)
+            return exponential(self.skew(raw[0]), self.angle_range)
         A = self.skew(raw[0].double())
         A.diagonal(dim1=-2, dim2=-1).add_(1)
         W = torch.linalg.inv_ex(A).inverse.mul_(2)

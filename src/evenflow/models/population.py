@@ -19,7 +19,7 @@ from evenflow.maps.singular_values import SingularValues
 from evenflow.maps.svd import SVD
 from evenflow.models.sequence_model import SequenceModel
 
-TRANSIENT = ("training", "recordings", "headroom", "programs")  # attributes that are not settings
+TRANSIENT = ("training", "graphs", "angle_range", "programs")  # attributes that are not settings
 WITH_MARGIN = (SVD, Factorized)  # maps whose third parameter holds singular values
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from evenflow.maps import residual
 from evenflow.optim import stiefel
-from evenflow.optim.recorded_step import replay
+from evenflow.optim.step_graphs import StepGraphs
 from evenflow.runtime.torch_state import ieee_products
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -55,11 +55,11 @@ class Geodesic(torch.optim.Optimizer):
         if not 0 <= defaults["lr"] < float("inf"):
             raise ValueError(f"lr must be a number of at least 0, got {defaults['lr']!r}")
         super().__init__(params, defaults)
-        self._recordings: dict[Any, Any] = {}
+        self._graphs = StepGraphs()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._recordings = {}
+        self._graphs = StepGraphs()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -105,10 +105,10 @@ class Geodesic(torch.optim.Optimizer):
 
         with ieee_products(parameters[0]):  # TF32, where the user has allowed it, cannot hold an orthonormal column
             fixed = tuple(repr(group.get(name)) for name in self.defaults if name != "lr")
-            M = replay(self._recordings, moved, parameters, grads, states, numbers, fixed)
+            M = self._graphs.replay(moved, parameters, grads, states, numbers, fixed)
             if M is None:
                 M = moved(grads, states, numbers)
-            due = stiefel.recording(M) or any(state["step"] % POLISH_EVERY == 0 for state in states)
+            due = stiefel.in_capture(M) or any(state["step"] % POLISH_EVERY == 0 for state in states)
             if due and self.polishes:
                 M = stiefel.polish(M)
         _put(M, parameters)

@@ -88,14 +88,14 @@ def turned(M: Tensor, S: Tensor, most: float | None = None) -> Tensor:
     """
     kind = S.device.type
     allowed = torch.finfo(S.dtype).eps / 4
-    if recording(S) and most is not None and most < 1 and 2 * most ** (LONGEST_ELSEWHERE + 1) <= allowed:
+    if in_capture(S) and most is not None and most < 1 and 2 * most ** (LONGEST_ELSEWHERE + 1) <= allowed:
         degree = next(d for d in DEGREES if 2 * most ** (d + 1) <= allowed)
         close = torch.linalg.vector_norm(S, dim=(-2, -1)).amax() <= most
         return torch.where(close, _series(M, S, degree), torch.nan)
     rows = torch.linalg.vector_norm(S, dim=-1)
     sums = torch.linalg.vector_norm(S, 1, dim=-1)
     bounds = torch.stack([rows.amax(), sums.amax(), torch.linalg.vector_norm(rows, dim=-1).amax()])
-    if recording(S):  # nobody can look: the longest series, and not a number where that is too short
+    if in_capture(S):  # nobody can look: the longest series, and not a number where that is too short
         close = 2 * bounds[0] * bounds[1:].amin() ** LONGEST_ELSEWHERE <= allowed
         return torch.where(close, _series(M, S, LONGEST_ELSEWHERE), torch.nan)
     longest, *bound = bounds.tolist()  # the one time that numbers are read from the device
@@ -111,8 +111,8 @@ def turned(M: Tensor, S: Tensor, most: float | None = None) -> Tensor:
     return torch.linalg.lu_solve(factors, pivots, M, left=False).mul_(2).sub_(M)
 
 
-def recording(value: Tensor) -> bool:
-    """Whether work on this tensor is being recorded as a CUDA graph, so that no number of it can be looked at."""
+def in_capture(value: Tensor) -> bool:
+    """Return True while work on this tensor is captured as a CUDA graph, so that the host cannot read its numbers."""
     return value.is_cuda and torch.cuda.is_current_stream_capturing()
 
 

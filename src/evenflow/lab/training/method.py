@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from evenflow import penalties
 from evenflow.lab.tasks import Batch, Task
-from evenflow.maps import Map
 from evenflow.optim import GeodesicSGD, Joined, TemporalSimplex
 from evenflow.optim.geodesic import POLISH_EVERY
 
 from . import evaluation
-from .captured import Captured
+from .captured_update import CapturedUpdate
 from .optimizers import clip, clip_groups, gradient_norm, make_optimizer
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class GradientMethod(Method):
         # A penalty that reads the states must not see padding.
         self._padded = evaluation.runs_padded(model) and not (self._penalty is not None and self._penalty.reads_states)
         if self.capturable:
-            self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
+            self._captured = CapturedUpdate(self._work, model)
 
     def update(self, batch: Batch, state: Any, lr_factor: float) -> UpdateResult:
         self.set_lr(lr_factor)

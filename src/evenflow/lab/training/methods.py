@@ -9,12 +9,11 @@ from torch import Tensor, nn
 
 from evenflow import penalties
 from evenflow.lab.tasks import Batch, Task
-from evenflow.maps import Map
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.optim import HessianFree, TemporalSimplex
 
 from . import evaluation
-from .captured import Captured
+from .captured_update import CapturedUpdate
 from .method import FULL, GradientMethod, Method, UpdateResult, of_its_dtype, optional
 from .optimizers import OPTIMIZERS, gradient_norm, make_optimizer
 from .seeds import derive
@@ -64,7 +63,7 @@ class SimplexMethod(Method):
             cast(SequenceModel, model), settings.lr, psi=settings.psi, seed=derive(settings.seed, "simplex")
         )
         self.optimizer, self._padded = self._simplex, evaluation.runs_padded(model)
-        self._captured = Captured(self._work, [part for part in model.modules() if isinstance(part, Map)])
+        self._captured = CapturedUpdate(self._work, model)
 
     def backward(self, batch: Batch, weights: Tensor | None = None) -> Tensor:
         """Write the direction to the parameters' ``grad`` and return the loss; with weights batches run padded."""

@@ -12,12 +12,12 @@ from torch.nn import functional as F
 
 from evenflow.lab.tasks import Batch, Task
 from evenflow.lab.tasks.ragged import RaggedData
-from evenflow.maps import Map
 from evenflow.models.population import Population
 from evenflow.models.sequence_model import SequenceModel
+from evenflow.runtime.cuda_graphs import run_branches
 
 from . import evaluation
-from .captured import Captured, side_by_side
+from .captured_update import CapturedUpdate
 from .loop import Loop
 from .method import GradientMethod, UpdateResult, optional
 
@@ -29,8 +29,8 @@ class PopulationStep:
         self.loops = loops
         self.population = Population([cast(SequenceModel, loop.model) for loop in loops])
         self._methods = [cast(GradientMethod, loop.method) for loop in loops]
-        maps = [part for part in self.population.modules() if isinstance(part, Map)]
-        self._captured = Captured(self._work, maps) if all(method.capturable for method in self._methods) else None
+        capturable = all(method.capturable for method in self._methods)
+        self._captured = CapturedUpdate(self._work, self.population) if capturable else None
         self._sums = [total for loop in loops for total in loop.log.sums]
         # Runs that differ in their learning rate alone read the same batches: each batch is drawn once.
         sources: dict[str, int] = {}
@@ -86,7 +86,7 @@ class PopulationStep:
         total.sum().backward()
         after = evaluation.detach_state(after)
         work = [partial(method.apply, losses[i].detach(), _part(after, i)) for i, method in enumerate(self._methods)]
-        return side_by_side(work)
+        return run_branches(work)
 
 
 @torch.no_grad()

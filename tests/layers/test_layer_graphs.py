@@ -1,5 +1,5 @@
-"""Recorded passes of layers: what is kept, for how long, and when a pass runs plainly. A stand-in takes a recording's
-place, which runs the same work anew; the recordings themselves are tested in tests/gpu."""
+"""Captured passes of layers: what is kept, for how long, and when a pass runs plainly. A stand-in takes the place of a
+capture and runs the same work again; captures on a GPU are tested in tests/gpu."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,58 +17,71 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from evenflow.cells import Elman
-from evenflow.layers import replayed
+from evenflow.layers import layer_graphs
 from evenflow.layers.feedback_stack import GatedFeedbackRNN
 from evenflow.layers.named import LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.reservoir import EchoState
+from evenflow.runtime.cuda_graphs import CapturedFunction
 
 SAME = 1e-6
 
 
-class Rerun(replayed.Recording):
-    """Runs the pass in place of a replay, and keeps what it needs for the way back as a recording does: once."""
+class Rerun(CapturedFunction):
+    """Runs the pass in place of a replay, and saves what its backward pass needs as a capture does: once."""
 
     def __init__(
-        self, run: partial[tuple[Tensor, ...]], given: Sequence[Tensor], weights: Sequence[Tensor], taps: int
+        self,
+        function: partial[tuple[Tensor, ...]],
+        inputs: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        requires_grad: Sequence[bool],
+        taps: int,
     ) -> None:
-        self.serial, self._waiting, self._taps = 0, lambda: None, taps
-        self._layer, self._weights = weakref.ref(run.args[0]), weights  # like a recording it does not keep its layer
-        self._given = [v.detach().clone().requires_grad_(v.requires_grad) for v in given]
+        self._serial, self._owner, self._taps = 0, lambda: None, taps
+        self._layer, self._weights = weakref.ref(function.args[0]), weights  # a capture does not keep its layer alive
+        self.inputs = [v.detach().clone().requires_grad_(flag) for v, flag in zip(inputs, requires_grad, strict=False)]
 
-    def run(self, given: Sequence[Tensor], ticket: object) -> tuple[tuple[Tensor, ...], int]:
+    def forward(self, inputs: Sequence[Tensor], owner: object) -> tuple[tuple[Tensor, ...], int]:
         with torch.no_grad():
-            for own, value in zip(self._given, given, strict=True):
+            for own, value in zip(self.inputs, inputs, strict=True):
                 own.copy_(value)
         with torch.enable_grad():
             layer = self._layer()
             assert layer is not None
-            self._results = replayed.passed(layer, self._weights, *self._given, taps=self._taps)
-        self.serial += 1
-        self._waiting = weakref.ref(ticket)
-        return tuple(result.detach().clone() for result in self._results), self.serial
+            self._results = layer_graphs.run_with_weights(layer, len(inputs), self._taps, *self.inputs, *self._weights)
+        self._serial += 1
+        self._owner = weakref.ref(owner)
+        return tuple(result.detach().clone() for result in self._results), self._serial
 
-    def pull(self, serial: int, grads: Sequence[Tensor | None]) -> tuple[Tensor, ...] | None:
-        if serial != self.serial:
+    def backward(self, serial: int, grads: Sequence[Tensor | None]) -> list[Tensor | None] | None:
+        if serial != self._serial:
             return None
-        self.serial += 1
-        self._waiting = lambda: None
-        moving = [v for v in (*self._given, *self._weights) if v.requires_grad]
-        pulled = [(r, g) for r, g in zip(self._results, grads, strict=True) if g is not None]
-        results, slopes = zip(*pulled, strict=True)
-        return torch.autograd.grad(results, moving, slopes, materialize_grads=True)
+        self._serial += 1
+        self._owner = lambda: None
+        members = [*self.inputs, *self._weights]
+        moving = [v for v in members if v.requires_grad]
+        pairs = [(r, g) for r, g in zip(self._results, grads, strict=True) if g is not None]
+        results, slopes = zip(*pairs, strict=True)
+        gradients = iter(torch.autograd.grad(results, moving, slopes, materialize_grads=True))
+        return [next(gradients) if v.requires_grad else None for v in members]
 
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replayed, "_record", Rerun)
-    monkeypatch.setattr(replayed, "CALLS_BEFORE", 0)
+    monkeypatch.setattr(layer_graphs, "CapturedFunction", Rerun)
+    monkeypatch.setattr(layer_graphs, "WARM_UP", 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
 
 
+def captures(layer: Recurrent) -> list[CapturedFunction]:
+    return [] if layer.graphs is None else layer.graphs.cache.captured
+
+
 def passed(layer: Recurrent, *given: Tensor) -> tuple[Tensor, ...] | None:
-    found = replayed.replay(layer, 1, given)
+    found = layer_graphs.replay(layer, 1, given)
     return None if found is None else found[0]
 
 
@@ -104,7 +118,7 @@ def test_taps_of_a_replay(kind: type[Recurrent], options: dict[str, Any]) -> Non
     if kind is GatedFeedbackRNN and "bidirectional" in options:
         options = {"num_layers": 2}
     layer, found = kind(2, 4, **options), []
-    for run in (lambda a: replayed.replay_layer(layer, a, None), lambda a: layer._forward(a, None)):
+    for run in (lambda a: layer_graphs.replay_layer(layer, a, None), lambda a: layer._forward(a, None)):
         for shape in ((5, 3, 2), (5, 2)):
             with layer.taps() as taps:
                 output = run(x(*shape))[0]
@@ -116,20 +130,21 @@ def test_taps_of_a_replay(kind: type[Recurrent], options: dict[str, Any]) -> Non
         assert one is not None
         assert one.abs().sum() > 0
         torch.testing.assert_close(one, other, rtol=SAME, atol=SAME)
-    assert all(isinstance(entry, Rerun) for entry in replayed._layers[layer].entries.values())
+    assert all(isinstance(entry, Rerun) for entry in captures(layer))
+    assert len(captures(layer)) == 2
 
 
 def test_a_replay_with_taps_is_run_again_without_leaving_more() -> None:
     layer, a = RNN(2, 4), x(5, 3, 2)
     with layer.taps() as taps:
-        found = replayed.replay_layer(layer, a, None)
+        found = layer_graphs.replay_layer(layer, a, None)
         loss = found[0].square().sum()
         (first,) = torch.autograd.grad(loss, taps, retain_graph=True)
         (second,) = torch.autograd.grad(loss, taps)
         assert len(taps) == 1
     torch.testing.assert_close(first, second, rtol=SAME, atol=SAME)
     with torch.no_grad(), layer.taps() as taps:
-        assert replayed.replay_layer(layer, a, None) is not None
+        assert layer_graphs.replay_layer(layer, a, None) is not None
     assert [tap.shape for tap in taps] == [(5, 3, 4)]
 
 
@@ -139,7 +154,7 @@ def test_taps_under_a_transform_are_those_of_the_plain_pass(transform: Any) -> N
 
     def loss(given: Tensor) -> Tensor:
         with layer.taps() as taps:
-            assert replayed.replay_layer(layer, given, None) is None
+            assert layer_graphs.replay_layer(layer, given, None) is None
             assert not taps
             return layer(given)[0].sum()
 
@@ -147,10 +162,10 @@ def test_taps_under_a_transform_are_those_of_the_plain_pass(transform: Any) -> N
 
 
 def test_a_tap_is_of_the_layers_dtype_whoever_asks_first() -> None:
-    replayed._zero.cache_clear()
+    layer_graphs._zero.cache_clear()
     torch.set_default_dtype(torch.float64)
     try:
-        assert replayed._zero(torch.device("cpu")).dtype == torch.float32
+        assert layer_graphs._zero(torch.device("cpu")).dtype == torch.float32
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -166,7 +181,7 @@ def test_a_plain_loop_is_too_long_to_record() -> None:
     a = x(5, 3, 2)
     for cell, recorded in ((Elman(), True), (InTheLoop(), False)):
         layer = Recurrent(cell, 2, 4)
-        assert (replayed.replay_layer(layer, a, None) is not None) == recorded
+        assert (layer_graphs.replay_layer(layer, a, None) is not None) == recorded
 
 
 def test_a_second_pass_does_not_spoil_the_first() -> None:
@@ -185,9 +200,9 @@ def test_what_was_written_over_is_computed_again() -> None:
     layer, a, b = RNN(2, 4), x(5, 3, 2, grad=True), torch.randn(5, 3, 2)
     found = passed(layer, a)
     assert found is not None
-    (recording,) = replayed._layers[layer].entries.values()
+    (recording,) = captures(layer)
     assert isinstance(recording, Rerun)
-    recording.run([b], layer)
+    recording.forward([b], layer)
     plain = layer._forward_tensors(a)
     for one, other in zip(
         gradients(layer, plain, [a], slice(None)), gradients(layer, found, [a], slice(None)), strict=True
@@ -237,22 +252,22 @@ def test_values_of_the_weights_may_change_and_their_place_may_not() -> None:
     layer, a = RNN(2, 4), x(5, 3, 2)
     with torch.no_grad():
         assert passed(layer, a) is not None
-        known = replayed._layers[layer]
+        known = layer.graphs._tensors
         layer.bias_l0.add_(1)
         found = passed(layer, a)
         assert found is not None
         torch.testing.assert_close(found[0], layer._forward_tensors(a)[0])
-        assert replayed._layers[layer] is known
+        assert layer.graphs._tensors is known
         layer.bias_l0 = torch.nn.Parameter(layer.bias_l0 + 1)
         found = passed(layer, a)
         assert found is not None
         torch.testing.assert_close(found[0], layer._forward_tensors(a)[0])
-        assert replayed._layers[layer] is not known
+        assert layer.graphs._tensors is not known
 
 
 def test_when_a_pass_runs_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, a = RNN(2, 4), x(5, 3, 2)
-    assert replayed.replay(layer, replayed.MOST_NUMBERS + 1, (a,)) is None
+    assert layer_graphs.replay(layer, layer_graphs.MOST_NUMBERS + 1, (a,)) is None
     assert passed(layer.double(), a.double()) is None
     layer = layer.float()
     with torch.nn.utils.parametrize.cached():
@@ -262,10 +277,10 @@ def test_when_a_pass_runs_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.autograd.graph.save_on_cpu():
         assert passed(layer, a) is None
     with layer.record_runs() as runs:
-        assert replayed.replay_layer(layer, a, None) is None
+        assert layer_graphs.replay_layer(layer, a, None) is None
         layer(a)
     assert len(runs) == 1
-    assert [replayed.replay_layer(layer, a, None) is None for _ in range(replayed.CALLS_BEFORE + 1)][-1] is False
+    assert [layer_graphs.replay_layer(layer, a, None) is None for _ in range(layer_graphs.WARM_UP + 1)][-1] is False
     hook = layer.register_forward_pre_hook(lambda module, given: None)
     assert passed(layer, a) is None
     hook.remove()
@@ -279,9 +294,9 @@ def test_another_cell_is_another_pass() -> None:
     for leak in (0.5, 0.2):
         layer.cell.alpha, layer.cell.beta = leak, 1 - leak
         with torch.no_grad():
-            found = replayed.replay_layer(layer, a, None)
+            found = layer_graphs.replay_layer(layer, a, None)
             torch.testing.assert_close(found[0], layer._forward(a, None)[0])
-    assert len(replayed._layers[layer].entries) == 2
+    assert len(layer.graphs.cache) == 2
 
 
 def test_another_margin_is_another_pass() -> None:
@@ -290,9 +305,9 @@ def test_another_margin_is_another_pass() -> None:
     with torch.no_grad():
         layer.parametrizations.weight_hh_l0.original2.normal_()
         for spectrum.margin in (0.1, 0.5):
-            found = replayed.replay_layer(layer, a, None)
+            found = layer_graphs.replay_layer(layer, a, None)
             torch.testing.assert_close(found[0], layer._forward(a, None)[0])
-    assert len(replayed._layers[layer].entries) == 2
+    assert len(layer.graphs.cache) == 2
 
 
 def test_checkpointed_by_torch() -> None:
@@ -300,7 +315,7 @@ def test_checkpointed_by_torch() -> None:
     layer, a = RNN(2, 4), x(5, 3, 2, grad=True)
 
     def run(a: Tensor) -> Tensor:
-        return (replayed.replay_layer(layer, a, None) or layer._forward(a, None))[0]
+        return (layer_graphs.replay_layer(layer, a, None) or layer._forward(a, None))[0]
 
     for _ in range(3):
         (found,) = torch.autograd.grad(torch.utils.checkpoint.checkpoint(run, a, use_reentrant=False).sum(), a)
@@ -309,23 +324,36 @@ def test_checkpointed_by_torch() -> None:
 
 
 def test_a_few_calls_are_made_first_and_a_few_shapes_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replayed, "CALLS_BEFORE", 2)
+    monkeypatch.setattr(layer_graphs, "WARM_UP", 2)
     layer = RNN(2, 4)
-    for steps in range(1, replayed.MOST + 2):
+    for steps in range(1, layer_graphs.LIMIT + 2):
         a = x(steps, 3, 2)
         with torch.no_grad():
             found = [passed(layer, a) is not None for _ in range(4)]
-        assert found == [False, False] + [steps <= replayed.MOST] * 2
+        assert found == [False, False] + [steps <= layer_graphs.LIMIT] * 2
 
 
-def test_layers_come_and_go() -> None:
-    gc.collect()
-    before, layer = len(replayed._layers), RNN(2, 4)
+def test_captures_end_with_their_layer_and_are_not_copied() -> None:
+    layer = RNN(2, 4)
     assert passed(layer, x(5, 3, 2)) is not None
-    assert len(replayed._layers) == before + 1
+    assert len(captures(layer)) == 1
+    assert captures(copy.deepcopy(layer)) == []
+    (captured,) = map(weakref.ref, captures(layer))
     del layer
     gc.collect()
-    assert len(replayed._layers) == before
+    assert captured() is None
+
+
+def test_layers_that_share_their_captures_do_not_read_each_others_weights() -> None:
+    layer, a = RNN(2, 4), x(5, 3, 2)
+    with torch.no_grad():
+        assert passed(layer, a) is not None
+        other = copy.copy(layer)
+        assert other.graphs is layer.graphs
+        other._parameters = {name: torch.nn.Parameter(2 * p) for name, p in layer.named_parameters()}
+        results = passed(other, a)
+        assert results is not None
+        torch.testing.assert_close(results[0], other._forward_tensors(a)[0])
 
 
 @pytest.mark.parametrize("map", ["free", "householder", "svd"])
@@ -333,31 +361,34 @@ def test_a_pass_with_other_weights(map: str) -> None:
     """What a recording runs: the layer's own pass, its parameters in other hands."""
     layer, a = RNN(2, 4, map=map), x(5, 3, 2)
     weights = [p.detach().requires_grad_() for p in layer.parameters()]
-    results = replayed.passed(layer, weights, a)
+    results = layer_graphs.run_with_weights(layer, 1, 0, a, *weights)
     torch.testing.assert_close(results, layer._forward_tensors(a))
     found = torch.autograd.grad(results[0].sum(), weights)
     torch.testing.assert_close(found, torch.autograd.grad(layer(a)[0].sum(), list(layer.parameters())))
     with torch.no_grad():
         weights[0].add_(1)  # the same memory
-    torch.testing.assert_close(replayed.passed(layer, weights, a), layer._forward_tensors(a))
+    torch.testing.assert_close(layer_graphs.run_with_weights(layer, 1, 0, a, *weights), layer._forward_tensors(a))
 
 
-def test_a_map_that_has_outgrown_its_recordings_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_map_that_leaves_its_range_ends_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = RNN(2, 4, map="exponential")
     given = x(5, 3, 2)
-    assert replayed.replay_layer(layer, given, None) is not None
-    assert replayed._layers[layer].entries
+    assert layer_graphs.replay_layer(layer, given, None) is not None
+    assert captures(layer)
     map = layer.parametrizations.weight_hh_l0[0]  # type: ignore[union-attr, index]
-    monkeypatch.setattr(type(map), "outgrown", lambda self, *raw: True)
-    assert replayed.replay_layer(layer, given, None) is None
-    assert layer not in replayed._layers
-    monkeypatch.setattr(type(map), "outgrown", lambda self, *raw: False)
-    monkeypatch.setattr(type(map), "recorded_for", 12.8)
-    assert replayed.replay_layer(layer, given, None) is not None
-    assert replayed._layers[layer].recorded_for == (12.8,)
-    monkeypatch.setattr(type(map), "recorded_for", 25.6)  # as after other numbers were loaded
-    assert replayed.replay_layer(layer, given, None) is not None
-    assert len(replayed._layers[layer].entries) == 1, "what was recorded before is of no use any more"
+    monkeypatch.setattr(type(map), "needs_recapture", lambda self, *raw: True)
+    assert layer_graphs.replay_layer(layer, given, None) is None
+    assert not captures(layer)
+    monkeypatch.setattr(type(map), "needs_recapture", lambda self, *raw: False)
+    monkeypatch.setattr(type(map), "captured_range", 12.8)
+    assert layer_graphs.replay_layer(layer, given, None) is not None
+    (first,) = captures(layer)
+    assert layer_graphs.replay_layer(layer, given, None) is not None
+    assert captures(layer) == [first]
+    monkeypatch.setattr(type(map), "captured_range", 25.6)  # as after other numbers were loaded
+    assert layer_graphs.replay_layer(layer, given, None) is not None
+    assert first not in captures(layer)
+    assert len(captures(layer)) == 1
 
 
 def test_weights_of_a_transformation_are_left_alone() -> None:
@@ -368,58 +399,58 @@ def test_weights_of_a_transformation_are_left_alone() -> None:
     def run(weights: dict[str, Tensor]) -> Tensor:
         with pytest.MonkeyPatch.context() as patch:
             seen: list[object] = []
-            patch.setattr(layer, "forward", lambda v: (seen.append(replayed.replay_layer(layer, v, None)), v)[1])
+            patch.setattr(layer, "forward", lambda v: (seen.append(layer_graphs.replay_layer(layer, v, None)), v)[1])
             out = torch.func.functional_call(layer, weights, (given,))
             assert seen == [None]
         return out
 
     torch.func.vmap(run)(weights)
-    assert layer not in replayed._layers
+    assert layer.graphs is None or layer.graphs._tensors is None
     computed = {name: 2 * w for name, w in layer.named_parameters()}  # of a caller's own autograd graph
     run(computed)
-    assert layer not in replayed._layers
-    assert replayed.replay_layer(layer, given, None) is not None
+    assert layer.graphs is None or layer.graphs._tensors is None
+    assert layer_graphs.replay_layer(layer, given, None) is not None
 
 
 def test_a_parameter_that_comes_later_is_noticed() -> None:
     layer = RNN(2, 4)
     given = x(5, 3, 2)
-    assert replayed.replay_layer(layer, given, None) is not None
-    before = replayed._layers[layer]
+    assert layer_graphs.replay_layer(layer, given, None) is not None
+    before = layer.graphs._tensors
     layer.register_parameter("extra", torch.nn.Parameter(torch.zeros(1)))
-    assert replayed.replay_layer(layer, given, None) is not None
-    assert replayed._layers[layer] is not before
+    assert layer_graphs.replay_layer(layer, given, None) is not None
+    assert layer.graphs._tensors is not before
 
 
 def test_a_layer_of_buffers_alone() -> None:
     layer = EchoState(2, 6)
     given = x(5, 3, 2)
-    results = replayed.replay_layer(layer, given, None)
+    results = layer_graphs.replay_layer(layer, given, None)
     assert results is not None
     torch.testing.assert_close(results, layer(given))
-    before = replayed._layers[layer]
+    before = layer.graphs._tensors
     layer.weight_hh_l0 = layer.weight_hh_l0.clone()
-    assert replayed.replay_layer(layer, given, None) is not None
-    assert replayed._layers[layer] is not before
+    assert layer_graphs.replay_layer(layer, given, None) is not None
+    assert layer.graphs._tensors is not before
 
 
 def test_a_buffer_that_wants_a_gradient_is_heard() -> None:
     layer, given = EchoState(2, 6), x(5, 3, 2)
-    assert replayed.replay_layer(layer, given, None) is not None
+    assert layer_graphs.replay_layer(layer, given, None) is not None
     layer.weight_hh_l0.requires_grad_()
-    assert replayed.replay_layer(layer, given, None) is None
+    assert layer_graphs.replay_layer(layer, given, None) is None
     layer.weight_hh_l0.requires_grad_(False)
-    assert replayed.replay_layer(layer, given, None) is not None
+    assert layer_graphs.replay_layer(layer, given, None) is not None
 
 
 def test_calls_before_a_map_prepared_itself_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replayed, "CALLS_BEFORE", 2)
+    monkeypatch.setattr(layer_graphs, "WARM_UP", 2)
     layer, given = RNN(2, 4, map="exponential"), x(5, 3, 2)
     map = layer.parametrizations.weight_hh_l0[0]  # type: ignore[union-attr, index]
-    assert replayed.replay_layer(layer, given, None) is None
-    monkeypatch.setattr(type(map), "recorded_for", 12.8)
-    assert replayed.replay_layer(layer, given, None) is None
-    assert replayed.replay_layer(layer, given, None) is not None
+    assert layer_graphs.replay_layer(layer, given, None) is None
+    monkeypatch.setattr(type(map), "captured_range", 12.8)
+    assert layer_graphs.replay_layer(layer, given, None) is None
+    assert layer_graphs.replay_layer(layer, given, None) is not None
 
 
 def test_a_dispatch_mode_hears_the_pass_and_leaves_no_mark() -> None:
@@ -427,32 +458,32 @@ def test_a_dispatch_mode_hears_the_pass_and_leaves_no_mark() -> None:
 
     layer = RNN(2, 4)
     with FlopCounterMode(display=False):
-        assert replayed.replay_layer(layer, x(5, 3, 2), None) is None
-    assert replayed.replay_layer(layer, x(5, 3, 2), None) is not None
+        assert layer_graphs.replay_layer(layer, x(5, 3, 2), None) is None
+    assert layer_graphs.replay_layer(layer, x(5, 3, 2), None) is not None
 
 
 def test_weights_computed_elsewhere_do_not_take_the_layers_place() -> None:
     layer = RNN(2, 4)
     given = x(5, 3, 2)
-    assert replayed.replay_layer(layer, given, None) is not None
-    before = replayed._layers[layer]
+    assert layer_graphs.replay_layer(layer, given, None) is not None
+    before = layer.graphs._tensors
     with torch.no_grad():
         others = {name: 2 * w for name, w in layer.named_parameters()}
     seen: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layer, "forward", lambda v: (seen.append(replayed.replay_layer(layer, v, None)), v)[1])
+        patch.setattr(layer, "forward", lambda v: (seen.append(layer_graphs.replay_layer(layer, v, None)), v)[1])
         torch.func.functional_call(layer, others, (given,))
     assert seen == [None]
-    assert replayed.replay_layer(layer, given, None) is not None
-    assert replayed._layers[layer] is before
+    assert layer_graphs.replay_layer(layer, given, None) is not None
+    assert layer.graphs._tensors is before
 
 
 def test_a_buffer_in_another_place_is_noticed() -> None:
     layer = RNN(2, 4, map="rotations")
     given = x(5, 3, 2)
-    assert replayed.replay_layer(layer, given, None) is not None
-    before = replayed._layers[layer]
+    assert layer_graphs.replay_layer(layer, given, None) is not None
+    before = layer.graphs._tensors
     map = layer.parametrizations.weight_hh_l0[0]  # type: ignore[union-attr, index]
     map.permutations = map.permutations.clone()
-    assert replayed.replay_layer(layer, given, None) is not None
-    assert replayed._layers[layer] is not before
+    assert layer_graphs.replay_layer(layer, given, None) is not None
+    assert layer.graphs._tensors is not before

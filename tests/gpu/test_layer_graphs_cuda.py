@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from evenflow import create, systems
-from evenflow.lab.training.captured import Captured
-from evenflow.layers import replayed
+from evenflow.lab.training.captured_update import CapturedUpdate
+from evenflow.layers import layer_graphs
 from evenflow.layers.named import LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.maps import MAPS
@@ -20,12 +20,11 @@ from evenflow.scan import recordable
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 CLOSE = 2e-5  # of ‖expected‖: float32, and a recorded exponential map takes more squarings
-PASSES = replayed.CALLS_BEFORE + 4
+PASSES = layer_graphs.WARM_UP + 4
 
 
 def recordings(layer: nn.Module) -> int:
-    known = replayed._layers.get(layer)
-    return 0 if known is None else sum(isinstance(e, replayed.Recording) for e in known.entries.values())
+    return 0 if layer.graphs is None else len(layer.graphs.cache.captured)  # type: ignore[union-attr, operator, arg-type]
 
 
 def assert_same(found: Sequence[Tensor], expected: Sequence[Tensor], where: str = "") -> None:
@@ -170,7 +169,7 @@ def test_what_is_given_stays() -> None:
 
 
 def test_long_sequences_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replayed, "MOST_NUMBERS", 9 * 4 * 16 - 1)
+    monkeypatch.setattr(layer_graphs, "MOST_NUMBERS", 9 * 4 * 16 - 1)
     layer = RNN(2, 16).cuda()
     for _ in range(PASSES):
         layer(torch.randn(9, 4, 2, device="cuda"))[0].sum().backward()
@@ -186,7 +185,7 @@ def test_recordings_follow_an_angle_that_grows() -> None:
         with torch.no_grad():
             raw.add_(0.02)
         found = layer(x)[0]
-        reached.add(layer.parametrizations.weight_hh_l0[0].headroom)  # type: ignore[union-attr, index]
+        reached.add(layer.parametrizations.weight_hh_l0[0].angle_range)  # type: ignore[union-attr, index]
         assert_same([found], [copy.deepcopy(layer)(x)[0]])
     assert recordings(layer) >= 1
     assert len(reached - {None}) >= 3, "recorded anew for larger angles"
@@ -200,13 +199,15 @@ def test_captured_work_follows_an_angle_that_grows() -> None:
         raw.add_(0.02)
         return map(raw)
 
-    captured = Captured(work, [map])
+    model = nn.ParameterList([raw])
+    model.map = map
+    captured = CapturedUpdate(work, model)
     with torch.no_grad():
         for _ in range(150):
             found = captured(())
             assert_same([found], [copy.deepcopy(map)(raw)])
-    assert any(not isinstance(entry, int) for entry in captured._known.values())
-    assert map.headroom.largest > 20
+    assert captured.graphs.captured
+    assert map.angle_range.largest > 20
 
 
 def test_loaded_angles_beyond_a_recording_are_not_met_by_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from evenflow import SequenceModel, create
 from evenflow.feedforward import NETWORKS
 from evenflow.lab import tasks
 from evenflow.lab.tasks import TASKS, Batch, ragged
-from evenflow.lab.training import captured, evaluation, fit
+from evenflow.lab.training import captured_update, evaluation, fit
 from evenflow.lab.training.config import build
 from evenflow.lab.training.method import GradientMethod
 from evenflow.lab.training.methods import SimplexMethod
+from evenflow.runtime import cuda_graphs
 
 SYSTEMS = ("lstm", "urnn", "gated-feedback", "full-urnn")
 CLOSE = 1e-5  # rates are float32 numbers on a GPU
@@ -36,7 +38,7 @@ def trained(task: str, system: str, data: Path) -> list[torch.Tensor]:
 
 def same_recordable(task: str, system: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = trained(task, system, data)
-    monkeypatch.setattr(captured, "CALLS_BEFORE", NEVER)  # nothing is recorded
+    monkeypatch.setattr(captured_update, "WARM_UP", NEVER)  # nothing is captured
     monkeypatch.setattr(GradientMethod, "capturable", True)
     found = trained(task, system, data)
     for one, other in zip(found, expected, strict=True):
@@ -105,7 +107,7 @@ def test_mixtures_of_shares_in_time(task: str, monkeypatch: pytest.MonkeyPatch) 
         return [p.detach().clone() for p in model.parameters()]
 
     expected = found()
-    monkeypatch.setattr(captured, "CALLS_BEFORE", NEVER)
+    monkeypatch.setattr(captured_update, "WARM_UP", NEVER)
     monkeypatch.setattr(SimplexMethod, "capturable", True)
     for one, other in zip(found(), expected, strict=True):
         torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
@@ -128,25 +130,30 @@ def test_ragged_batches_of_a_model_of_ones_own_are_packed(optimizer: str, monkey
         return [p.detach().clone() for p in model.parameters()]
 
     expected = found()
-    monkeypatch.setattr(captured, "CALLS_BEFORE", NEVER)
+    monkeypatch.setattr(captured_update, "WARM_UP", NEVER)
     for method in (GradientMethod, SimplexMethod):
         monkeypatch.setattr(method, "capturable", True)
     for one, other in zip(found(), expected, strict=True):
         torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
 
 
-def test_a_recording_that_breaks_off_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch, small_data: Path) -> None:
+def test_a_failed_capture_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch, small_data: Path) -> None:
     expected = trained("copy", "rnn", small_data)
 
-    def breaks_off(work: Any, key: Any, given: Any) -> None:
-        """Leaves what a backward pass has put there and a step has not been made of."""
+    def fails(function: Any, leaves: Any, warm_up: int) -> None:
+        """Leaves gradients that a backward pass has made and no step has used."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(GradientMethod, "apply", lambda self, loss, state: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                work(key, *given)
+                function(*leaves)
+        raise RuntimeError("not captured")
 
-    monkeypatch.setattr(captured, "CALLS_BEFORE", 1)
-    monkeypatch.setattr(captured, "_record", breaks_off)
+    monkeypatch.setattr(captured_update, "WARM_UP", 1)
+    monkeypatch.setattr(captured_update, "CapturedFunction", fails)
+    monkeypatch.setattr(cuda_graphs, "_end_failed_capture", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(GradientMethod, "capturable", True)
-    for one, other in zip(trained("copy", "rnn", small_data), expected, strict=True):
+    with pytest.warns(RuntimeWarning, match="updates run without a CUDA graph, kernel by kernel: not captured"):
+        found = trained("copy", "rnn", small_data)
+    for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
