@@ -66,7 +66,7 @@ def direction_condition(
     """
     if not mu > 0:
         raise ValueError(f"mu must be a number above 0, got {mu}")
-    d, g = (_listed(v) for v in (direction, gradient))
+    d, g = ([v] if isinstance(v, Tensor) else list(v) for v in (direction, gradient))
     if [v.shape for v in d] != [v.shape for v in g]:
         raise ValueError("direction must have the shapes of gradient, got others")
     if not any(bool(v.any()) for v in g):
@@ -98,10 +98,6 @@ def convergence_constant(strong: float, lipschitz: float, mu: float, moment: flo
     if not beta > 1 / (2 * curvature):
         raise ValueError(f"beta must be above 1 / 2(c - mu L) = {1 / (2 * curvature):g}, got {beta}")
     return max((beta * moment) ** 2 / (2 * curvature * beta - 1), start)
-
-
-def _listed(vector: Sequence[Tensor] | Tensor) -> list[Tensor]:
-    return [vector] if isinstance(vector, Tensor) else list(vector)
 
 
 def _double(v: Tensor) -> Tensor:

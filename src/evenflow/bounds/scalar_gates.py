@@ -55,21 +55,17 @@ def scalar_gate_gradients(model: SequenceModel, inputs: Tensor) -> ScalarGateGra
 
     Reference: the SGORNN document, Theorem 2 and Corollary 1.
     """
-    sizes = _sizes(model, inputs, "Theorem 2 of SGORNN")
-    cell = sizes.cell
-    assert isinstance(cell, ScalarGated)
-    alpha, beta = (float(g) for g in cell.scalars(sizes.weights))
-    map_slope = rotation_slope(sizes.units) if _rotates(model) else None
+    sizes, gates = _sizes_and_gates(model, inputs, "Theorem 2 of SGORNN")
+    rotations = any(isinstance(module, Rotations) for module in find_layer(model).modules())
     return scalar_gate_gradients_from(
-        alpha=alpha,
-        beta=beta,
+        **gates,
         steps=sizes.steps,
         units=sizes.units,
         R_x=sizes.x,
         R_W=float(sizes.W.norm()),
         R_v=float(torch.linalg.matrix_norm(sizes.V, 2)),
-        map_slope=map_slope,
-        rotations=_rotates(model),
+        map_slope=rotation_slope(sizes.units) if rotations else None,
+        rotations=rotations,
     )
 
 
@@ -131,20 +127,9 @@ def scalar_gate_gap(
 
     Reference: the SGORNN document, Theorem 1.
     """
-    sizes = _sizes(model, inputs, "Theorem 1 of SGORNN")
-    cell = sizes.cell
-    assert isinstance(cell, ScalarGated)
-    alpha, beta = (float(g) for g in cell.scalars(sizes.weights))
-    R_v = float(torch.linalg.matrix_norm(sizes.V, 2))
-    return scalar_gate_gap_from(
-        alpha=alpha,
-        beta=beta,
-        steps=sizes.steps,
-        C=sizes.x * float(sizes.W.norm()) * R_v,
-        samples=samples,
-        loss_bound=loss_bound,
-        delta=delta,
-    )
+    sizes, gates = _sizes_and_gates(model, inputs, "Theorem 1 of SGORNN")
+    C = sizes.x * float(sizes.W.norm()) * float(torch.linalg.matrix_norm(sizes.V, 2))
+    return scalar_gate_gap_from(**gates, steps=sizes.steps, C=C, samples=samples, loss_bound=loss_bound, delta=delta)
 
 
 def scalar_gate_gap_from(
@@ -161,7 +146,7 @@ def scalar_gate_gap_from(
     return 4 * C * alpha * steps / math.sqrt(samples) + chance
 
 
-def _sizes(model: SequenceModel, inputs: Tensor, theorem: str) -> ModelSizes:
+def _sizes_and_gates(model: SequenceModel, inputs: Tensor, theorem: str) -> tuple[ModelSizes, dict[str, float]]:
     sizes = model_sizes(model, inputs, theorem)
     if not isinstance(sizes.cell, ScalarGated):
         raise ValueError(f"{theorem} needs a scalar-gated layer, got a {sizes.cell.name} cell")
@@ -170,9 +155,5 @@ def _sizes(model: SequenceModel, inputs: Tensor, theorem: str) -> ModelSizes:
     largest = float(torch.linalg.matrix_norm(sizes.U, 2))
     if largest > 1 + ROUNDING:
         raise ValueError(f"{theorem} needs an orthogonal recurrent matrix, got one with singular value {largest:g}")
-    return sizes
-
-
-def _rotates(model: SequenceModel) -> bool:
-    layer = find_layer(model)
-    return any(isinstance(part, Rotations) for part in layer.modules())
+    alpha, beta = sizes.cell.scalars(sizes.weights)
+    return sizes, {"alpha": float(alpha), "beta": float(beta)}

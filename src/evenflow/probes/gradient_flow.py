@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from evenflow.checks import one_of
@@ -23,7 +23,7 @@ def gradient_flow(
     lengths: Tensor | None = None,
     *,
     layers: str = "top",
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+) -> NDArray[np.float64]:
     """``‖∂L/∂h_t‖`` for every step t, averaged over the batch.
 
     Shapes:

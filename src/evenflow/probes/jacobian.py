@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from evenflow.checks import one_of
@@ -20,8 +21,6 @@ METHODS = ("auto", "exact", "estimate")
 PARTS = ("output", "state")
 EXACT_UP_TO = 256  # numbers in a state up to which "auto" is exact
 PROBES = 32  # random vectors; the relative error of an estimated Frobenius norm is about 1/8 or less
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,9 @@ class JacobianNorms:
     """
 
     t: int
-    k: np.ndarray[Any, np.dtype[np.int64]]
-    frobenius: Array
-    spectral: Array
+    k: NDArray[np.int64]
+    frobenius: NDArray[np.float64]
+    spectral: NDArray[np.float64]
     exact: bool
 
 
@@ -133,7 +132,7 @@ def hutchinson(
     of: str = "output",
     probes: int = PROBES,
     generator: torch.Generator | None = None,
-) -> Array:
+) -> NDArray[np.float64]:
     """The Frobenius norms for all k, estimated by one backward pass, ``(K, B)``."""
     generator = generator or torch.Generator().manual_seed(0)
     width = sum(s.shape[-1] for s in state_part(unrolled.states[0], of))
@@ -143,7 +142,9 @@ def hutchinson(
     return (squares * width / len(vectors)).sqrt().cpu().numpy()  # type: ignore[union-attr]
 
 
-def _exact(unrolled: Unrolled, t: int, ks: list[int], of: str, size: int) -> tuple[Array, Array]:
+def _exact(
+    unrolled: Unrolled, t: int, ks: list[int], of: str, size: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     rows = list(vjps(unrolled, t, ks, of, torch.eye(size, dtype=torch.float64)))
     J = torch.cat(rows, 1).movedim(2, 1)  # (K, B, rows, columns)
     finite = torch.isfinite(J).all(-1).all(-1)

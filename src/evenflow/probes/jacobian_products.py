@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -15,8 +15,6 @@ from evenflow.probes.unrolled import Unrolled
 
 LANCZOS = 16  # steps towards the largest singular value
 HELD = 2**24  # numbers of state in memory at once
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def vjps(unrolled: Unrolled, t: int, ks: list[int], of: str, vectors: Tensor) -> Iterable[Tensor]:
@@ -45,7 +43,9 @@ def _rerun(unrolled: Unrolled, k: int, t: int, copies: int) -> list[State]:
     return states
 
 
-def largest_singular_value(unrolled: Unrolled, t: int, k: int, of: str, size: int, generator: torch.Generator) -> Array:
+def largest_singular_value(
+    unrolled: Unrolled, t: int, k: int, of: str, size: int, generator: torch.Generator
+) -> NDArray[np.float64]:
     """The largest singular value of ∂h_t/∂h_k for each sequence, by Golub-Kahan bidiagonalisation, ``(B,)``."""
     states = _rerun(unrolled, k, t, 1)
     start, end = (torch.cat(state_part(s, of), -1) for s in (states[0], states[-1]))

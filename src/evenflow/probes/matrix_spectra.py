@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from evenflow.cells import LSTM1997, Cell, GatedFeedback, GRUStep, LSTMStep
 from evenflow.layers.recurrent import Recurrent
 from evenflow.probes.model_layer import Layer, find_layers
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,8 @@ class Spectrum:
     """
 
     name: str
-    singular_values: Array
-    eigenvalues: Array
+    singular_values: NDArray[np.float64]
+    eigenvalues: NDArray[np.float64]
     deviation: float
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
@@ -16,8 +17,6 @@ from evenflow.probes.model_layer import Layer, eval_mode, find_layer, outputs_of
 
 FRACTION = 1e-3
 SUMS = 16  # outputs up to which each has a backward pass of its own; above, that many random sums of them have one
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class MemoryLength:
     """
 
     steps: int
-    sensitivity: Array
+    sensitivity: NDArray[np.float64]
     fraction: float
 
     @property
@@ -128,7 +127,7 @@ def _rows(y: Tensor, sums: int) -> Tensor:
     return (signs * 2 - 1).to(y)
 
 
-def _by_lag(squares: list[Tensor], packed: list[PackedSequence | None], batch_first: bool) -> Array:
+def _by_lag(squares: list[Tensor], packed: list[PackedSequence | None], batch_first: bool) -> NDArray[np.float64]:
     """Mean squares over the batch, ``(T,)``, the last step of each sequence first."""
     if packed[0] is not None:
         if len(squares) > 1:

@@ -7,6 +7,7 @@ from keyword import iskeyword
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
@@ -14,7 +15,7 @@ from evenflow.bounds import Band, gradient_band
 from evenflow.cells import State
 from evenflow.checks import whole_number
 from evenflow.lab.diagnosis.advice import advise
-from evenflow.lab.diagnosis.diagnosis import FRACTION, Array, Diagnosis
+from evenflow.lab.diagnosis.diagnosis import FRACTION, Diagnosis
 from evenflow.layers.recurrent import Recurrent
 from evenflow.probes import gradient_flow, memory_length, spectrum
 from evenflow.probes.jacobian import hutchinson
@@ -144,7 +145,7 @@ def _is_small(state: State) -> bool:
     return all(bool((s.abs() < LARGEST).all()) for s in state)
 
 
-def _profile(member: Unrolled, vectors: int) -> Array:
+def _profile(member: Unrolled, vectors: int) -> NDArray[np.float64]:
     last = len(member.inputs) - 1
     norms = hutchinson(member, last, list(range(last + 1)), "state", vectors)
     size = sum(s.shape[-1] for s in member.states[0])
@@ -152,7 +153,7 @@ def _profile(member: Unrolled, vectors: int) -> Array:
         return np.sqrt(np.square(norms[::-1]).mean(1) / size)
 
 
-def _judge(profile: Array) -> tuple[str, int | None]:
+def _judge(profile: NDArray[np.float64]) -> tuple[str, int | None]:
     profile = np.nan_to_num(profile, nan=np.inf)
     for word, crossed in (("explodes", profile > 1 / FRACTION), ("vanishes", profile < FRACTION)):
         if crossed.any():
@@ -160,7 +161,7 @@ def _judge(profile: Array) -> tuple[str, int | None]:
     return "steady", None
 
 
-def _rate(profile: Array) -> float:
+def _rate(profile: NDArray[np.float64]) -> float:
     """The factor per step of an exponential fitted to the profile, up to its first zero or infinity."""
     usable = np.isfinite(profile) & (profile > 0)
     end = len(profile) if usable.all() else int(np.flatnonzero(~usable)[0])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import textwrap
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evenflow.bounds import Band
 from evenflow.lab.diagnosis.advice import Advice
@@ -15,8 +15,6 @@ from evenflow.probes import MemoryLength, Spectrum
 
 FRACTION = 1e-3  # a gradient below it counts as vanished, one above its inverse as exploded
 WIDTH, SHOWN = 100, 4
-
-Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,12 @@ class Diagnosis:
     word: str
     lag: int | None
     rate: float
-    profile: Array
+    profile: NDArray[np.float64]
     rates: tuple[float, ...]
     memory: MemoryLength
     spectra: tuple[Spectrum, ...]
     band: Band | None
-    flow: Array | None
+    flow: NDArray[np.float64] | None
     advice: tuple[Advice, ...]
 
     def __str__(self) -> str:
