@@ -27,6 +27,7 @@ ROOMS = (
     "feedforward",
     "reservoir",
     "models",
+    "export",
     "systems",
     "probes",
     "bounds",

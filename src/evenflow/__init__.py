@@ -12,7 +12,7 @@ from evenflow.reservoir import EchoState
 from evenflow.systems import create, systems
 
 if TYPE_CHECKING:
-    from evenflow import bounds, optim, penalties, probes
+    from evenflow import bounds, export, optim, penalties, probes
     from evenflow.lab import tasks
     from evenflow.lab.diagnosis import doctor
     from evenflow.lab.training.fit import fit
@@ -50,6 +50,7 @@ __all__ = [
     "create",
     "detach",
     "doctor",
+    "export",
     "fit",
     "generate",
     "init",
@@ -67,7 +68,7 @@ def __getattr__(name: str) -> Any:
     """Load slow subpackages, and names of the lab, when they are first used."""
     from importlib import import_module
 
-    if name in ("bounds", "lab", "optim", "penalties", "probes"):
+    if name in ("bounds", "export", "lab", "optim", "penalties", "probes"):
         return import_module(f"evenflow.{name}")
     if name in LAB:
         module, attribute = LAB[name]

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from evenflow import init
 from evenflow.step import Untranslatable, hoisted, program_text, translate
@@ -166,7 +167,8 @@ def step_sizes(a: int, states: Sequence[int], matrices: Sequence[Tensor], parame
 
 def _translated(cell: Cell, key: Sizes) -> str | Untranslatable:
     try:
-        return program_text.write(hoisted(translate(cell.step, *key, cell.name)))
+        with _disable_current_modes():  # under a tracer or fake tensors the step would be theirs to note
+            return program_text.write(hoisted(translate(cell.step, *key, cell.name)))
     except Untranslatable as why:
         return why
 

@@ -23,10 +23,10 @@ def with_derived(step: str, parameters: Sequence[Tensor | None]) -> list[Tensor]
     present = [p for p in parameters if p is not None]
     if step.endswith(NOTHING_DERIVED):
         return present
-    return [*present, *(_derived(present, step) if plain_tensors(present) else derived_parameters(present, step))]
+    return [*present, *(derive(present, step) if plain_tensors(present) else derived_parameters(present, step))]
 
 
-def _derived(present: Sequence[Tensor], step: str) -> list[Tensor]:
+def derive(present: Sequence[Tensor], step: str) -> list[Tensor]:
     translated, listed = compiled_step(step), iter(present)
     program = translated.program
     values: Values = {}
@@ -40,7 +40,7 @@ def _derived(present: Sequence[Tensor], step: str) -> list[Tensor]:
 def _derived_again(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     with torch.enable_grad():
         present = [p.detach().requires_grad_() for p in ctx.saved_tensors]
-        paths = [(d, g) for d, g in zip(_derived(present, ctx.step), grads, strict=True) if g is not None]
+        paths = [(d, g) for d, g in zip(derive(present, ctx.step), grads, strict=True) if g is not None]
         outputs, arriving = zip(*paths, strict=True) if paths else ((), ())
         return list(torch.autograd.grad(outputs, present, arriving, allow_unused=True, materialize_grads=True)), None
 
@@ -58,7 +58,7 @@ def _fake_derived(present: Sequence[Tensor], step: str) -> list[Tensor]:
 derived_parameters = operator(
     "derived_parameters",
     "(Tensor[] parameters, str step) -> Tensor[]",
-    _derived,
+    derive,
     _fake_derived,
     _setup_derived,
     _derived_again,

@@ -60,7 +60,7 @@ class Evaluator:
 
     def __init__(self, roots: Iterable[Node], given: Iterable[Node], products: Sequence[Product] = ()) -> None:
         self.roots, known = list(roots), set(given)
-        self._steps: list[Node | Product] = []
+        self.steps: list[Node | Product] = []
         made = {v: product for product in products for out in product.outputs for v in out}
         done: set[Node | int] = set(known)
 
@@ -73,28 +73,28 @@ class Evaluator:
                     if id(product) not in done:
                         done.add(id(product))
                         need(product.inputs)
-                        self._steps.append(product)
+                        self.steps.append(product)
                         done.update(o for out in product.outputs for o in out)
                 elif v.op in ("input", "product"):
                     raise KeyError(f"{v} is not given")
                 else:
-                    self._steps.append(v)
+                    self.steps.append(v)
                     done.add(v)
 
         need(self.roots)
         last = {}  # the step after which a value is not read any more
-        for n, step in enumerate(self._steps):
+        for n, step in enumerate(self.steps):
             for v in step.inputs if isinstance(step, Product) else step.operands:
                 last[v] = n
         self.reads = {v for v in (*last, *self.roots) if v in known}  # the given nodes that are needed
-        self._drop: list[list[Node]] = [[] for _ in self._steps]
+        self._drop: list[list[Node]] = [[] for _ in self.steps]
         for v, n in last.items():
             if v not in known and v not in set(self.roots):
                 self._drop[n].append(v)
 
     def __call__(self, values: Values, matrices: Sequence[Tensor], like: Tensor) -> Values:
         """Add the wanted nodes to `values`; intermediate ones are let go."""
-        for step, drop in zip(self._steps, self._drop, strict=True):
+        for step, drop in zip(self.steps, self._drop, strict=True):
             if isinstance(step, Product):
                 x = beside([values[v] for v in step.inputs], [v.width for v in step.inputs])
                 x = x.detach() if step.detached else x  # for those who let torch differentiate what is computed here

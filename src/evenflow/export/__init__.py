@@ -1,0 +1,51 @@
+"""Models for other runtimes, written from the graph of a cell's step: any cell that is translated can be exported.
+
+>>> evenflow.export.to_onnx(model, "model.onnx")
+>>> torch.export.export(model, (x,)).run_decompositions(evenflow.export.decompositions())
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evenflow.export.decompositions import decompositions
+
+if TYPE_CHECKING:
+    from evenflow.layers import Recurrent
+    from evenflow.models import SequenceModel
+
+__all__ = ["decompositions", "to_onnx"]
+
+
+def to_onnx(model: SequenceModel | Recurrent, path: str | Path, *, states: bool = False, softmax: bool = False) -> None:
+    """Write a model, or a layer alone, as an ONNX file.
+
+    Each layer and direction is one Scan node with the cell's step as its body. Constrained matrices are computed once
+    and stored as constants, so the file needs neither evenflow nor the map. The numbers of time steps and of sequences
+    stay free.
+
+    Shapes:
+        input ``x`` ``(T, B, I)``, or whole numbers ``(T, B)`` for a model with a vocabulary; ``(B, T, I)`` for a layer
+        with `batch_first`. Output ``y`` as the model gives it, and the final states, one for each state of the cell,
+        ``(num_layers * directions, B, H)``, named as in the cell with ``_n`` (``h_n``, ``c_n``).
+
+    Args:
+        model: a `SequenceModel` over a layer of this package, or the layer; exported as in evaluation.
+        path: the file to write.
+        states: whether initial states are inputs too (``h_0``, ``c_0``); without, the model's own are used.
+        softmax: whether a softmax follows the model's readout.
+
+    >>> to_onnx(SequenceModel(evenflow.create("sgornn", 9, 128), 2), "model.onnx", softmax=True)
+
+    Needs the package onnx: ``pip install "evenflow[onnx]"``.
+    """
+    try:
+        from evenflow.export.onnx_model import write
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("evenflow"):
+            raise
+        raise ImportError(
+            f'to_onnx needs {error.name}, which is not installed: pip install "evenflow[onnx]"'
+        ) from error
+    write(model, path, states, softmax)
