@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from evenflow import RNN, SequenceModel
 from evenflow.lab import tasks
-from evenflow.lab.tasks.marked import Draw
+from evenflow.lab.tasks.synthetic import Draw
 from evenflow.optim import HessianFree
 from evenflow.runtime.cpu_info import cpu_name
 

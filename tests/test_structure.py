@@ -34,7 +34,6 @@ ROOMS = (
     "optim",
     "penalties",
     "evenflow",
-    "lab.values",
     "lab.data",
     "lab.tasks",
     "lab.training",

@@ -1,8 +1,8 @@
-"""How fast the layers train: beside torch's own, a loop over time in plain torch, and flashrnn where it is installed.
+"""Time the layers beside torch's own, a loop over time in plain torch, and flashrnn if it is installed.
 
-Each case is a training pass of one layer in float32: input projection, recurrence, map, and all gradients. All times
-come from one run, interleaved round by round so that a noisy machine is noisy for everyone; medians are reported, and
-their ratios. TF32 is off while it runs, since nothing here uses it.
+A case is a training pass of one layer in float32: input projection, recurrence, map, and all gradients. The cases take
+turns, so that noise of the machine affects all of them alike; the results are medians and their ratios. TF32 is off,
+since no layer of evenflow uses it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from evenflow.runtime.cpu_info import cpu_name
 if TYPE_CHECKING:
     from rich.table import Table
 
-WARM_UP = {"cpu": 1, "cuda": 8}  # on a GPU a layer is recorded at its seventh call
+WARM_UP = {"cpu": 1, "cuda": 8}  # calls; on a GPU a layer is captured as a CUDA graph at its seventh call
 
 
 @dataclass
 class BenchResult:
-    """Median milliseconds by case, what they were measured on and with, and what could not be measured and why."""
+    """Median milliseconds of each case, the hardware and settings, and notes on cases that did not run."""
 
     hardware: dict[str, Any]
     settings: dict[str, int]
@@ -40,7 +40,7 @@ class BenchResult:
     notes: list[str] = field(default_factory=list)
 
     def ratios(self, name: str) -> dict[str, float]:
-        """The case's time over that of each peer there is: ``torch``, ``loop`` and ``flashrnn``, fused where it is."""
+        """The time of a case divided by that of each peer that ran: ``torch``, ``loop``, ``flashrnn`` ."""
         kind = self.kinds[name]
         fused = f"flashrnn {kind}"
         flashrnn = fused if fused in self.median_ms else f"{fused}, step by step"
@@ -67,7 +67,7 @@ class BenchResult:
         return table
 
     def write(self, path: Path) -> None:
-        """All of it as JSON."""
+        """Write the results as JSON."""
         from evenflow.lab.training import atomic
 
         content = {
@@ -89,11 +89,15 @@ def bench(
     repeats: int = 10,
     progress: bool = False,
 ) -> BenchResult:
-    """Time every case `repeats` times, all in turn.
+    """Time every case `repeats` times.
 
     Args:
-        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` for a GPU where there is one.
-        hidden, batch, length: units (even: some activations pair them), sequences and time steps.
+        device: ``"cpu"``, ``"cuda"``, or ``"auto"`` (a GPU if there is one).
+        hidden: units; an even number, since some activations and maps pair units.
+        batch: sequences.
+        length: time steps.
+        repeats: how often each case is timed.
+        progress: show a progress bar.
 
     >>> result = bench(hidden=32, batch=8, length=100, repeats=3)
     >>> result.ratios("evenflow RNN relu")["torch"]
@@ -108,7 +112,7 @@ def bench(
     )
     x = torch.randn(length, batch, INPUT, generator=torch.Generator().manual_seed(0)).to(where)
     with _without_tf32(), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # torch's own layers draw from it and no other
+        torch.default_generator.manual_seed(0)  # torch's own layers take no other generator
         ready = [case for case in _in_turn(cases(x, hidden), 1, progress) if _warm(case, where, result)]
         times: dict[str, list[float]] = {case.name: [] for case in ready}
         for case in _in_turn(ready, repeats, progress):
@@ -122,14 +126,14 @@ def bench(
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """What the times belong to."""
+    """The device that times belong to, and the versions of torch and Python."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     return {"device": device.type, "name": name, "threads": torch.get_num_threads()} | versions
 
 
 def find_device(device: str) -> torch.device:
-    """The device of that name; a GPU where there is one for ``"auto"``."""
+    """The device called "cpu", "cuda" or "auto" (a GPU if there is one)."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device not in ("cpu", "cuda"):
@@ -140,7 +144,7 @@ def find_device(device: str) -> torch.device:
 
 
 def _warm(case: Case, device: torch.device, result: BenchResult) -> bool:
-    """Run a case until it is as fast as it gets; one that is not ours and does not run becomes a note."""
+    """Warm a case up, and return whether it runs. If a case of flashrnn does not, a note says why."""
     try:
         for _ in range(WARM_UP[device.type]):
             case.run()

@@ -1,4 +1,4 @@
-"""What `bench` times: our layers, torch's own, a loop over time in plain torch, and flashrnn."""
+"""The cases that `bench` times: layers of evenflow and of torch, a loop over time in plain torch, and flashrnn."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from evenflow.activations import ACTIVATIONS
 from evenflow.layers.named import GRU, LSTM, RNN
 from evenflow.systems import create
 
-INPUT = 2  # the input's width
+INPUT = 2  # input size
 PEERS = {"rnn": "torch.nn.RNN relu", "gru": "torch.nn.GRU", "lstm": "torch.nn.LSTM"}
 SYSTEMS = ("urnn", "ornn", "spectral", "full-urnn", "arjovsky-urnn", "fastrnn", "sgornn")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One training pass, and which of torch's layers (a key of `PEERS`) it is measured against."""
+    """One training pass, and the kind of torch's layer (a key of `PEERS`) that it is compared with."""
 
     name: str
     kind: str
@@ -30,7 +30,7 @@ class Case:
 
 
 def cases(x: Tensor, hidden: int) -> list[Case]:
-    """Everything that is timed, torch's own first in each kind."""
+    """All cases; in each kind torch's own layer comes first."""
 
     def ours(name: str, kind: str, layer: nn.Module) -> Case:
         return Case(f"evenflow {name}", kind, _training_pass(layer.to(x.device), x))
@@ -52,17 +52,17 @@ def cases(x: Tensor, hidden: int) -> list[Case]:
         layers["rnn"]["RNN relu, not compiled"] = RNN(INPUT, hidden, activation="relu", engine="torch")
         layers["gru"]["GRU, not compiled"] = GRU(INPUT, hidden, engine="torch")
         layers["lstm"]["LSTM, not compiled"] = LSTM(INPUT, hidden, engine="torch")
-    found = []
+    all_cases = []
     for kind, module in modules.items():
         module.to(x.device)
-        found += [
+        all_cases += [
             Case(PEERS[kind], kind, _training_pass(module, x)),
             Case(f"loop {kind}", kind, _loop(kind, module, x)),
         ]
         if x.device.type == "cuda" and importlib.util.find_spec("flashrnn") is not None:
-            found += _flashrnn_cases(kind, module, x)
-        found += [ours(name, kind, layer) for name, layer in layers[kind].items()]
-    return found
+            all_cases += _flashrnn_cases(kind, module, x)
+        all_cases += [ours(name, kind, layer) for name, layer in layers[kind].items()]
+    return all_cases
 
 
 def _training_pass(layer: nn.Module, x: Tensor) -> Callable[[], object]:
@@ -79,7 +79,7 @@ def _weights(layer: nn.Module) -> list[Tensor]:
 
 
 def _loop(kind: str, layer: nn.Module, x: Tensor) -> Callable[[], object]:
-    """What a user writes by hand: one autograd graph per step, the input projected for all steps and split once."""
+    """The loop that a user would write; only the input projection is done for all steps at once."""
 
     def run() -> None:
         layer.zero_grad(set_to_none=True)
@@ -105,12 +105,12 @@ def _loop(kind: str, layer: nn.Module, x: Tensor) -> Callable[[], object]:
 
 def _flashrnn_cases(kind: str, layer: nn.Module, x: Tensor) -> list[Case]:
     stepped = Case(f"flashrnn {kind}, step by step", kind, _flashrnn(kind, layer, x, "cuda"))
-    # Of the GRU there is no fused version.
+    # flashrnn has no fused GRU.
     return [stepped] if kind == "gru" else [Case(f"flashrnn {kind}", kind, _flashrnn(kind, layer, x)), stepped]
 
 
 def _flashrnn(kind: str, layer: nn.Module, x: Tensor, backend: str = "cuda_fused") -> Callable[[], object]:
-    """One head, with the input projected before it: fused over all steps, or its "cuda", a product for each step."""
+    """flashrnn with one head: its backend "cuda_fused", or "cuda", which launches a product per step."""
     W, U, bias, _ = _weights(layer)
     size = U.shape[-1]
     gates = len(U) // size

@@ -1,14 +1,36 @@
-"""What commands print: sentences and tables on standard output, warnings and errors on standard error."""
+"""How commands read values and print sentences, tables, warnings and errors."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tomllib
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+WORDS = {"true": True, "false": False, "none": None}
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
+
+
+def read_value(text: str) -> Any:
+    """Parse a value as TOML or Python spells it: a number, True, False, None or a list; any other text stays text.
+
+    >>> [read_value(text) for text in ("False", ".1", "[1, 2]", "henaff")]
+    [False, 0.1, [1, 2], 'henaff']
+    """
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+        if isinstance(value, bool | int | float | str | list | dict):  # a date stays text
+            return value
+    except tomllib.TOMLDecodeError:
+        pass
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    return float(text) if NUMBER.fullmatch(text) and not text.lstrip("+-").isdigit() else text
 
 
 def new_table(*columns: str, right: Collection[str] = ()) -> Table:

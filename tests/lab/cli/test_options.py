@@ -6,8 +6,8 @@ import pytest
 
 from evenflow.lab import cli
 from evenflow.lab.cli.options import parse_options, task_table
+from evenflow.lab.terminal import read_value
 from evenflow.lab.training import Run
-from evenflow.lab.values import read_value
 
 QUICK = ["--hidden", "4", "--steps", "2", "--batch-size", "2", "--validation-batches", "1", "--device", "cpu", "-q"]
 

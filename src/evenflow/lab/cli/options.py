@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from evenflow.lab.terminal import read_value
 from evenflow.lab.training.settings import Settings
-from evenflow.lab.values import read_value
 
 Folder = Annotated[Path, typer.Argument(help="A run folder.")]
 DataFolder = Annotated[

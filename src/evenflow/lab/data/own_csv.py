@@ -1,4 +1,4 @@
-"""A user's sequences from a CSV file, one row a step."""
+"""Read a user's own sequences from a CSV file with one row per step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .guarded import cannot_read, read_text
 from .number_table import LARGEST, SHOWN, number
 from .own_sequences import LIMIT, WHOLE, OwnSequences, check_choices, classes
 
-ROWS = 1 << 9  # turned into numbers at a time; with more of them Python's garbage collector takes most of the time
+ROWS = 1 << 9  # parsed at a time; with more, Python's garbage collector takes most of the time
 SEQUENCE, TARGET, TIME = "sequence", "target", "time"
 
 
@@ -25,33 +25,32 @@ def read_csv(
     kind: str | None = None,
     readout: str | None = None,
 ) -> OwnSequences:
-    """Sequences from a CSV file whose first line names the columns; each further line is one step.
+    """Read sequences from a CSV file whose first line names the columns; each further line is one step.
 
-    - ``sequence``: which sequence a step belongs to, any text. Steps keep the order of the file, and those of one
-      sequence need not follow each other. Without this column the file is one long series.
-    - ``target``: what is to be learned. The same in all steps of each sequence, it is learned after the last step
-      (readout "last"); otherwise, and in one long series, at every step (readout "every").
-    - ``time``: left out. The order of the file is the order of time.
+    - ``sequence``: the name of the sequence that a step belongs to, any text. Steps keep the order of the file; steps
+      of different sequences may alternate. Without this column the file is one long series.
+    - ``target``: the target. If it is the same at all steps of each sequence, it is learned after the last step
+      (readout "last"); otherwise, and for one long series, at every step (readout "every").
+    - ``time``: ignored. The order of the file is the order of time.
     - every other column is an input and holds numbers.
 
-    Targets that are whole numbers or words are classes; if one has a decimal point or an exponent, all are numbers to
-    regress on; without a target column the inputs of the next step are to be predicted. Columns are separated by
-    commas, or by semicolons or tabs if the first line has no comma.
+    Targets are classes if all are whole numbers or words, and numbers (regression) if one has a decimal point or an
+    exponent. Without a target column the inputs of the next step are the targets. Columns are separated by commas, or
+    by semicolons or tabs if the first line has no comma.
 
     Args:
-        path: a UTF-8 file, packed if its name ends in ``.gz``.
+        path: a UTF-8 file, compressed with gzip if its name ends in ``.gz``.
         sequence: name of the column of sequences.
-        target: name of the column of targets; several, separated by commas, for a regression on several numbers.
-        kind: "classification", "regression" or "next" instead of what the targets look like; for "next" target columns
-            are left out.
-        readout: "last" or "every" instead of what the targets look like.
+        target: name of the column of targets, or several names with commas for a regression on several numbers.
+        kind: "classification", "regression" or "next"; with "next", target columns are ignored. Default: what the
+            targets look like.
+        readout: "last" or "every". Default: what the targets look like.
 
     Raises:
-        ValueError: the file is missing or damaged, or a row will not do, named by its line.
+        ValueError: the file is missing or damaged, or a row is invalid; the message names the line.
     """
     check_choices(kind, readout)
-    lines, names, parts = _parts(path, sequence, target, kind)
-    ids, tokens, table = parts
+    lines, names, (ids, tokens, table) = _columns(path, sequence, target, kind)
     order, lengths = _grouped(path, ids, lines, len(table))
     cuts = np.cumsum(lengths)[:-1]
     inputs = np.split(table[order], cuts)
@@ -82,46 +81,45 @@ def read_csv(
     return OwnSequences(inputs, values[np.cumsum(lengths) - 1], kind, readout, names, labels, outputs)
 
 
-Parts = tuple[list[str] | None, list[list[str]], np.ndarray]  # sequences, targets (not yet numbers), inputs (S, I)
+Columns = tuple[list[str] | None, list[list[str]], np.ndarray]  # sequences, targets (still text), inputs (S, I)
 
 
-def _parts(
+def _columns(
     path: str | os.PathLike[str], sequence: str, target: str, kind: str | None
-) -> tuple[list[int], tuple[str, ...], Parts]:
-    """The line of each row, the names of the inputs, and the columns by what they are for."""
+) -> tuple[list[int], tuple[str, ...], Columns]:
+    """The line number of each row, the names of the inputs, and the columns by their use."""
     text = read_text(path, LIMIT)
     rows = _rows(path, text)
-    _, header = next(rows, (0, []))
-    header = _header(path, header)
+    header = _header(path, next(rows, (0, []))[1])
     if sequence not in header and sequence != SEQUENCE:
         raise cannot_read(path, _no_column(sequence, header))
     targets = _split(target)
-    found = [name for name in targets if name in header]
-    if len(found) < len(targets) and (found or target != TARGET or kind not in (None, "next")):
+    present = [name for name in targets if name in header]
+    if len(present) < len(targets) and (present or target != TARGET or kind not in (None, "next")):
         raise cannot_read(path, _no_column(next(name for name in targets if name not in header), header))
     names = tuple(name for name in header if name not in (sequence, TIME, *targets))
     if not names:
         raise cannot_read(path, f"it has no input column, only {', '.join(map(repr, header))}")
-    learned = [] if kind == "next" else found
+    learned = [] if kind == "next" else present
     lines: list[int] = []
     ids: list[str] = []
     tokens: list[list[str]] = [[] for _ in learned]
     tables: list[np.ndarray] = []
     while chunk := list(itertools.islice(rows, ROWS)):
-        here = [line for line, _ in chunk]
+        numbers = [line for line, _ in chunk]
         columns = dict(zip(header, zip(*(row for _, row in chunk), strict=True), strict=True))
-        tables.append(np.stack([_numbers(path, name, columns[name], here) for name in names], 1).astype(np.float32))
+        tables.append(np.stack([_numbers(path, name, columns[name], numbers) for name in names], 1).astype(np.float32))
         ids += [identity.strip() for identity in columns.get(sequence, ())]
         for name, column in zip(learned, tokens, strict=True):
-            column += _filled(path, name, columns[name], here)
-        lines += here
+            column += _filled(path, name, columns[name], numbers)
+        lines += numbers
     if not lines:
         raise cannot_read(path, "it has a line of names and no rows")
     return lines, names, (ids if sequence in header else None, tokens, np.concatenate(tables))
 
 
 def _rows(path: str | os.PathLike[str], text: str) -> Iterator[tuple[int, list[str]]]:
-    """Lines (from 1) and cells; rows that are not as long as the first are refused, empty ones left out."""
+    """The line number (from 1) and the cells of each row; all rows must be equally long, empty lines are ignored."""
     start = text[:100_000].lstrip("\r\n").partition("\n")[0]
     separator = "," if "," in start else next((mark for mark in ";\t" if mark in start), ",")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
@@ -154,7 +152,7 @@ def _header(path: str | os.PathLike[str], cells: Sequence[str]) -> list[str]:
 def _grouped(
     path: str | os.PathLike[str], ids: list[str] | None, lines: list[int], steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The order that brings the rows of each sequence together, and the sequences' lengths."""
+    """The order that sorts the rows by sequence, and the lengths of the sequences."""
     if ids is None:
         return np.arange(steps), np.array([steps])
     if "" in ids:
@@ -184,7 +182,7 @@ def _filled(path: str | os.PathLike[str], name: str, tokens: Sequence[str], line
 
 
 def _are_classes(tokens: Sequence[str]) -> bool:
-    """Whether these are whole numbers or words; a decimal point or an exponent anywhere means numbers."""
+    """Whether all targets are whole numbers or words; one with a decimal point or an exponent makes them numbers."""
     return all(WHOLE.fullmatch(token) or not _is_number(token) for token in set(tokens))
 
 
@@ -201,4 +199,4 @@ def _split(target: str) -> list[str]:
 
 
 def _no_column(name: str, header: Sequence[str]) -> str:
-    return f"it has no column {name[:SHOWN]!r}, found {', '.join(repr(found[:SHOWN]) for found in header[:SHOWN])}"
+    return f"it has no column {name[:SHOWN]!r}, found {', '.join(repr(column[:SHOWN]) for column in header[:SHOWN])}"

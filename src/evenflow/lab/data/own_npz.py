@@ -1,4 +1,4 @@
-"""A user's sequences from an npz file of arrays."""
+"""Read a user's own sequences from an npz file of arrays."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ ARRAYS = ("x", "y", "lengths")
 
 
 def read_npz(path: str | os.PathLike[str], kind: str | None = None, readout: str | None = None) -> OwnSequences:
-    """Sequences from an npz file.
+    """Read sequences from an npz file with these arrays:
 
     - ``x``: inputs, ``(N, T, I)``, or ``(N, T)`` for one input.
-    - ``y``: what is to be learned. Whole numbers or text are classes, ``(N,)`` for one a sequence (readout "last") or
-      ``(N, T)`` for one a step (readout "every"). Other numbers are regressed on: ``(N,)`` or ``(N, O)`` for a
-      sequence, ``(N, T)`` or ``(N, T, O)`` for a step; where O is T, ``(N, T)`` is taken to be one a step. Without it,
-      the inputs of the next step are to be predicted.
-    - ``lengths``: steps of each sequence, ``(N,)``; what lies behind them is not looked at. Without it all have T.
+    - ``y``: the targets. Whole numbers or text are classes: ``(N,)`` with one per sequence (readout "last") or
+      ``(N, T)`` with one per step (readout "every"). Other numbers are for regression: ``(N,)`` or ``(N, O)`` per
+      sequence, ``(N, T)`` or ``(N, T, O)`` per step; if O equals T, ``(N, T)`` means one number per step. Without this
+      array the inputs of the next step are the targets.
+    - ``lengths``: the length of each sequence, ``(N,)``; steps past it are ignored. Default: all have T steps.
     - ``x_test``, ``y_test``, ``lengths_test``: the same for sequences to test on.
 
     Args:
-        path: written by ``numpy.savez`` or ``numpy.savez_compressed``. Python objects in it are never read.
-        kind: "classification", "regression" or "next" instead of what the targets look like; for "next" targets are
-            left out.
-        readout: "last" or "every" instead of what the targets look like.
+        path: a file written by ``numpy.savez`` or ``numpy.savez_compressed``. Python objects in it are never read.
+        kind: "classification", "regression" or "next"; with "next", targets are ignored. Default: what the targets look
+            like.
+        readout: "last" or "every". Default: what the targets look like.
 
     Raises:
-        ValueError: the file is missing or damaged, or an array will not do, its bad row named (from 0).
+        ValueError: the file is missing or damaged, or an array is invalid; the message names the row, counted from 0.
     """
     check_choices(kind, readout)
     arrays = read_arrays(path, ["x"], LIMIT, ["y", "lengths", *(f"{name}_test" for name in ARRAYS)])
@@ -61,13 +61,13 @@ def read_npz(path: str | os.PathLike[str], kind: str | None = None, readout: str
 
 
 class _NpzPart(NamedTuple):
-    """One part of the file; classes are still in the file's own words."""
+    """The training or the test part of the file, with classes as the file spells them."""
 
     inputs: list[np.ndarray]
     targets: np.ndarray | list[np.ndarray] | None
     kind: str
     readout: str
-    width: int  # numbers a target has; 0 where there are none
+    width: int  # numbers in a target; 0 if there are none
 
     def distinct(self) -> list[object]:
         assert self.targets is not None
@@ -132,7 +132,7 @@ def _lengths(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], end: s
 
 
 def _cut(path: str | os.PathLike[str], name: str, array: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
-    """The steps of each sequence up to its length, which must be finite where they are float."""
+    """The steps of each sequence up to its length; floating-point numbers must be finite."""
     cut = [row[:length] for row, length in zip(array, lengths.tolist(), strict=True)]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         for row, values in enumerate(cut):
@@ -148,7 +148,7 @@ def _float32(array: np.ndarray) -> np.ndarray:
 
 
 def _whole(path: str | os.PathLike[str], name: str, y: np.ndarray) -> np.ndarray:
-    """Classes as whole numbers or text."""
+    """Convert classes to whole numbers or text."""
     if y.dtype.kind == "f" and bool((np.abs(y) < 2**53).all()) and bool((y % 1 == 0).all()):
         y = y.astype(np.int64)
     if y.dtype.kind == "S":

@@ -12,9 +12,9 @@ from evenflow import activations as activation_room
 from evenflow import maps as map_room
 from evenflow.checks import one_of, unknown, whole_number
 from evenflow.lab.tasks import Task
+from evenflow.lab.terminal import read_value
 from evenflow.lab.training.config import build
 from evenflow.lab.training.optimizers import OPTIMIZERS
-from evenflow.lab.values import read_value
 
 OWN = "own"  # the activation of a cell that has no choice
 STEP, LARGEST, USUAL = 16, 512, 128  # hidden sizes: multiples of, up to; and the one without a limit

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from evenflow.checks import one_of, whole_number
 
-from .marked import LEAST_MARKED, SOLVED_ACCURACY, TOLERANCE, Draw, draw_places, with_markers
-from .task import Batch, Task, move, option
+from .synthetic import LEAST_MARKED, SOLVED_ACCURACY, TOLERANCE, Draw, Synthetic, draw_places, with_markers
+from .task import Batch, option
 
 VARIANTS = ("sgornn", "factorized", "galvan")
 LEAST_LENGTH = {"sgornn": 2, "factorized": 2, "galvan": LEAST_MARKED}
@@ -19,7 +19,7 @@ SOLVED_SHARE = 0.1  # the sgornn document says "considerably" below the baseline
 
 
 @dataclass(frozen=True)
-class Adding(Task):
+class Adding(Synthetic):
     """Output the sum of the two marked numbers after the last step.
 
     The input of a step is a number and a marker, ``x_t = (u_t, c_t)``; c is 1 at two positions i < j and 0 elsewhere.
@@ -71,19 +71,17 @@ class Adding(Task):
     def higher_is_better(self) -> bool:
         return self.variant == "galvan"
 
-    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        whole_number("size", size, 1)
-        draw = Draw(size, generator)
+    def draw(self, draw: Draw) -> Batch:
         if self.variant == "galvan":
             lengths, places = draw_places(self.length, draw)
             numbers = 2 * draw.unit(self.length + self.length // 10) - 1
             targets = numbers.gather(0, places).mean(0)
-            return move(Batch(with_markers(numbers, places, lengths), targets[:, None], lengths), device)
+            return Batch(with_markers(numbers, places, lengths), targets[:, None], lengths)
         half = self.length // 2
         odd = self.length % 2 if self.variant == "factorized" else 0
         places = torch.stack((draw.whole(0, half - 1), draw.whole(half + odd, self.length - 1)))
         numbers = draw.unit(self.length)
-        return move(Batch(with_markers(numbers, places), numbers.gather(0, places).sum(0)[:, None]), device)
+        return Batch(with_markers(numbers, places), numbers.gather(0, places).sum(0)[:, None])
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(outputs, targets)

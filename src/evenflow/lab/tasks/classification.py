@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -11,7 +13,7 @@ PADDING = -100  # a target that the loss ignores
 
 
 class Classification(Task):
-    """One of O classes after the last step. Loss: cross entropy. Metric: accuracy.
+    """One of O classes after the last step. Loss: cross entropy. Metric: accuracy; `solved_accuracy` counts as solved.
 
     Shapes:
         outputs ``(B, O)``, targets ``(B,)`` int64.
@@ -20,12 +22,16 @@ class Classification(Task):
     readout = "last"
     metric_name = "accuracy"
     higher_is_better = True
+    solved_accuracy: ClassVar[float]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets)
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs.argmax(-1) == targets).float().mean()
+
+    def solved(self, metric: float) -> bool:
+        return metric >= self.solved_accuracy
 
 
 class NextSymbol(Task):

@@ -11,14 +11,15 @@ from torch.nn import functional as F
 
 from evenflow.checks import one_of, whole_number
 
-from .task import Batch, Task, move, option
+from .synthetic import Draw, Synthetic
+from .task import Batch, option
 
 CONVENTIONS = ("factorized", "spectral")
 SOLVED_ACCURACY = 0.99
 
 
 @dataclass(frozen=True)
-class Copy(Task):
+class Copy(Synthetic):
     """Output the first n symbols of a sequence again after T blanks and a delimiter.
 
     A sequence has ``T + 2n`` steps: n symbols, ``T - 1`` blanks, the delimiter, n blanks. The target is blank up to the
@@ -81,18 +82,15 @@ class Copy(Task):
     def baseline(self) -> float:
         return self.items * math.log(self.symbols) / self.steps
 
-    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        whole_number("size", size, 1)
+    def draw(self, draw: Draw) -> Batch:
         blank, first = (0, 1) if self.convention == "factorized" else (self.symbols, 0)
-        shown = torch.randint(
-            first, first + self.symbols, (self.items, size), generator=generator, device=generator.device
-        )
-        classes = torch.full((self.steps, size), blank, dtype=torch.int64, device=generator.device)
+        shown = first + draw.below(self.symbols, self.items)
+        classes = torch.full((self.steps, draw.size), blank, dtype=torch.int64, device=shown.device)
         targets = classes.clone()
         classes[: self.items] = shown
         classes[self.items + self.length - 1] = self.symbols + 1
         targets[-self.items :] = shown
-        return move(Batch(F.one_hot(classes, self.input_size).float(), targets), device)
+        return Batch(F.one_hot(classes, self.input_size).float(), targets)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))

@@ -11,14 +11,12 @@ from torch import Tensor
 from evenflow.checks import whole_number
 
 from .classification import Classification
-from .marked import Draw
-from .task import Batch, move, option
-
-SOLVED_ACCURACY = 0.99
+from .synthetic import Draw, Synthetic
+from .task import Batch, option
 
 
 @dataclass(frozen=True)
-class KthLargest(Classification):
+class KthLargest(Synthetic, Classification):
     """Output the k-th largest of N numbers below N after the last.
 
     The numbers are uniform in ``{0, ..., N - 1}``, drawn with replacement; a repeated number counts each time, so the
@@ -50,6 +48,7 @@ class KthLargest(Classification):
     embedding: int = option(30, "width of the embedding of a number")
 
     name = "kth-largest"
+    solved_accuracy = 0.99
 
     def __post_init__(self) -> None:
         whole_number("length", self.length, 2)
@@ -86,10 +85,6 @@ class KthLargest(Classification):
         # Rounding may make a difference of two numbers near one negative.
         return torch.diff(at_most, prepend=at_most.new_zeros(1)).clamp(min=0)
 
-    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        whole_number("size", size, 1)
-        numbers = Draw(size, generator).below(self.length, self.length)
-        return move(Batch(numbers, numbers.sort(0, descending=True).values[self.k - 1].clone()), device)
-
-    def solved(self, metric: float) -> bool:
-        return metric >= SOLVED_ACCURACY
+    def draw(self, draw: Draw) -> Batch:
+        numbers = draw.below(self.length, self.length)
+        return Batch(numbers, numbers.sort(0, descending=True).values[self.k - 1].clone())

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from evenflow.checks import whole_number
-
-from .marked import TOLERANCE, Draw, Marked, draw_places, with_markers
-from .task import Batch, move
+from .synthetic import TOLERANCE, Draw, Marked, draw_places, with_markers
+from .task import Batch
 
 
 @dataclass(frozen=True)
@@ -41,13 +38,11 @@ class Multiplication(Marked):
     name = "multiplication"
     baseline = 7 / 144
 
-    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        whole_number("size", size, 1)
-        draw = Draw(size, generator)
+    def draw(self, draw: Draw) -> Batch:
         lengths, places = draw_places(self.length, draw)
         numbers = draw.unit(self.length + self.length // 10)
         targets = numbers.gather(0, places).prod(0)
-        return move(Batch(with_markers(numbers, places, lengths), targets[:, None], lengths), device)
+        return Batch(with_markers(numbers, places, lengths), targets[:, None], lengths)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(outputs, targets)

@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-
 from evenflow.checks import whole_number
 
 from .classification import Classification
-from .marked import Draw
-from .task import Batch, move, option
-
-SOLVED_ACCURACY = 0.99
+from .synthetic import Draw, Synthetic
+from .task import Batch, option
 
 
 @dataclass(frozen=True)
-class RecallFirst(Classification):
+class RecallFirst(Synthetic, Classification):
     """Output the first of N numbers below M after the last.
 
     The numbers are uniform in ``{0, ..., M - 1}``, and the model embeds them. Loss: cross entropy over M classes. All
@@ -45,6 +41,7 @@ class RecallFirst(Classification):
     embedding: int = option(30, "width of the embedding of a number")
 
     name = "recall-first"
+    solved_accuracy = 0.99
 
     def __post_init__(self) -> None:
         whole_number("length", self.length, 1)
@@ -67,10 +64,6 @@ class RecallFirst(Classification):
     def baseline(self) -> float:
         return math.log(self.symbols)
 
-    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        whole_number("size", size, 1)
-        numbers = Draw(size, generator).below(self.symbols, self.length)
-        return move(Batch(numbers, numbers[0].clone()), device)
-
-    def solved(self, metric: float) -> bool:
-        return metric >= SOLVED_ACCURACY
+    def draw(self, draw: Draw) -> Batch:
+        numbers = draw.below(self.symbols, self.length)
+        return Batch(numbers, numbers[0].clone())

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from evenflow.checks import whole_number
 
 from .classification import Classification
-from .marked import Draw
-from .task import Batch, move, option
+from .synthetic import Draw, Synthetic
+from .task import Batch, option
 
 DISTRACTORS = 4  # a, b, c, d
 SPECIAL = 2  # x, y
@@ -21,7 +21,7 @@ SOLVED_ACCURACY = 0.99
 
 
 @dataclass(frozen=True)
-class TemporalOrder(Classification):
+class TemporalOrder(Synthetic, Classification):
     """Output the order of two or three special symbols, each x or y, among T distractors.
 
     The distractors are a, b, c, d; the n special symbols stand at n different steps, drawn uniformly. The target is one
@@ -66,16 +66,14 @@ class TemporalOrder(Classification):
     def baseline(self) -> float:
         return math.log(self.output_size)
 
-    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        whole_number("size", size, 1)
-        draw = Draw(size, generator)
+    def draw(self, draw: Draw) -> Batch:
         places = draw.places(self.symbols, self.length)
         special = draw.below(SPECIAL, self.symbols)
         classes = draw.below(DISTRACTORS, self.length).scatter_(0, places, DISTRACTORS + special)
         targets = torch.zeros_like(special[0])
         for symbol in special:
             targets = SPECIAL * targets + symbol
-        return move(Batch(F.one_hot(classes, self.input_size).float(), targets), device)
+        return Batch(F.one_hot(classes, self.input_size).float(), targets)
 
     def solved(self, metric: float) -> bool:
         return metric > SOLVED_ACCURACY

@@ -17,7 +17,6 @@ from .labelled import Labelled
 from .task import option
 
 HELD_OUT = 5  # one training series in five is for validation, as in the document
-SOLVED_ACCURACY = 0.95
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,7 @@ class Ucr(FileData, Labelled):
     width: int | None = option(None, "numbers a step, a divisor of the length; by default the largest up to its root")
 
     name = "ucr"
+    solved_accuracy = 0.95
 
     def __post_init__(self) -> None:
         if not isinstance(self.set, str) or not self.set:
@@ -80,9 +80,6 @@ class Ucr(FileData, Labelled):
             rows = split(len(read.y_train), max(1, len(read.y_train) // HELD_OUT))[self.part == "validation"]
             series, labels = read.x_train[rows], read.y_train[rows]
         return series.reshape(len(series), -1, self.input_size), labels
-
-    def solved(self, metric: float) -> bool:
-        return metric >= SOLVED_ACCURACY
 
 
 @lru_cache(maxsize=4)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from evenflow.checks import whole_number
-
-from .marked import Draw, Marked, draw_places, with_markers
-from .task import Batch, move
+from .synthetic import Draw, Marked, draw_places, with_markers
+from .task import Batch
 
 
 @dataclass(frozen=True)
@@ -42,13 +39,11 @@ class Xor(Marked):
     name = "xor"
     baseline = math.log(2)
 
-    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
-        whole_number("size", size, 1)
-        draw = Draw(size, generator)
+    def draw(self, draw: Draw) -> Batch:
         lengths, places = draw_places(self.length, draw)
         bits = draw.below(2, self.length + self.length // 10)
         targets = bits.gather(0, places).sum(0) % 2
-        return move(Batch(with_markers(bits.float(), places, lengths), targets[:, None].float(), lengths), device)
+        return Batch(with_markers(bits.float(), places, lengths), targets[:, None].float(), lengths)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs, targets)

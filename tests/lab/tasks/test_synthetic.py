@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from evenflow.lab.tasks.marked import Draw
+from evenflow.lab.tasks.synthetic import Draw
 
 # The share of draws that fall on one of n outcomes, 20,000 draws: five standard errors of a share of 1/5, the largest
 # standard error among those below.

@@ -1,7 +1,8 @@
-"""Random draws for the synthetic tasks, and what the tasks share in which markers point at two values of a sequence."""
+"""Base of the tasks whose sequences are drawn at random, and of those with markers at two values of a sequence."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from evenflow.checks import whole_number
 
-from .task import Task, option
+from .task import Batch, Task, move, option
 
 LEAST_MARKED = 10  # a shorter sequence has no step in its first tenth
 TOLERANCE = 0.04  # an output this near to the target is right
@@ -51,6 +52,18 @@ class Draw:
         return chosen
 
 
+class Synthetic(Task):
+    """A task whose sequences are drawn at random for every batch. A subclass implements `draw`."""
+
+    @abstractmethod
+    def draw(self, draw: Draw) -> Batch:
+        """Draw a batch."""
+
+    def batch(self, size: int, generator: torch.Generator, device: torch.device | str | None = None) -> Batch:
+        whole_number("size", size, 1)
+        return move(self.draw(Draw(size, generator)), device)
+
+
 def draw_places(length: int, draw: Draw) -> tuple[Tensor, Tensor]:
     """Draw lengths ``(B,)`` and marked steps ``(2, B)`` by the rules of Galvan's artificial tasks.
 
@@ -71,7 +84,7 @@ def with_markers(values: Tensor, places: Tensor, lengths: Tensor | None = None) 
 
 
 @dataclass(frozen=True)
-class Marked(Task):
+class Marked(Synthetic):
     """Base of Galvan's tasks over two marked values: one output, judged by the share of right answers."""
 
     length: int = option(100, "steps T of the shortest sequence; the longest has a tenth more")
