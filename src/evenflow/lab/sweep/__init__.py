@@ -1,4 +1,4 @@
-"""Many runs side by side: sweeps over options with successive halving, and comparisons of systems."""
+"""Many runs for one task: sweeps with successive halving, and comparisons of systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The candidates of a sweep: points of map × cell × activation, in sizes within a limit, at several learning rates."""
+"""The candidates of a sweep: combinations of map, cell, activation, hidden size, optimizer and learning rate."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenflow import activations as activation_room
-from evenflow import maps as map_room
+from evenflow import activations
+from evenflow import maps as evenflow_maps
 from evenflow.checks import one_of, unknown, whole_number
 from evenflow.lab.tasks import Task
 from evenflow.lab.terminal import read_value
 from evenflow.lab.training.config import build
 from evenflow.lab.training.optimizers import OPTIMIZERS
 
-OWN = "own"  # the activation of a cell that has no choice
-STEP, LARGEST, USUAL = 16, 512, 128  # hidden sizes: multiples of, up to; and the one without a limit
+OWN = "own"  # the activation of a cell without a choice
+STEP, LARGEST, DEFAULT = 16, 512, 128  # hidden sizes: multiples of 16 up to 512; 128 without a limit on parameters
 
 
 @dataclass(frozen=True)
 class CellKind:
-    """The system that a cell is, and which of its two other factors can be chosen."""
+    """The system of a cell, and whether its map and its activation can be chosen."""
 
     system: str
     mapped: bool = True
@@ -38,20 +38,19 @@ CELLS: dict[str, CellKind] = {
     "complex": CellKind("full-urnn", activated=False),
 }
 
-
-CHOSEN = ("name", "map", "activation", "hidden_size")  # of a system, by the axes
+CHOSEN = ("name", "map", "activation", "hidden_size")  # options of a system that the axes choose
 
 
 @dataclass(frozen=True)
 class Axes:
-    """What a sweep tries: every combination of these.
+    """The axes of a sweep, which tries all combinations.
 
     Args:
-        maps: names of `maps.MAPS`, with options in brackets, as ``"svd(margin=0.1)"``.
+        maps: names of `maps.MAPS`, with options in brackets: ``"svd(margin=0.1)"``.
         cells: names of `CELLS`. An LSTM has no map and appears once; GRU, LSTM and complex have their own activation.
-        activations: names as in `activations`, ``"leaky(0.5)"`` among them.
-        hidden: hidden sizes; None for the largest multiple of 16, up to 512, within the limit on parameters, and 128
-            where there is no limit.
+        activations: names as in `activations`, also ``"leaky(0.5)"``.
+        hidden: hidden sizes. Default: the largest multiple of 16, up to 512, within the limit on parameters, and 128
+            without a limit.
         optimizers, lrs: how points learn.
         system: options of every layer and model, such as ``{"initial_state": "learned", "readout_units": 64}``.
     """
@@ -74,7 +73,7 @@ class Axes:
             if cell not in CELLS:
                 raise ValueError(unknown("cell", cell, CELLS))
         for activation in self.activations:
-            activation_room.make(activation)
+            activations.make(activation)
         for size in self.hidden or ():
             whole_number("hidden", size, 1)
         for optimizer in self.optimizers:
@@ -86,11 +85,11 @@ class Axes:
 
 @dataclass(frozen=True)
 class Point:
-    """One candidate: a model and how it learns.
+    """A candidate: a model and how it learns.
 
     Attributes:
-        parameters: trained numbers of the whole model, readout and embedding among them.
-        system: the table of a config that makes it.
+        parameters: trained numbers of the whole model, readout and embedding included.
+        system: the table of a config that makes the model.
     """
 
     map: str
@@ -104,7 +103,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """A name for its runs' folders: what it is, with hyphens."""
+        """A name for folders: the point's options with hyphens between them."""
         words = (self.map, self.cell, self.activation, str(self.hidden_size), self.optimizer, f"{self.lr:g}")
         return "-".join(re.sub(r"[^\w.+=]+", "-", word).strip("-") for word in words)
 
@@ -115,7 +114,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Omitted:
-    """A model that is no candidate: its parameters, where they are too many, and why."""
+    """A model that is no candidate, and the reason; `parameters` is None if it cannot be made."""
 
     map: str
     cell: str
@@ -138,19 +137,23 @@ def candidates(task: Task, axes: Axes, parameters: int | None = None) -> tuple[l
     omitted: list[Omitted] = []
     for map, cell, activation in _products(axes):
         system = _system(map, cell, activation, axes.system)
-        tried = [_count(task, system, size) for size in axes.hidden or ()] or [_largest(task, system, parameters)]
-        for found in tried:
-            if found.count is None or (parameters is not None and found.count > parameters):
-                reason = found.problem or f"{found.count:,} parameters, and the limit is {parameters:,}"
-                omitted.append(Omitted(map, cell, activation, found.size, found.count, reason))
-                continue
-            whole = system | {"hidden_size": found.size}
-            points += [
-                Point(map, cell, activation, found.size, optimizer, lr, found.count, whole)
-                for optimizer, lr in itertools.product(axes.optimizers, axes.lrs)
-            ]
+        sizes = axes.hidden or [_largest(task, system, parameters)]
+        for size in sizes:
+            count = _count(task, system, size)
+            if isinstance(count, str):
+                omitted.append(Omitted(map, cell, activation, size, None, f"it cannot be made: {count}"))
+            elif parameters is not None and count > parameters:
+                reason = f"{count:,} parameters, and the limit is {parameters:,}"
+                omitted.append(Omitted(map, cell, activation, size, count, reason))
+            else:
+                points += [
+                    Point(map, cell, activation, size, optimizer, lr, count, system | {"hidden_size": size})
+                    for optimizer, lr in itertools.product(axes.optimizers, axes.lrs)
+                ]
     if not points:
-        raise ValueError(f"no candidate is left of {len(omitted)}; the first, {_said(omitted[0])}: {omitted[0].reason}")
+        first = omitted[0]
+        model = f"{first.map} {first.cell} {first.activation} with {first.hidden_size} units"
+        raise ValueError(f"no candidate is left of {len(omitted)}; the first, {model}: {first.reason}")
     names = [point.name for point in points]
     for name in names:
         if names.count(name) > 1:
@@ -164,29 +167,22 @@ def read_map(text: str) -> tuple[str, dict[str, Any]]:
     >>> read_map("svd(reflectors=16, margin=0.1)")
     ('svd', {'reflectors': 16, 'margin': 0.1})
     """
-    found = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
-    name, inside = found.groups() if found else (text, None)
-    if name not in map_room.MAPS:
-        raise ValueError(unknown("map", name, map_room.MAPS))
-    known = map_room.options_of(name) or []
+    match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
+    name, inside = match.groups() if match else (text, None)
+    if name not in evenflow_maps.MAPS:
+        raise ValueError(unknown("map", name, evenflow_maps.MAPS))
+    names = evenflow_maps.options_of(name) or []
     options: dict[str, Any] = {}
     for part in filter(str.strip, (inside or "").split(",")):
         key, _, value = (word.strip() for word in part.partition("="))
-        if key not in known:
-            raise ValueError(f"map {name} has no option {key!r}; it takes {', '.join(known) or 'none'}")
+        if key not in names:
+            raise ValueError(f"map {name} has no option {key!r}; it takes {', '.join(names) or 'none'}")
         options[key] = read_value(value)
     return name, options
 
 
-@dataclass(frozen=True)
-class _Found:
-    size: int
-    count: int | None
-    problem: str = ""
-
-
 def _products(axes: Axes) -> Iterator[tuple[str, str, str]]:
-    """Map, cell and activation; factors that a cell does not have are not multiplied out."""
+    """Map, cell and activation of every model; a cell without a choice of map or activation appears once for it."""
     for cell in axes.cells:
         kind = CELLS[cell]
         for map in axes.maps if kind.mapped else ["free"]:
@@ -195,37 +191,34 @@ def _products(axes: Axes) -> Iterator[tuple[str, str, str]]:
 
 
 def _system(map: str, cell: str, activation: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of a system, without its hidden size."""
     name, map_options = read_map(map)
     kind = CELLS[cell]
-    # The bounds on the gates are there for a matrix that keeps lengths; a free one has FastRNN's free gates.
+    # The bounds on SGORNN's gates need a matrix that preserves lengths; a free matrix has the free gates of FastRNN.
     system = "fastrnn" if cell == "gated" and name == "free" else kind.system
     chosen = {"map": name, **map_options} if kind.mapped else {}
     return {"name": system, **chosen, **({"activation": activation} if kind.activated else {}), **options}
 
 
-def _largest(task: Task, system: Mapping[str, Any], parameters: int | None) -> _Found:
-    """The largest size within the limit, or the smallest one if even that is beyond it."""
+def _largest(task: Task, system: Mapping[str, Any], parameters: int | None) -> int:
+    """The largest hidden size within the limit, or the smallest size if all are beyond it."""
     if parameters is None:
-        return _count(task, system, USUAL)
-    best = _count(task, system, STEP)
+        return DEFAULT
     low, high = 1, LARGEST // STEP
-    while low < high:  # the largest multiple that fits lies from low to high; counts grow with the size
+    while low < high:  # the largest multiple within the limit lies from low to high; counts grow with the size
         middle = (low + high + 1) // 2
-        found = _count(task, system, middle * STEP)
-        if found.count is not None and found.count <= parameters:
-            best, low = found, middle
+        count = _count(task, system, middle * STEP)
+        if isinstance(count, int) and count <= parameters:
+            low = middle
         else:
             high = middle - 1
-    return best
+    return low * STEP
 
 
-def _count(task: Task, system: Mapping[str, Any], size: int) -> _Found:
+def _count(task: Task, system: Mapping[str, Any], size: int) -> int | str:
+    """The trained parameters of a model, or the reason why it cannot be made."""
     try:
         model = build(task, {**system, "hidden_size": size}, seed=0)
     except ValueError as error:
-        return _Found(size, None, f"it cannot be made: {error}")
-    return _Found(size, sum(p.numel() for p in model.parameters() if p.requires_grad))
-
-
-def _said(omitted: Omitted) -> str:
-    return f"{omitted.map} {omitted.cell} {omitted.activation} with {omitted.hidden_size} units"
+        return str(error)
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -1,4 +1,4 @@
-"""Several systems on one task, each with the same budget and the same choice of learning rates."""
+"""Compare systems on one task, with the same budget and the same choice of learning rates for each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from evenflow.lab.training.stopping import NonFiniteLoss
 
 @dataclass(frozen=True)
 class Attempt:
-    """One system at one learning rate, nan where it finds its own: where the run lies and how it ended."""
+    """A run of one system at one learning rate (nan for an optimiser without one): its folder and its outcome."""
 
     system: str
     lr: float
@@ -40,7 +40,7 @@ class Attempt:
 
     @property
     def score(self) -> tuple[bool, float]:
-        """What attempts are ranked by: a run that ended well first, then the lower validation loss."""
+        """The rank of an attempt: runs that did not diverge first, then the lower validation loss."""
         return (self.diverged or self.valid_loss != self.valid_loss, self.valid_loss)
 
 
@@ -55,21 +55,22 @@ def compare(
     progress: bool = True,
     announce: Callable[[str], None] = lambda _: None,
 ) -> list[Attempt]:
-    """Train every system at every rate, and return the best attempt of each.
+    """Train every system at every learning rate, and return the best attempt of each.
 
-    All runs share the task, the budget, the batches and the seed. A system is judged by the validation loss at its last
-    step, at the rate that suits it best; one that diverges loses that attempt and nothing else.
+    All runs share the task, the budget, the batches and the seed. The best attempt has the lowest validation loss at
+    its last step; a run that diverges loses that attempt alone.
 
     Args:
         task, training: tables as in `train`.
-        systems: one table each, with a name and a hidden_size; an optional ``label`` tells two settings of one system
-            apart.
-        lrs: the learning rates every system may try, in this order.
-        until_solved: a system that has solved the task tries no further rate. With falling rates this is the search of
-            the SGORNN document for the largest rate that converges.
-        folder: gets one run folder per attempt. Attempts already finished there are read back, interrupted ones
-            resumed, so that a comparison can be stopped and started again; those of other settings are refused.
-        announce: told about each attempt before it starts.
+        systems: a table for each, with a name and a hidden_size; an optional ``label`` distinguishes two settings of
+            one system.
+        lrs: the learning rates of every system, in the order in which they are tried.
+        folder: gets a run folder for each attempt. After an interruption the same call continues: finished attempts
+            are read, interrupted ones resumed. Attempts with other settings raise a ValueError.
+        until_solved: a system that has solved the task tries no further learning rate. With falling learning rates
+            this is the search of the SGORNN document for the largest one that converges.
+        progress: show a progress bar on a terminal.
+        announce: called with a sentence before each attempt.
 
         >>> best = compare({"name": "adding"}, [{"name": "rnn", "hidden_size": 64}], {}, [1e-2, 1e-3], Path("runs/c"))
     """
@@ -78,7 +79,7 @@ def compare(
     if not lrs:
         raise ValueError("lrs must name at least one learning rate to try, got none")
     if training.get("optimizer") == "hessian-free":
-        lrs = [math.nan]  # it finds its own, so there is one attempt
+        lrs = [math.nan]  # this optimiser has no learning rate, so there is one attempt
     plans = []
     for system in systems:
         table = dict(system)
@@ -86,8 +87,8 @@ def compare(
         for lr in lrs:
             own = {} if math.isnan(lr) else {"lr": lr}
             config = {"task": dict(task), "system": table, "training": dict(training) | own}
-            made, made_of, settings = read_config(config)
-            check_model(build(made, made_of, seed=0), made, settings)  # one slip should not cost the runs before it
+            instance, options, settings = read_config(config)
+            check_model(build(instance, options, seed=0), instance, settings)  # all errors before the first run
             plans.append((label, lr, config, folder / (f"{label}-{lr:g}" if own else label)))
             _earlier_run(plans[-1][3], config)
     if len({plan[3] for plan in plans}) < len(plans):

@@ -9,9 +9,12 @@ from evenflow.checks import one_of, whole_number
 
 @dataclass(frozen=True)
 class Round:
-    """A round: how many points take part, and how many updates each has made at its end.
+    """A round of a sweep.
 
-    `last` rounds have all seeds, and where the rules say so a rate that falls.
+    Attributes:
+        points: how many points take part.
+        until: the updates that each of them has made at the end of the round.
+        last: whether it is the last round, which has all seeds and the schedule `Rules.finish`.
     """
 
     points: int
@@ -21,20 +24,20 @@ class Round:
 
 @dataclass(frozen=True)
 class Rules:
-    """How a budget is spent.
+    """How a sweep spends its budget: successive halving.
 
-    In the first round every point makes `first` updates. The best share `keep` goes on to ``1 / keep`` times as many,
-    again and again, so that all rounds cost about the same. The last round takes what is left: as many points as can
-    still go that much further, but no fewer than `finalists`, each with `seeds` seeds, of which all but the first begin
-    anew.
+    In the first round every point makes `first` updates. The best share `keep` enters the next round, which trains it
+    to ``1 / keep`` times as many updates, and so on; so all rounds cost about the same. The last round spends the rest
+    of the budget on as many points as it can train that much further, but on at least `finalists`. Each of them is
+    trained with `seeds` seeds, of which all but the first start from the beginning.
 
     Args:
         updates: the budget, summed over all points and seeds.
         first: updates of every point in the first round; later rounds but the last end at multiples of it.
-        keep: the share that goes on, between 0 and 1.
+        keep: the share of points that enters the next round, between 0 and 1.
         seeds: runs of each point in the last round.
-        finalists: points in the last round, as long as there are that many and it is enough for them.
-        finish: the schedule of the last round, "linear" (the rate falls to zero at its end) or "constant".
+        finalists: points in the last round, if there are as many and the budget is large enough.
+        finish: the schedule of the last round, "linear" (the learning rate falls to zero at its end) or "constant".
 
         >>> plan(48, Rules(updates=100000))
         [Round(points=48, until=500), Round(points=16, until=1500), Round(points=5, until=4500), Round(points=3, ...)]
@@ -58,20 +61,20 @@ class Rules:
             raise ValueError(f"keep must be a share between 0 and 1, got {self.keep!r}")
 
     def fewer(self, points: int) -> int:
-        """How many of so many points go on."""
+        """The number of points that enter the next round."""
         return min(points, max(self.finalists, round(points * self.keep)))
 
     def further(self, reached: int) -> int:
-        """Where the round after one that ended at `reached` ends, unless it is the last."""
+        """The last step of the round after one that ended at step `reached`, unless it is the last round."""
         return max(1 + reached // self.first, round(reached / self.keep / self.first)) * self.first
 
     def to_the_end(self, points: int, reached: int, left: int) -> int:
-        """Where so many points, each with all seeds, have used up what is left of the budget."""
+        """The step at which this many points, each with all seeds, have spent the rest of the budget, `left`."""
         return (left + points * reached) // (points * self.seeds)
 
 
 def first_round(points: int, rules: Rules) -> Round:
-    """The round of all points; a ValueError if the budget is not enough for it."""
+    """The round of all points; a ValueError if the budget is too small for it."""
     cost = points * rules.first
     if cost > rules.updates:
         raise ValueError(
@@ -82,9 +85,9 @@ def first_round(points: int, rules: Rules) -> Round:
 
 
 def next_round(before: Round, alive: int, left: int, rules: Rules) -> Round | None:
-    """The round after `before`, in which `alive` points did not diverge; None where the budget is spent.
+    """The round after `before`, in which `alive` points did not diverge; None if the budget is spent.
 
-    A round is the last when one more after it could not grow as rounds grow.
+    It is the last round if the rest of the budget would not pay for another one after it.
     """
     if before.last:
         return None
@@ -104,7 +107,7 @@ def next_round(before: Round, alive: int, left: int, rules: Rules) -> Round | No
 
 
 def plan(points: int, rules: Rules) -> list[Round]:
-    """The rounds as they will be if no point diverges."""
+    """The rounds of a sweep in which no point diverges."""
     rounds = [first_round(points, rules)]
     left = rules.updates - points * rules.first
     while (following := next_round(rounds[-1], rounds[-1].points, left, rules)) is not None:

@@ -1,4 +1,4 @@
-"""Where the points of a sweep stand: who is still in, who is out and why, and in which order."""
+"""The leaderboard of a sweep: the state, the scores and the rank of every point."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from .halving import Round
 
 @dataclass(frozen=True)
 class Standing:
-    """One point: means over its seeds at the end of the last round that it has come through.
+    """A point's place on the leaderboard: means over its seeds at the end of the last round it has completed.
 
     Attributes:
         state: running, finished (in the last round of a sweep that is over), out, or diverged.
         reason: why it is out.
-        round, updates: the round it is in or left in, from 1, and the updates of each of its runs.
-        valid_metric, valid_loss: of the best validation. test_metric: of the weights there, nan without a test part.
-        spread: standard deviation of valid_metric over seeds, nan with fewer than two.
-        folders: its runs.
+        round: the number of its last round, from 1.
+        updates: the updates of each of its runs.
+        valid_metric, valid_loss: of the best validation.
+        test_metric: of the weights with the best validation; nan without a test set.
+        spread: standard deviation of valid_metric over seeds; nan with fewer than two.
+        folders: its run folders.
     """
 
     point: Point
@@ -40,8 +42,8 @@ class Standing:
 
 
 @dataclass
-class Held:
-    """A round that has begun: who takes part, and the scores that are known, one for each seed, by a point's name."""
+class RoundState:
+    """A round that has started: the names of its points, and the scores so far, one for each seed of a point."""
 
     round: Round
     entrants: list[str]
@@ -49,46 +51,46 @@ class Held:
 
 
 def run_folder(folder: Path, point: Point, seed: int) -> Path:
-    """Where a point's run with that seed lies."""
+    """The run folder of a point and a seed."""
     return folder / f"{point.name}-seed-{seed}"
 
 
-def spent(held: Sequence[Held]) -> int:
-    """Updates made by all runs of these rounds."""
-    latest = {(name, s.seed): s.updates for each in held for name, scores in each.scores.items() for s in scores}
+def spent(rounds: Sequence[RoundState]) -> int:
+    """The updates of all runs that have a score."""
+    latest = {(name, s.seed): s.updates for each in rounds for name, scores in each.scores.items() for s in scores}
     return sum(latest.values())
 
 
 def ranked(
-    points: Sequence[Point], held: Sequence[Held], higher_is_better: bool, folder: Path, over: bool
+    points: Sequence[Point], rounds: Sequence[RoundState], higher_is_better: bool, folder: Path, over: bool
 ) -> list[Standing]:
-    """Every point, best first: who got further, and there whose best validation is better; the diverged last.
+    """All points: those with more updates first, then those with the better validation; diverged points last.
 
     Args:
-        held: the rounds so far, of which the last may lack scores.
-        over: whether no round is to follow.
+        rounds: the rounds so far; the last one may lack scores.
+        over: whether the last of them is the last round of the sweep.
     """
     sign = -1 if higher_is_better else 1
 
     def key(standing: Standing) -> tuple[bool, int, float, float]:
-        known = not math.isnan(standing.valid_metric)
-        values = (sign * standing.valid_metric, standing.valid_loss) if known else (math.inf, math.inf)
+        scored = not math.isnan(standing.valid_metric)
+        values = (sign * standing.valid_metric, standing.valid_loss) if scored else (math.inf, math.inf)
         return (standing.state == "diverged", -standing.updates, *values)
 
-    return sorted((_standing(point, held, folder, over) for point in points), key=key)
+    return sorted((_standing(point, rounds, folder, over) for point in points), key=key)
 
 
-def _standing(point: Point, held: Sequence[Held], folder: Path, over: bool) -> Standing:
-    entered = max((number for number, each in enumerate(held) if point.name in each.entrants), default=0)
+def _standing(point: Point, rounds: Sequence[RoundState], folder: Path, over: bool) -> Standing:
+    entered = max((number for number, each in enumerate(rounds) if point.name in each.entrants), default=0)
     scores: tuple[Score, ...] = ()
-    for each in held:
+    for each in rounds:
         scores = each.scores.get(point.name, scores)
-    failed = [score for score in scores if score.reason]
+    diverged = [score for score in scores if score.reason]
     state, reason = "running", ""
-    if failed:
-        state, reason = "diverged", failed[0].reason
-    elif entered + 1 < len(held):
-        state, reason = "out", f"not among the best {held[entered + 1].round.points} of round {entered + 1}"
+    if diverged:
+        state, reason = "diverged", diverged[0].reason
+    elif entered + 1 < len(rounds):
+        state, reason = "out", f"not among the best {rounds[entered + 1].round.points} of round {entered + 1}"
     elif over:
         state = "finished"
     metrics = [score.valid_metric for score in scores]
@@ -101,7 +103,7 @@ def _standing(point: Point, held: Sequence[Held], folder: Path, over: bool) -> S
         valid_metric=_mean(metrics),
         valid_loss=_mean([score.valid_loss for score in scores]),
         test_metric=_mean([score.test_metric for score in scores]),
-        spread=statistics.stdev(metrics) if len(metrics) > 1 and not failed else math.nan,
+        spread=statistics.stdev(metrics) if len(metrics) > 1 and not diverged else math.nan,
         folders=tuple(run_folder(folder, point, score.seed) for score in scores),
     )
 

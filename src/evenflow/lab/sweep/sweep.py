@@ -1,4 +1,4 @@
-"""The best point of map × cell × activation for a task, by successive halving under a budget."""
+"""Find the best map, cell and activation for a task by successive halving under a budget of updates."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from .candidates import Axes, Omitted, Point, candidates
 from .halving import Round, Rules, plan
 from .leaderboard import Standing
 from .sweep_record import SweepRecord
-from .sweep_rounds import Rounds, alike
+from .sweep_rounds import SweepRounds, same_model
 
-# What a sweep decides for each run, and what would end one before its round or keep it from a population.
-ITS_OWN = ("steps", "epochs", "optimizer", "lr", "schedule", "decay", "decay_every")
-NOT_HERE = ("patience", "stop_when_solved", "penalty", "tensorboard")
+# Settings that a sweep chooses for each run, and settings that would end a run early or exclude it from a population.
+CHOSEN_SETTINGS = ("steps", "epochs", "optimizer", "lr", "schedule", "decay", "decay_every")
+EXCLUDED_SETTINGS = ("patience", "stop_when_solved", "penalty", "tensorboard")
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep found.
+    """The result of a sweep.
 
     Attributes:
-        standings: every point, best first: who got further, and there who validated better.
+        standings: all points, best first: those with more updates first, then those with the better validation.
         omitted: models that were no candidates.
-        rounds: the rounds held.
-        metric_name: what `valid_metric` is.
-        updates, seconds: spent, over all sittings, also by runs that were stopped in the middle of a round.
-        finished: whether the budget is spent; if not, time ran out and the same call goes on.
-        folder: runs and sweep.json.
+        rounds: the rounds so far.
+        metric_name: the name of `valid_metric`.
+        updates, seconds: spent in all sessions, also on runs that were stopped in the middle of a round.
+        finished: whether the budget is spent; if not, the time ran out and the same call continues.
+        folder: the folder of the runs and sweep.json.
     """
 
     standings: tuple[Standing, ...]
@@ -73,24 +73,24 @@ def sweep(
 ) -> Sweep:
     """Find the best point of the axes for a task.
 
-    All candidates train for a few updates, the better share goes on, and so forth until the budget is spent; see
-    `Rules`. Points are judged by their best validation. Those of one shape train as one population on a GPU, and one by
-    one on a CPU. One that diverges is out.
+    All points train for a few updates, the better ones for more, and so on until the budget is spent; see `Rules`.
+    Points are ranked by their best validation; a point that diverges is out. Points of one shape train as one
+    population on a GPU, and one by one on a CPU.
 
     Args:
         task: a table as in `train`.
-        axes: what is tried.
+        axes: the points.
         rules: how the budget of updates is spent.
-        folder: gets one run folder per point and seed, and sweep.json. Killed or stopped, the same call goes on there.
-        parameters: the most trained numbers of a whole model; None for no limit.
-        training: settings for all runs, as ``{"batch_size": 50, "clip_norm": 1.0}``. Validations and checkpoints come
-            every ``rules.first`` updates unless it says otherwise.
-        seconds: stop after this time; the same call goes on.
-        progress: show a bar on a terminal.
-        announce: told about each round.
+        folder: gets one run folder per point and seed, and sweep.json. After an interruption the same call continues.
+        parameters: the largest number of trained parameters of a model; None for no limit.
+        training: settings of all runs, such as ``{"batch_size": 50, "clip_norm": 1.0}``. By default runs are validated
+            and saved every ``rules.first`` updates.
+        seconds: stop after this time; the same call continues.
+        progress: show a progress bar on a terminal.
+        announce: called with a sentence for each round.
 
     Raises:
-        ValueError: an argument will not do; nothing has been written.
+        ValueError: an argument is not allowed; nothing has been written.
         NonFiniteLoss: all points diverged.
 
         >>> found = sweep({"name": "digits"}, Axes(hidden=[32]), Rules(updates=20000, first=100), "runs/sweep-digits")
@@ -100,13 +100,13 @@ def sweep(
     options = dict(task)
     if "name" not in options:
         raise ValueError(f"task must be a table with a name, got {options}")
-    made = tasks.make(options.pop("name"), **options)
+    instance = tasks.make(options.pop("name"), **options)
     settings = _settings(axes, rules, dict(training or {}))
-    made.batch(1, torch.Generator().manual_seed(0))  # its data is there
-    points, omitted = candidates(made, axes, parameters)
+    instance.batch(1, torch.Generator().manual_seed(0))  # an error if its data is missing
+    points, omitted = candidates(instance, axes, parameters)
     planned = plan(len(points), rules)
     request = {
-        "task": {"name": made.name} | {name: value for name, value in made.options().items() if name != "data"},
+        "task": {"name": instance.name} | {name: value for name, value in instance.options().items() if name != "data"},
         "parameters": parameters,
         **dataclasses.asdict(axes),
         **dataclasses.asdict(rules),
@@ -114,16 +114,16 @@ def sweep(
     }
     with suppress(TimeUp), time_limit(seconds, began), folder_lock(Path(folder)):
         record = SweepRecord(Path(folder), request)
-        rounds = Rounds(made, dict(task), points, omitted, rules, settings, record, began, progress, announce)
+        rounds = SweepRounds(instance, dict(task), points, omitted, rules, settings, record, began, progress, announce)
         announce(_counted(points, omitted))
         announce("The plan: " + ", ".join(f"{each.points} to {each.until:,} updates" for each in planned) + ".")
-        rounds.hold_all()
+        rounds.run()
     return Sweep(
         standings=tuple(rounds.standings()),
         omitted=tuple(omitted),
-        rounds=tuple(each.round for each in record.held),
-        metric_name=made.metric_name,
-        updates=rounds.made(),
+        rounds=tuple(each.round for each in record.rounds),
+        metric_name=instance.metric_name,
+        updates=rounds.updates_made(),
         seconds=record.seconds + time.monotonic() - began,
         finished=rounds.over,
         folder=record.folder,
@@ -131,8 +131,8 @@ def sweep(
 
 
 def _settings(axes: Axes, rules: Rules, training: dict[str, Any]) -> dict[str, Any]:
-    """The settings that all runs share; a ValueError names one that a sweep has no use for."""
-    for name in (*ITS_OWN, *NOT_HERE):
+    """The settings that all runs share; a ValueError names a setting that a sweep does not allow."""
+    for name in (*CHOSEN_SETTINGS, *EXCLUDED_SETTINGS):
         if name in training:
             raise ValueError(f"{name} must be left to the sweep, got {training[name]!r}")
     shared: dict[str, Any] = {
@@ -158,4 +158,4 @@ def _counted(points: list[Point], omitted: list[Omitted]) -> str:
         if each.parameters is None:
             unmade.setdefault(each.reason, each)
     why = "".join(f"\n  {each.map} {each.cell} {each.activation}: {reason}" for reason, each in unmade.items())
-    return f"{len(points)} candidates, {len(alike(points))} models{words}.{why}"
+    return f"{len(points)} candidates, {len(same_model(points))} models{words}.{why}"

@@ -1,4 +1,4 @@
-"""sweep.json: what a sweep was asked for, its rounds, and every point's numbers; what it goes on from after a kill."""
+"""sweep.json: the request, the rounds and the leaderboard of a sweep; an interrupted sweep continues from it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from evenflow.runtime.cpu_info import cpu_name
 
 from .candidates import Omitted
 from .halving import Round
-from .leaderboard import Held, Standing
+from .leaderboard import RoundState, Standing
 
 FILE, FORMAT = "sweep.json", 1
 
 
 class SweepRecord:
-    """The state of a sweep in its folder.
+    """Reads and writes the sweep.json of a folder.
 
     Args:
-        folder: new, empty, or that of the same sweep.
-        request: all that decides what the sweep does, as JSON can hold it.
+        folder: new, empty, or the folder of a sweep with the same request.
+        request: everything that decides what the sweep does, as JSON can hold it.
 
     Attributes:
-        held: the rounds so far.
-        seconds: of the sittings before this one.
+        rounds: the rounds so far.
+        seconds: of the sessions before this one.
     """
 
     def __init__(self, folder: Path, request: Mapping[str, Any]) -> None:
         self.folder = folder
         self.request: dict[str, Any] = json.loads(json.dumps(request))
-        self.held: list[Held] = []
+        self.rounds: list[RoundState] = []
         self.seconds = 0.0
         self.began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         path = folder / FILE
@@ -61,7 +61,7 @@ class SweepRecord:
             )
         for each in table["rounds"]:
             rows = {name: tuple(_score(row) for row in scores) for name, scores in each.pop("scores").items()}
-            self.held.append(Held(entrants=each.pop("entrants"), scores=rows, round=Round(**each)))
+            self.rounds.append(RoundState(entrants=each.pop("entrants"), scores=rows, round=Round(**each)))
         self.seconds, self.began = float(table["seconds"]), str(table["began"])
 
     def save(
@@ -73,7 +73,7 @@ class SweepRecord:
         updates: int,
         seconds: float,
         device: str,
-        judged_by: str,
+        metric_name: str,
     ) -> None:
         """Replace the file; `state` is running, stopped or finished."""
         table = {
@@ -84,12 +84,12 @@ class SweepRecord:
             "hardware": machine(device),
             "began": self.began,
             "seconds": round(self.seconds + seconds, 1),
-            "judged_by": judged_by,
+            "judged_by": metric_name,
             "updates": updates,
             "request": self.request,
             "points": [_point(rank, standing) for rank, standing in enumerate(standings, 1)],
             "omitted": [dataclasses.asdict(each) for each in omitted],
-            "rounds": [_round(each) for each in self.held],
+            "rounds": [_round(each) for each in self.rounds],
         }
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class SweepRecord:
 
 
 def machine(device: str) -> str:
-    """The machine in words."""
+    """The name of the GPU, or that of the processor and the number of threads."""
     if torch.cuda.is_available() and device.startswith(("auto", "cuda")):
         return torch.cuda.get_device_name()
     return f"{cpu_name()}, {torch.get_num_threads()} of its cores"
@@ -109,17 +109,17 @@ def machine(device: str) -> str:
 def _point(rank: int, standing: Standing) -> dict[str, Any]:
     point = standing.point
     fields = {field.name: getattr(point, field.name) for field in dataclasses.fields(point)}
-    found = {name: _finite(value) for name, value in vars(standing).items() if name not in ("point", "folders")}
+    place = {name: _finite(value) for name, value in vars(standing).items() if name not in ("point", "folders")}
     runs = [folder.name for folder in standing.folders]
-    return {"rank": rank, "name": point.name, **fields, "system": dict(point.system), **found, "runs": runs}
+    return {"rank": rank, "name": point.name, **fields, "system": dict(point.system), **place, "runs": runs}
 
 
-def _round(held: Held) -> dict[str, Any]:
+def _round(state: RoundState) -> dict[str, Any]:
     scores = {
-        name: [{key: _finite(value) for key, value in vars(score).items()} for score in of]
-        for name, of in held.scores.items()
+        name: [{key: _finite(value) for key, value in vars(score).items()} for score in row]
+        for name, row in state.scores.items()
     }
-    return {**vars(held.round), "entrants": held.entrants, "scores": scores}
+    return {**vars(state.round), "entrants": state.entrants, "scores": scores}
 
 
 def _score(table: Mapping[str, Any]) -> Score:

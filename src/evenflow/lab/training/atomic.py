@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a crash, sees the old content or the new and nothing between."""
+"""Write files so that a reader, or a crash, sees either the old content or the new, never a mixture."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ TEMPORARY = ".writing-"
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace the file at `path` in one move: a temporary neighbour, flushed to disk, then renamed over it.
+    """Replace the file at `path` in one step: write a temporary file beside it, flush it to disk, and rename it.
 
-    An OSError names `path`, which is then as it was, and no temporary stays.
+    An OSError names `path`, whose old content then stays; the temporary file is removed.
     """
     temporary = path.with_name(TEMPORARY + path.name)
     with named(path):
@@ -36,7 +36,7 @@ def write_flushed(path: Path, content: bytes) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Wait until renames inside `folder` are on disk, where the system can say so."""
+    """Wait until renames inside `folder` are on disk, if the system supports that."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -47,7 +47,7 @@ def flush_folder(folder: Path) -> None:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Let an OSError of the block name `path`: that of a full disk names no file, that of a move the temporary."""
+    """Let an OSError of the block name `path`, not the temporary file or, on a full disk, no file at all."""
     try:
         yield
     except OSError as error:

@@ -1,15 +1,15 @@
-"""Checkpoints that a crash cannot spoil.
+"""Checkpoints that survive a crash at any moment.
 
     checkpoint/latest                 the name of the version to resume from
     checkpoint/step-000001000/        one version: weights.safetensors, state.pt, manifest.json
     checkpoint/best.safetensors       the weights with the best validation so far
 
 A version is written under a temporary name, flushed, renamed, and only then named in `latest`. The manifest holds the
-SHA-256 of both files, so a version that was changed or damaged later is noticed. The version before the latest is kept
-and used when the latest is damaged: the run then repeats some steps and ends in the same numbers.
+SHA-256 of both files, which detects damage. The version before the latest is kept and used if the latest is damaged:
+the run then repeats some steps and ends with the same numbers.
 
-The best weights are written before the version that speaks of them, so they may be those of a later step. Their file
-holds their step and SHA-256 itself; `recovery` tells what is ahead from what is damaged.
+The best weights are written before the version that refers to them, so they may belong to a later step. Their file
+holds its own step and SHA-256, from which `recovery` tells newer weights from damaged ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LATEST, WEIGHTS, STATE, MANIFEST, BEST = (
     "manifest.json",
     "best.safetensors",
 )
-AGAIN = "-again"  # ends the name of a version that a run has gone back to
+AGAIN = "-again"  # suffix of a version that a run has gone back to
 VERSION = re.compile(rf"step-\d{{9,}}({AGAIN})?")
 KEEP = 2
 
@@ -58,7 +58,11 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: object) -> None:
-    """Copy `weights` into the model; a ValueError names the first tensor that does not fit."""
+    """Copy `weights` into the model; a ValueError names the first tensor that does not fit.
+
+    Args:
+        origin: where the weights come from, for the message.
+    """
     expected = model.state_dict()
     for name in [*expected, *weights]:
         if name not in weights:
@@ -70,16 +74,16 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: object
                 f"weights in {origin} do not fit the model: {name} has shape {tuple(weights[name].shape)}, "
                 f"the model needs {tuple(expected[name].shape)}"
             )
-    # copy_ in place of load_state_dict: a parametrised tensor is restored bit for bit and never solved for again.
+    # copy_ rather than load_state_dict, which would compute the parameters of a map from its matrix.
     with torch.no_grad():
         for name, tensor in expected.items():
             tensor.copy_(weights[name])
 
 
 def save(folder: Path, checkpoint: Checkpoint, mark: str = "") -> str:
-    """Write one version and point `latest` at it. Saving the step that `latest` names already changes nothing.
+    """Write a version, point `latest` at it and return its name, which ends with `mark`.
 
-    Returns its name, which ends with `mark`.
+    If `latest` names an intact version of this step already, nothing is written.
     """
     from safetensors.torch import save as to_bytes
 
@@ -114,7 +118,7 @@ def save(folder: Path, checkpoint: Checkpoint, mark: str = "") -> str:
 
 
 def go_back(folder: Path, older: Checkpoint) -> str:
-    """Make an older version the latest, in one move, and drop those after it; returns its name."""
+    """Make an older version the latest in one step, remove the versions after it, and return its name."""
     name = save(folder, older, AGAIN)
     for version in versions(folder):
         if version > name:
@@ -148,17 +152,17 @@ def load(folder: Path, name: str) -> Checkpoint:
 
 
 def save_best(folder: Path, weights: Mapping[str, Tensor], step: int) -> None:
-    """Replace the best weights, those of `step`."""
+    """Replace the best weights by those of `step`."""
     from safetensors.torch import save as to_bytes
 
     folder.mkdir(exist_ok=True)
-    noted = json.dumps({"step": step, "sha256": _digest(weights)})
-    atomic.write(folder / BEST, to_bytes(dict(weights), metadata={"best": noted}))
+    metadata = json.dumps({"step": step, "sha256": _digest(weights)})
+    atomic.write(folder / BEST, to_bytes(dict(weights), metadata={"best": metadata}))
 
 
 @dataclass(frozen=True)
 class BestWeights:
-    """The best weights and their step, None in the file of a run made before it was noted."""
+    """The best weights and their step; the step is None in files of older versions."""
 
     weights: dict[str, Tensor]
     step: int | None
@@ -173,11 +177,12 @@ def load_best(folder: Path) -> BestWeights | None:
         return None
     try:
         with safe_open(path, "pt") as file:
-            noted = (file.metadata() or {}).get("best")
+            metadata = (file.metadata() or {}).get("best")
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dictionary
-        if noted is None:
+        if metadata is None:
             return BestWeights(weights, None)
-        step, digest = int(json.loads(noted)["step"]), json.loads(noted)["sha256"]
+        table = json.loads(metadata)
+        step, digest = int(table["step"]), table["sha256"]
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"best weights {path} are damaged: {error}") from error
     if digest != _digest(weights):
@@ -186,7 +191,7 @@ def load_best(folder: Path) -> BestWeights | None:
 
 
 def _pointed_at(folder: Path) -> str | None:
-    """What `latest` names, "" if that is no version's name, None without such a file."""
+    """The version that `latest` names; "" if it names none, None without the file."""
     try:
         name = (folder / LATEST).read_bytes().decode("ascii", "replace").strip()
     except FileNotFoundError:
@@ -200,7 +205,7 @@ def versions(folder: Path) -> list[str]:
 
 
 def intact(version: Path) -> bool:
-    """Whether both files of a version are as they were written."""
+    """Whether both files of a version have the content that was written."""
     try:
         manifest = json.loads((version / MANIFEST).read_text(encoding="utf-8"))
         return all(
@@ -212,7 +217,7 @@ def intact(version: Path) -> bool:
 
 
 def _digest(weights: Mapping[str, Tensor]) -> str:
-    """The SHA-256 of names, kinds, shapes and bytes."""
+    """The SHA-256 of the names, dtypes, shapes and bytes of weights."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

@@ -67,7 +67,7 @@ def detach_state(state: Any) -> Any:
     return tuple(detach_state(part) for part in state) if isinstance(state, tuple) else state.detach()
 
 
-class Evaluator:
+class RunEvaluator:
     """Mean loss and metric of a loop's model on sequences that it is not trained on."""
 
     def __init__(self, loop: Loop) -> None:

@@ -15,7 +15,7 @@ from evenflow.lab.tasks import Batch, Position, Task
 
 from . import checkpoint, evaluation, optimizers
 from .batch_source import BatchSource
-from .evaluation import BestValidation, Evaluator
+from .evaluation import BestValidation, RunEvaluator
 from .methods import make_method
 from .metrics import MetricsLog
 from .probing import Probing
@@ -57,7 +57,7 @@ class Loop:
         on_gpu = fabric.device.type == "cuda"
         self._batches = BatchSource(task, settings.batch_size, self._generator, seed, on_gpu)
         self.log = MetricsLog(fabric.device, writer, settings.tensorboard)
-        self.evaluator, self.best = Evaluator(self), BestValidation(self)
+        self.evaluator, self.best = RunEvaluator(self), BestValidation(self)
         self.probing = None if settings.probe_every is None else Probing(derive(settings.seed, "directions"))
         self.step, self.seconds = 0, 0.0
         self.restored = False

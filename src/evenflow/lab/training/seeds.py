@@ -1,4 +1,4 @@
-"""Where every random draw of a run comes from: one seed, a purpose, a step and a rank."""
+"""Seeds for every random draw of a run, derived from its seed, a purpose, a step and a rank."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import torch
 
 
 def derive(seed: int, purpose: str, step: int = 0, rank: int = 0) -> int:
-    """A 63-bit seed that depends on all four arguments and on nothing else.
+    """A 63-bit seed that depends on the four arguments alone.
 
-    A generator seeded with it needs no state of its own to be saved: a resumed run draws what the interrupted one would
-    have drawn.
+    The state of a generator seeded with it need not be saved: a resumed run draws what an uninterrupted one draws.
 
         >>> derive(0, "train", 5) == derive(0, "train", 5), derive(0, "train", 5) == derive(0, "train", 6)
         (True, False)
@@ -23,8 +22,8 @@ def derive(seed: int, purpose: str, step: int = 0, rank: int = 0) -> int:
 def seed_global(seed: int, device: torch.device) -> None:
     """Seed the generators that dropout on `device` draws from.
 
-    Note on speed: `torch.manual_seed` visits every kind of device there could be and takes about a millisecond, longer
-    than many an update; this takes microseconds.
+    This takes microseconds. `torch.manual_seed` seeds all kinds of devices and takes about a millisecond, longer than
+    some updates.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
