@@ -11,7 +11,7 @@ from evenflow.lab import tasks
 from evenflow.layers.last_state import last_state
 from evenflow.layers.recurrent import Recurrent
 from evenflow.probes.model_layer import record_runs
-from evenflow.scan.linear_final_state import end, pays
+from evenflow.scan.linear_final_state import final_state, pays
 
 MAPS = [
     ("rotations", {}),
@@ -51,7 +51,7 @@ def test_the_sum_is_what_the_steps_end_in(steps, with_bias, with_start):
     x, weight_ih, weight_hh = draw(steps, 3, 2), draw(5, 2), (draw(5, 5) / 3).detach().requires_grad_()
     bias, h0 = draw(5) if with_bias else None, draw(3, 5) if with_start else None
     members = [each for each in (x, h0, weight_ih, bias, weight_hh) if each is not None]
-    found, expected = (way(x, h0, weight_ih, bias, weight_hh) for way in (end, by_steps))
+    found, expected = (way(x, h0, weight_ih, bias, weight_hh) for way in (final_state, by_steps))
     assert torch.allclose(found, expected, rtol=1e-11, atol=1e-12)
     gradients = [torch.autograd.grad(h.square().sum(), members, allow_unused=True) for h in (found, expected)]
     for one, other in zip(*gradients, strict=True):

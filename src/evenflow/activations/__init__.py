@@ -1,7 +1,7 @@
-"""The non-linearities: each a function in torch operations with the bounds of its slope, listed in `ACTIVATIONS`.
+"""The non-linearities: each a function in torch operations with bounds of its slope, listed in `ACTIVATIONS`.
 
-What is listed here works by its name in every layer and engine; the compiled code and its backward pass come from the
-function. One of your own, a function of a tensor or an `Activation`, works in its place.
+Every layer and engine takes an activation by its name; compiled code and backward pass are generated from the function.
+A function of a tensor, or an `Activation`, can be used instead of a name.
 
 >>> f = make("leaky(0.5)")
 >>> f(torch.tensor([-2.0, 2.0]))
@@ -49,18 +49,18 @@ NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
 def make(activation: ActivationChoice) -> Activation:
-    """The activation of that name, with its constant in brackets where it has one, as in ``"leaky(0.5)"``.
+    """The activation of a name, with its constant in brackets if it has one, as in ``"leaky(0.5)"``.
 
     Args:
-        activation: a name; or a function of one tensor, of whose slope nothing is known; or an `Activation`, as it is.
+        activation: a name; a function of one tensor, whose slope has no known bounds; or an `Activation`.
     """
     if isinstance(activation, Activation):
         return activation
     if callable(activation):
         _check(activation)
         return Activation(activation)
-    found = re.fullmatch(rf"\s*(\w+)\s*(?:\(\s*({NUMBER})\s*\))?\s*", str(activation))
-    name, number = found.groups() if found else (str(activation), None)
+    match = re.fullmatch(rf"\s*(\w+)\s*(?:\(\s*({NUMBER})\s*\))?\s*", str(activation))
+    name, number = match.groups() if match else (str(activation), None)
     if name not in ACTIVATIONS:
         near = difflib.get_close_matches(name, ACTIVATIONS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -74,7 +74,7 @@ def make(activation: ActivationChoice) -> Activation:
 
 
 def _check(function: Callable[[Tensor], Tensor]) -> None:
-    """Refuse what can be called but is no function of a tensor, or trains numbers where no layer would find them."""
+    """Refuse a class, and a module with parameters, which the layer would not train."""
     if isinstance(function, type):
         raise ValueError(
             f"activation must be a name, a function of a tensor or an Activation, got the class {function.__name__}"

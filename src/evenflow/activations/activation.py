@@ -1,4 +1,4 @@
-"""What an activation is: a function in torch operations, its slope's bounds, and where its trained numbers start."""
+"""`Activation`: a function in torch operations, bounds of its slope, and the start of its trained parameters."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ Bounds = tuple[float, float]
 
 
 class Activation:
-    """A function of the pre-activations: ``h = f(a)``, or ``h = f(a, p)`` with trained numbers p.
+    """A function of the pre-activations: ``h = f(a)``, or ``h = f(a, p)`` with trained parameters p.
 
     Args:
         function: f, in torch operations; its keyword-only arguments are constants.
-        equation: f as one reads it.
-        slopes: [β, γ] with β <= |f'| <= γ wherever there is a derivative; of the Jacobian's singular values where f is
-            of pairs. Or a function of p and the constants that gives them, with p None for bounds that any p keeps.
-        start: gives the first p of a layer from its size and a generator; its keyword-only arguments are constants too.
-            Without it f trains nothing.
-        pairs: what f does with the pairs of units i and i + H/2, in words, where it is of pairs. H is even then.
-        name: by default the function's.
+        equation: f in text, for tables.
+        slopes: (β, γ) with β <= |f'| <= γ wherever f has a derivative; for a function of pairs, bounds of the singular
+            values of its Jacobian. Or a function of p and the constants that returns them, with p None for bounds that
+            hold for any p. Default: (0, inf).
+        start: returns the first p from the size of the layer and a generator; its keyword-only arguments are constants
+            too. Default: None, f trains nothing.
+        pairs: for a function of the pairs of units i and i + H/2: what it does with them, in words. H is even then.
+        name: Default: that of the function.
 
     Shapes:
         a, h: ``(..., H)``; p: what `start` returns, ``(1)``, ``(H)`` or, one per pair, ``(H / 2)``.
@@ -57,7 +58,7 @@ class Activation:
         return self.function(a, **constants) if p is None else self.function(a, p, **constants)
 
     def start(self, size: int, generator: torch.Generator | None = None) -> Tensor | None:
-        """The first value of the numbers that a layer of `size` units trains, or None."""
+        """The first p of a layer of `size` units, or None."""
         if self.paired and size % 2:
             raise ValueError(f"{self.name} {self._pairs}, so hidden_size must be even, got {size}")
         if self._start is None:
@@ -66,7 +67,7 @@ class Activation:
         return self._start(size, generator, **constants)
 
     def slopes(self, p: Tensor | None = None) -> Bounds:
-        """`slope_bounds` where the trained numbers are p; None for any."""
+        """`slope_bounds` for the parameters p; for any p if None."""
         low, high = self._slopes(p, **self.constants) if callable(self._slopes) else self._slopes
         return float(low), float(high)
 
@@ -78,8 +79,8 @@ class Activation:
         """
         for name in constants:
             if name not in self.constants:
-                known = ", ".join(self.constants) or "none"
-                raise ValueError(f"activation {self.name!r} has no constant {name!r}; it has {known}")
+                names = ", ".join(self.constants) or "none"
+                raise ValueError(f"activation {self.name!r} has no constant {name!r}; it has {names}")
         other = object.__new__(type(self))
         other.__dict__ = {**vars(self), "constants": self.constants | constants, "_base": self._base or self}
         other.slope_bounds = other.slopes()
@@ -87,7 +88,7 @@ class Activation:
 
     @property
     def key(self) -> str:
-        """The name, with the constants in brackets; `make` turns one of the registry into this activation again."""
+        """The name, with the constants in brackets; `make` returns a listed activation for its key."""
         return f"{self.name}({', '.join(map(repr, self.constants.values()))})" if self.constants else self.name
 
     def __repr__(self) -> str:
@@ -95,7 +96,7 @@ class Activation:
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         if self._base is not None:
-            return _given, (self._base, self.constants)
+            return _with_constants, (self._base, self.constants)
         if "__qualname__" in vars(self):
             return str(vars(self)["__qualname__"])  # by its name, as functions are
         return object.__reduce__(self)
@@ -114,19 +115,19 @@ def activation(
     >>> @activation("a σ(p a)", start=lambda size, generator: torch.ones(size))
     ... def swish(a, p):
     ...     return a * torch.sigmoid(p * a)
-    >>> layer = evenflow.RNN(2, 128, activation=swish)  # trains 128 numbers more, layer.activation_l0
+    >>> layer = evenflow.RNN(2, 128, activation=swish)  # trains 128 more numbers, layer.activation_l0
     """
 
-    def made(function: Function) -> Activation:
+    def decorate(function: Function) -> Activation:
         f = Activation(function, equation, slopes=slopes, start=start, pairs=pairs, name=name)
         for place in ("__module__", "__qualname__", "__doc__"):
             setattr(f, place, getattr(function, place))
         return f
 
-    return made
+    return decorate
 
 
-def _given(base: Activation, constants: dict[str, Any]) -> Activation:
+def _with_constants(base: Activation, constants: dict[str, Any]) -> Activation:
     return base.given(**constants)
 
 
@@ -134,10 +135,10 @@ def _constants(function: Function) -> dict[str, Any]:
     """The keyword-only arguments of a function, with their defaults."""
     try:
         arguments = inspect.signature(function).parameters.values()
-    except ValueError:  # functions of torch itself have none to tell
+    except ValueError:  # a function of torch has no signature
         return {}
-    found = {each.name: each.default for each in arguments if each.kind is each.KEYWORD_ONLY}
-    for name, default in found.items():
+    constants = {each.name: each.default for each in arguments if each.kind is each.KEYWORD_ONLY}
+    for name, default in constants.items():
         if default is inspect.Parameter.empty:
             raise ValueError(f"the constant {name!r} of {getattr(function, '__name__', function)} must have a default")
-    return found
+    return constants

@@ -1,4 +1,4 @@
-"""The activations of pairs of units, i and i + H/2."""
+"""The activations of pairs of units i and i + H/2."""
 
 from __future__ import annotations
 

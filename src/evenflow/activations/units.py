@@ -1,4 +1,4 @@
-"""The activations that see one unit at a time."""
+"""The activations of single units."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def sigmoid(a: Tensor) -> Tensor:
 @activation("min(max(a, -1), 1)", slopes=(0, 1))
 def hardtanh(a: Tensor) -> Tensor:
     """``min(max(a, -1), 1)``, tanh in three lines (Collobert 2004)."""
-    return torch.where(a.abs() > 1, a.sign(), a)  # one comparison to keep, where a clamp has two
+    return torch.where(a.abs() > 1, a.sign(), a)  # the backward pass keeps one comparison; a clamp would need two
 
 
 @activation("a / (1 + |a|)", slopes=(0, 1))
@@ -99,7 +99,7 @@ def modrelu(a: Tensor, p: Tensor) -> Tensor:
 
     At a = 0 there is no sign and the value is 0. With p > 0 the function jumps there.
     """
-    sign = a.sign() * (a.abs() + p > 0)  # 0 where the unit is off: all that the backward pass needs
+    sign = a.sign() * (a.abs() + p > 0)  # 0 where the unit is off; the backward pass reads nothing else
     return sign.abs() * a + sign * p
 
 

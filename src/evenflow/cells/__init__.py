@@ -1,4 +1,4 @@
-"""The maths of one time step, one cell per file."""
+"""The cells: the equations of one time step, one cell per file, listed by name in `CELLS`."""
 
 from evenflow.cells.cell import Cell, Matrix, State, Weights
 from evenflow.cells.complex_elman import ComplexElman

@@ -1,4 +1,4 @@
-"""What every cell is: the maths of one time step, and nothing about time."""
+"""`Cell`, the base of all cells: the equations of one time step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenflow.step import Untranslatable, hoisted, program_text, translate
 
 Weights = Mapping[str, Tensor]
 State = tuple[Tensor, ...]
-# Of the pre-activations, the states, the matrices and the parameters.
+# The sizes of the pre-activations, the states, the matrices and the parameters.
 Sizes = tuple[int, tuple[int, ...], tuple[tuple[int, int], ...], tuple[int | None, ...]]
 
 
@@ -34,20 +34,20 @@ class Matrix:
 
 
 class Cell:
-    """One time step as a pure function of tensors; the layer owns the tensors, the scan owns time.
+    """One time step as a pure function of tensors; the layer owns the tensors, the scan runs over time.
 
     Shapes:
-        x: ``(T, B, I)``; a (what `project` makes of all steps at once): ``(T, B, blocks * H)``; each state ``(B, H)``,
-        the first of them the layer's output.
+        x: ``(T, B, I)``; the pre-activations a, which `project` computes of all steps at once: ``(T, B, blocks * H)``;
+        each state ``(B, H)``, the first of them the layer's output.
 
     Attributes:
         states: names of the states.
-        recurrent: names of the matrices that `step` takes, as `prepare` leaves them.
-        parameters: names of the vectors that it takes after them; None where a layer has no such weight.
+        recurrent: names of the matrices that `step` takes, among those that `prepare` returns.
+        parameters: names of the vectors that `step` takes after them; a layer may lack some of these weights.
 
     Weights:
-        weight_ih ``(blocks * H, I)``, Glorot uniform by block; bias ``(blocks * H)``, zero; what `extra` adds; and
-        the recurrent ones that `matrices` lists, by default weight_hh ``(blocks * H, H)``.
+        weight_ih ``(blocks * H, I)``, Glorot uniform by block; bias ``(blocks * H)``, zero; those of `extra`; and the
+        recurrent matrices that `matrices` lists, by default weight_hh ``(blocks * H, H)``.
     """
 
     blocks = 1
@@ -65,16 +65,16 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What messages call this cell."""
+        """The cell's name in messages."""
         return type(self).__name__.removesuffix("Step")
 
     @property
     def state_size(self) -> int:
-        """How many states there are."""
+        """The number of states."""
         return len(self.states)
 
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
-        """The recurrent matrices, of which the layer makes the starting values."""
+        """The recurrent matrices, whose starting values the layer sets."""
         return (Matrix("weight_hh", hidden_size, self.blocks, mapped=self.blocks == 1),)
 
     def start(
@@ -95,7 +95,7 @@ class Cell:
         return {}
 
     def prepare(self, weights: Weights) -> Weights:
-        """The weights as `project` and `step` read them, made once per call: for what would be the same every step."""
+        """The tensors that `project` and `step` read, computed once per call instead of at every step."""
         return weights
 
     def project(self, x: Tensor, weights: Weights) -> Tensor:
@@ -103,13 +103,13 @@ class Cell:
         return torch.nn.functional.linear(x, weights["weight_ih"], weights.get("bias"))
 
     def settings(self) -> dict[str, object]:
-        """What a layer's text tells of its cell."""
+        """What the `repr` of a layer shows of its cell."""
         return {}
 
-    def step(self, a: Tensor, *given: Any) -> Tensor | tuple[Tensor, ...]:
-        """The new states, from one step of `project`, the states before, the matrices and the parameters.
+    def step(self, a: Tensor, *arguments: Any) -> Tensor | tuple[Tensor, ...]:
+        """The new states from one step of the pre-activations, the states before, the matrices and the parameters.
 
-        Written in torch operations on ``(B, size)`` tensors; see ``docs/cells.md`` for those that can be compiled.
+        In torch operations on ``(B, size)`` tensors; ``docs/cells.md`` lists those that can be compiled.
         """
         raise NotImplementedError
 
@@ -141,7 +141,7 @@ class Cell:
         return program
 
     def check(self, hidden_size: int, shapes: Mapping[str, torch.Size]) -> None:
-        """Refuse a step that returns something else than its states, before the first batch comes.
+        """Raise an error if the step returns something else than its states, before the first batch.
 
         Args:
             shapes: of the weights of one layer and direction, by name.
@@ -173,5 +173,5 @@ def _translated(cell: Cell, key: Sizes) -> str | Untranslatable:
         return why
 
 
-# What `torch.compiler.assume_constant_result` does, without loading the compiler: it takes the text as it is.
+# As `torch.compiler.assume_constant_result` does, which would load the compiler: the text is a constant to it.
 _translated._dynamo_marked_constant = True  # type: ignore[attr-defined]

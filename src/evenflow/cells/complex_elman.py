@@ -13,14 +13,14 @@ class ComplexElman(Cell):
     """``z_t = f(W_ih x_t + b + W_hh z_{t-1})`` with complex z and ``f(a) = a/|a| max(|a| + p, 0)``, complex modrelu.
 
     Shapes:
-        Outside there are real numbers only: n = H / 2 complex units are a state ``(B, H)``, first the n real parts,
+        All tensors outside the cell are real: n = H / 2 complex units are a state ``(B, H)``, first the n real parts,
         then the n imaginary parts. H is even.
 
     Weights:
-        weight_ih ``(H, I)`` and bias ``(H)``, real parts first; weight_hh ``(n, n)``, complex as the map makes it (a
-        real one acts on both parts alike); activation ``(n)``, the p, from U(-0.01, 0.01).
+        weight_ih ``(H, I)`` and bias ``(H)``, real parts first; weight_hh ``(n, n)``, complex with a unitary map (a
+        real matrix acts on both parts alike); activation ``(n)``, the p, from U(-0.01, 0.01).
 
-    The loop over time runs on the real form ``[[Re, -Im], [Im, Re]]`` of weight_hh, made once per call, and is then
+    The loop over time runs on the real form ``[[Re, -Im], [Im, Re]]`` of weight_hh, computed once per call. It is
     that of `Elman` with the activation `complex_modrelu`.
 
     References: Arjovsky et al. 2016; Wisdom et al. 2016.
@@ -45,7 +45,7 @@ class ComplexElman(Cell):
         U = weights["weight_hh"]
         real, imaginary = (U.real, U.imag) if U.is_complex() else (U, torch.zeros_like(U))
         whole = torch.cat([torch.cat([real, -imaginary], -1), torch.cat([imaginary, real], -1)])
-        # There is no complex bfloat16; the map then gave complex64.
+        # There is no complex bfloat16: the map then returns complex64.
         return {**weights, "weight_hh": whole.to(weights["weight_ih"].dtype)}
 
     def step(self, a: Tensor, h: Tensor, U: Tensor, p: Tensor) -> Tensor:

@@ -9,16 +9,16 @@ from evenflow import activations
 from evenflow.cells.cell import Cell, Weights
 from evenflow.checks import number
 
-SCALED = ("weight_ih", "bias", "weight_hh")  # what the pre-activation is linear in
+SCALED = ("weight_ih", "bias", "weight_hh")  # the weights in which the pre-activation is linear
 
 
 class Elman(Cell):
     """``h_t = f(gain (W_ih x_t + b + W_hh h_{t-1}))``.
 
     Args:
-        activation: f, a name of `activations.ACTIVATIONS`, a function of a tensor or an `Activation`; one with trained
-            numbers adds the weight ``activation``.
-        gain: a fixed factor above 0 on the pre-activation; 1.05 makes up for what tanh takes away. It scales the
+        activation: f, a name of `activations.ACTIVATIONS`, a function of a tensor or an `Activation`; an activation
+            with trained parameters adds the weight ``activation``.
+        gain: a fixed factor above 0 on the pre-activation; 1.05 compensates the contraction of tanh. It scales the
             weights once per call.
 
     References: Elman 1990; Vorontsov et al. 2017 (the gain).

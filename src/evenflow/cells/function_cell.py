@@ -1,4 +1,4 @@
-"""A cell from a function: one step, written as on paper."""
+"""The decorator `cell`, which makes a cell of a function of one step, written as on paper."""
 
 from __future__ import annotations
 
@@ -47,9 +47,11 @@ def cell(
 
     Args:
         states: names of one to four states; the first is the layer's output.
-        matrices: names of the recurrent matrices, ``(H, H)`` each, or how many such blocks stand below each other.
-        parameters: names of trained vectors, one number per unit from zero, or a `Parameter` for each.
-        blocks: how many times H numbers the input gives to each step, as `a`.
+        matrices: names of the recurrent matrices, ``(H, H)`` each; or a mapping from names to numbers of such blocks,
+            which are stacked in one matrix.
+        parameters: names of trained vectors, one number per unit, zero at the start; or a mapping from names to
+            `Parameter`.
+        blocks: the pre-activations `a` of one step are ``blocks * H`` numbers.
 
     Keyword arguments of the function are constants, which a call of the cell can change.
 
@@ -79,14 +81,14 @@ def cell(
         if names.count(name) > 1 or name in RESERVED or name in {f"{s}0" for s in states}:
             raise ValueError(f"a name of a state, matrix or parameter must be its own, got {name!r} twice or reserved")
 
-    def made(step: Callable[..., Tensor | tuple[Tensor, ...]]) -> CellMaker:
+    def decorate(step: Callable[..., Tensor | tuple[Tensor, ...]]) -> CellMaker:
         return CellMaker(step, tuple(states), counts, listed, blocks)
 
-    return made
+    return decorate
 
 
 class CellMaker:
-    """What `cell` makes of a function: called with constants, it gives a cell."""
+    """What the decorator `cell` returns: called with constants, it makes a cell."""
 
     def __init__(
         self,
@@ -102,19 +104,19 @@ class CellMaker:
         self.__doc__ = step.__doc__
         arguments = inspect.signature(step).parameters.values()
         self.constants = {p.name: p.default for p in arguments if p.kind is p.KEYWORD_ONLY}
-        wanted = ["a", *states, *matrices, *parameters]
-        got = [p.name for p in arguments if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        if got[1:] != wanted[1:] or not got:
+        expected = ["a", *states, *matrices, *parameters]
+        positional = [p.name for p in arguments if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        if positional[1:] != expected[1:] or not positional:
             raise ValueError(
-                f"{self.__name__} must take ({', '.join(wanted)}), the pre-activation, its states, matrices and "
-                f"parameters, got ({', '.join(got)}); constants come after a *"
+                f"{self.__name__} must take ({', '.join(expected)}), the pre-activation, its states, matrices and "
+                f"parameters, got ({', '.join(positional)}); constants come after a *"
             )
 
     def __call__(self, **constants: Any) -> FunctionCell:
         for name in constants:
             if name not in self.constants:
-                known = ", ".join(self.constants) or "none"
-                raise ValueError(f"{self.__name__} has no constant {name!r}; it has {known}")
+                names = ", ".join(self.constants) or "none"
+                raise ValueError(f"{self.__name__} has no constant {name!r}; it has {names}")
         for name, default in self.constants.items():
             if default is inspect.Parameter.empty and name not in constants:
                 raise ValueError(f"{self.__name__} needs a value for its constant {name!r}")

@@ -1,4 +1,4 @@
-"""Gated feedback: a stack of layers in one step, each fed by the states of all layers one step before."""
+"""Gated feedback: a stack of layers in one step, each with input from the states of all layers one step before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from evenflow import init
 from evenflow.cells.cell import Cell, Matrix, Weights
 from evenflow.checks import one_of, whole_number
 
-# By unit: blocks of the input's share, and how many of them are gates that see their own layer's state alone.
+# By unit: blocks of the pre-activations, and how many of them are gates that read only the state of their own layer.
 UNITS = {"tanh": (1, 0), "gru": (3, 2), "lstm": (4, 3)}
 
 
@@ -22,9 +22,9 @@ class GatedFeedback(Cell):
     ``U h`` in the candidate (n, or g) alone; the unit's own gates see ``h^{j-1}_t`` and ``h^j_{t-1}``, as in a stack.
 
     Shapes:
-        Of one step, all layers together: each member of the state ``(B, L H)``, the first layer first. `project` gives
-        the first layer's share, ``(T, B, blocks * H + L)``. The layer may put more columns behind it: L H that are
-        added to the new states (taps), and (L - 1) H that the states are multiplied by on their way up (dropout).
+        Each state has all layers, ``(B, L H)``, the first layer first. `project` computes the pre-activations of the
+        first layer, ``(T, B, blocks * H + L)``. The layer may append columns: L H that are added to the new states
+        (taps), and (L - 1) H factors of the states that a layer passes to the next one (dropout).
 
     Args:
         unit: ``"tanh"``, ``"gru"`` or ``"lstm"``.
@@ -39,8 +39,8 @@ class GatedFeedback(Cell):
         bias_hh_n ``(H)``: as in `GRUStep`.
 
     Note on the text: Galvan's 2.16 has no t on g, which changes with every step, and his sentence feeds layer i to "a
-    lower layer j", where his figure and Chung et al. have all pairs, i = j too. He prints no equation of the units;
-    they are those of Chung et al. There is no bias in a global gate, in either.
+    lower layer j", while his figure and Chung et al. have all pairs, i = j too. He prints no equation of the units;
+    they are those of Chung et al. Neither has a bias in a global gate.
 
     References: Chung et al. 2015; Galvan, 2.1.4.
     """
@@ -77,7 +77,7 @@ class GatedFeedback(Cell):
         return weights
 
     def prepare(self, weights: Weights) -> Weights:
-        """From weights by layer (``weight_hh_l0``) to those of one step: what sees the same states, side by side."""
+        """From weights by layer (``weight_hh_l0``) to those of one step: matrices of the same states become one."""
         L = self.layers
 
         def every(name: str) -> list[Tensor]:
@@ -88,35 +88,37 @@ class GatedFeedback(Cell):
         ready = {f"weight_hh_{i}": feedback[:, i].reshape(L * H, H) for i in range(L)}
         ready["weight_hh_gate"] = torch.cat(every("weight_hh_gate"))
         for j, pair in enumerate(zip(every("weight_ih"), every("weight_ih_gate"), strict=True)):
-            suffix = f"_l{j}" if j else ""  # the first layer's share is made by `project`
+            suffix = f"_l{j}" if j else ""  # `project` computes that of the first layer
             ready["weight_ih" + suffix] = torch.cat(pair)
             if f"bias_l{j}" in weights:
                 ready["bias" + suffix] = pad(weights[f"bias_l{j}"], (0, L))
         return {**weights, **ready}
 
     def gates(self, into: Tensor, j: int) -> Tensor:
-        """The global gates from all layers to layer j, ``(B, L)``, from what they see."""
+        """The global gates from all layers to layer j, ``(B, L)``, from their pre-activations."""
         return into.sigmoid()
 
-    def step(self, a: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-        L, (state, memory) = self.layers, (given[0], given[1] if self.unit == "lstm" else None)
+    def step(self, a: Tensor, *arguments: Tensor) -> tuple[Tensor, ...]:
+        L, (state, memory) = self.layers, (arguments[0], arguments[1] if self.unit == "lstm" else None)
         H = state.shape[-1] // L
         names = (*self.recurrent, *self.parameters)
-        weights = dict(zip(names, given[len(self.states) :], strict=True))
+        weights = dict(zip(names, arguments[len(self.states) :], strict=True))
         before = state.split(H, -1)
-        fed = [(h @ weights[f"weight_hh_{i}"].mT).split(H, -1) for i, h in enumerate(before)]  # U^{ij} h^i at [i][j]
-        seen = (state @ weights["weight_hh_gate"].mT).split(L, -1)
+        fed_back = [
+            (h @ weights[f"weight_hh_{i}"].mT).split(H, -1) for i, h in enumerate(before)
+        ]  # U^{ij} h^i at [i][j]
+        gate_inputs = (state @ weights["weight_hh_gate"].mT).split(L, -1)
         into, *columns = self.columns(a, H)
-        taps, kept = (None if v is None else v.split(H, -1) for v in columns)
+        taps, dropout = (None if v is None else v.split(H, -1) for v in columns)
         new_h: list[Tensor] = []
         new_c: list[Tensor] = []
         for j in range(L):
             if j:
-                below = new_h[-1] if kept is None else new_h[-1] * kept[j - 1]
+                below = new_h[-1] if dropout is None else new_h[-1] * dropout[j - 1]
                 into = linear(below, weights[f"weight_ih_l{j}"], weights.get(f"bias_l{j}"))
             share, toward_gates = into.split([self.blocks * H, L], -1)
-            gates = self.gates(toward_gates + seen[j], j).split(1, -1)
-            feedback = sum((g * fed[i][j] for i, g in enumerate(gates)), start=torch.zeros_like(before[0]))
+            gates = self.gates(toward_gates + gate_inputs[j], j).split(1, -1)
+            feedback = sum((g * fed_back[i][j] for i, g in enumerate(gates)), start=torch.zeros_like(before[0]))
             if self.unit == "tanh":
                 h = (share + feedback).tanh()
             else:
@@ -135,8 +137,8 @@ class GatedFeedback(Cell):
         return tuple(torch.cat(member, -1) for member in members)
 
     def columns(self, a: Tensor, H: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """The first layer's share, the taps and the dropout factors of all layers; None where there are none."""
+        """The columns of a: pre-activations of the first layer, taps and dropout factors; None where one is missing."""
         L, width = self.layers, self.blocks * H + self.layers
         tapped = a.shape[-1] - width >= L * H
-        into, taps, kept = a.tensor_split([width, width + L * H * tapped], -1)
-        return into, taps if tapped else None, kept if kept.shape[-1] else None
+        into, taps, dropout = a.tensor_split([width, width + L * H * tapped], -1)
+        return into, taps if tapped else None, dropout if dropout.shape[-1] else None

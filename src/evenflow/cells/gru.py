@@ -11,15 +11,14 @@ from evenflow.cells.cell import Cell, Matrix
 class GRUStep(Cell):
     """``h_t = (1 - z) n + z h_{t-1}`` with a candidate ``n = tanh(W_n x_t + b_n + r (U_n h_{t-1} + c))``.
 
-    The gates are ``(r, z) = σ(W x_t + b + U h_{t-1})``. The layer's map makes U_n alone; the gates' U stays free.
+    The gates are ``(r, z) = σ(W x_t + b + U h_{t-1})``. The layer's map makes U_n; the U of the gates is free.
 
     Weights:
-        weight_ih ``(3H, I)`` and bias ``(3H)``, in torch's order r, z, n; weight_hh ``(2H, H)``, the gates' U;
-        weight_hh_n ``(H, H)``, the candidate's U_n; bias_hh_n ``(H)``, its c, zero at the start.
+        weight_ih ``(3H, I)`` and bias ``(3H)``, in torch's order r, z, n; weight_hh ``(2H, H)``, the U of the gates;
+        weight_hh_n ``(H, H)``, the U_n of the candidate; bias_hh_n ``(H)``, its c, zero at the start.
 
-    Note on the bias: torch has two bias vectors. Those of r and z only ever appear as a sum, so here they are one; the
-    candidate's second one stands inside the product with r, where no other can take its place, so it is kept.
-    `test_equals_torch` copies torch's weights over.
+    Note on the bias: torch has two bias vectors. Those of r and z appear only as a sum, so here they are one vector;
+    the candidate's second vector is multiplied by r and cannot be merged. `test_equals_torch` copies torch's weights.
 
     Note on the gates: Cho et al. and Galvan have U_n (r h), torch and we r (U_n h); the uRNN document prints an r and
     then leaves it out of the candidate. The documents' update gate is our 1 - z.

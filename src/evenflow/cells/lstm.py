@@ -12,9 +12,9 @@ class LSTMStep(Cell):
     """``c_t = σ(f) c_{t-1} + σ(i) tanh(g)``, ``h_t = σ(o) tanh(c_t)``, with (i, f, g, o) = W_ih x_t + b + W_hh h_{t-1}.
 
     Args:
-        forget_bias: where the bias of the forget gate starts; 1 lets a new layer remember.
+        forget_bias: the starting value of the forget gate's bias; with 1 a new layer remembers.
 
-    The gates stand in torch's order, so that weights copy over. Reference: Gers et al. 2000.
+    The gates are in torch's order, so that weights can be copied. Reference: Gers et al. 2000.
     """
 
     blocks = 4

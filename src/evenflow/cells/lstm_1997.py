@@ -13,15 +13,15 @@ GRADIENTS = ("truncated", "full")
 class LSTM1997(Cell):
     """``c_t = c_{t-1} + σ(i) tanh(g)``, ``h_t = σ(o) tanh(c_t)``, with (i, g, o) = W_ih x_t + b + W_hh h_{t-1}.
 
-    There is no forget gate: what is in the memory stays, and so does its gradient, ∂c_t/∂c_{t-1} = 1.
+    There is no forget gate: the memory keeps its value, and its gradient, ∂c_t/∂c_{t-1} = 1.
 
     Args:
-        gradient: ``"truncated"``, the learning rule of 1997: an error that arrives at the input of a gate or of the
-            cell changes the weights there and goes no further back; the one inside the memory does. Or ``"full"``.
+        gradient: ``"truncated"``, the learning rule of 1997: a gradient at the input of a gate or of the cell changes
+            the weights there and is not carried back in time; the gradient inside the memory is. Or ``"full"``.
 
     Note on the truncation: it is ∂(i, g, o)_t/∂h_{t-1} = 0, so the gradient by a weight is a sum over steps of local
-    terms, which `test_truncated_gradient_by_hand` adds up. An initial h has no gradient then (a learned one stays where
-    it is), an initial c has.
+    terms, which `test_truncated_gradient_by_hand` adds up. An initial h then has no gradient (a learned one is not
+    trained), an initial c has one.
 
     Note on the squashing: the 1997 paper has sigmoids scaled to [-2, 2] and [-1, 1], Galvan any g and h; here both are
     tanh, as in `LSTMStep`.

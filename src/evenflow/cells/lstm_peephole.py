@@ -1,4 +1,4 @@
-"""The long short-term memory cell whose gates look into the memory."""
+"""The long short-term memory cell whose gates read the memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class PeepholeLSTM(LSTMStep):
     Args:
         forget_bias: see `LSTMStep`.
 
-    Weights: those of `LSTMStep`, and ``peephole`` ``(3H)``: p_i, p_f, p_o, one number per unit, zero at the start,
-    where the cell is the plain one.
+    Weights: those of `LSTMStep`, and ``peephole`` ``(3H)``: p_i, p_f, p_o, one number per unit, zero at the start:
+    a new cell is the plain one.
 
     Reference: Gers and Schmidhuber 2000.
     """

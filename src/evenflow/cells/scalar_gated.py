@@ -1,4 +1,4 @@
-"""The cell of FastRNN and SGORNN: a plain step, mixed with the state before by two scalars."""
+"""The cell of FastRNN and SGORNN: a plain step and the state before, weighted by two scalars."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class ScalarGated(Elman):
         activation: f.
         gates: ``"free"``, α = σ(a) and β = σ(b) (FastRNN); ``"bounded"``, β <= 1 - 2α (SGORNN); or ``"fixed"``, not
             trained (leaky units: β = 1 - α).
-        alpha, beta: where the two gates start, or stay.
+        alpha, beta: the starting values of the two gates, or their values if they are fixed.
         gain: see `Elman`.
 
     Weights: ``gate_alpha`` and ``gate_beta``, the scalars a and b, each ``(1)``; none with fixed gates.
 
-    Note on the bound: the document takes α = σ(a) and clips β to 1 - 2α, which no β meets once α > 1/2. Here bounded
-    gates have α = σ(a) / 2, so α < 1/2 for any a, and β = min(σ(b), 1 - 2α). Where α is small the two agree but for a
-    shift of a by ln 2. `test_gates_keep_their_bound` tries every a and b the optimiser can reach.
+    Note on the bound: the document takes α = σ(a) and clips β to 1 - 2α, which is negative once α > 1/2. Here bounded
+    gates have α = σ(a) / 2, so α < 1/2 for any a, and β = min(σ(b), 1 - 2α). For small α the two differ by a shift of
+    a by ln 2. `test_gates_keep_their_bound` tries every a and b the optimiser can reach.
 
     References: Kusupati et al. 2018 (FastRNN); the SGORNN document, equations 1 and 3.
     """

@@ -1,4 +1,4 @@
-"""The structurally constrained recurrent cell: slow context units beside the plain ones."""
+"""The structurally constrained recurrent cell: plain units and slow context units."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SCRNStep(Cell):
         context_size: k, below H; None for H / 4, at least 1.
         activation: f.
         rates: ``"fixed"``, one α for all context units; or ``"learned"``, α = σ(β) with a β per unit.
-        alpha: α, or where it starts.
+        alpha: α, or its starting value.
 
     Weights:
         weight_ih ``(H, I)``: A and then B, each Glorot uniform; bias ``(H - k)``, zero; weight_hs ``(H - k, k)``: P,
@@ -61,7 +61,7 @@ class SCRNStep(Cell):
         return {"activation": self.activation.key, "rates": self.rates} | context
 
     def context(self, hidden_size: int) -> int:
-        """How many of the units are context."""
+        """The number of context units."""
         k = max(1, hidden_size // 4) if self.context_size is None else self.context_size
         if hidden_size < 2:
             raise ValueError(f"hidden_size must be at least 2, one plain unit and one of context, got {hidden_size}")

@@ -1,4 +1,4 @@
-"""The last state of a layer, where it can be had without those between."""
+"""The last state of a linear layer without the states before it, where that is faster."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from evenflow.cells import Elman
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.sequences import Sequences
 from evenflow.runtime.torch_state import has_global_module_hook, is_observed
-from evenflow.scan.linear_final_state import end, pays
+from evenflow.scan.linear_final_state import final_state, pays
 
-# How a layer is run, where somebody may have put something of his own.
-WAYS = ("__call__", "forward", "_forward", "_run_direction")
+# Methods that run a layer: a layer that overrides one of them is called.
+METHODS = ("__call__", "forward", "_forward", "_run_direction")
 
 
 def last_state(layer: nn.Module, x: Tensor, hx: Tensor | None = None) -> Tensor | None:
-    """h_n of the layer, ``(1, B, H)``, or None where the layer itself has to be asked, or answers as fast.
+    """h_n of the layer, ``(1, B, H)``, or None where the layer must be called, or is as fast.
 
     A layer without activation needs no recurrence for it, see `scan.linear_final_state`. On a CPU only, where this was
     measured to be faster.
@@ -35,33 +35,33 @@ def last_state(layer: nn.Module, x: Tensor, hx: Tensor | None = None) -> Tensor 
         return None
     if x.dim() != 3 or not pays(len(x), x.shape[1], layer.input_size, layer.hidden_size):
         return None
-    sequences = Sequences.read(x, layer.input_size, batch_first=False)  # which refuses what the layer would refuse
-    given = layer._read_states(sequences, hx)
+    sequences = Sequences.read(x, layer.input_size, batch_first=False)  # raises the errors that the layer would raise
+    initial = layer._read_states(sequences, hx)
     weights = layer.step_weights(0)
-    h0 = None if given is None else given[0][0]
+    h0 = None if initial is None else initial[0][0]
     if h0 is None and layer.initial_state == "learned":
         h0 = weights["h0"].expand(x.shape[1], -1)
-    found = end(x, h0, weights["weight_ih"], weights.get("bias"), weights["weight_hh"])
-    return None if found is None else found.unsqueeze(0)
+    h_n = final_state(x, h0, weights["weight_ih"], weights.get("bias"), weights["weight_hh"])
+    return None if h_n is None else h_n.unsqueeze(0)
 
 
 def _linear(layer: Recurrent) -> bool:
-    """One layer, one way, h = W x + b + U h with real numbers."""
+    """Whether the layer is one direction of ``h = W x + b + U h`` with real numbers."""
     if layer.num_layers > 1 or layer.bidirectional or layer.batch_first or type(layer.cell) is not Elman:
         return False
     return layer.cell.activation is ACTIVATIONS["identity"]
 
 
 def _watched(layer: Recurrent) -> bool:
-    """Whether somebody counts on the steps, or on the layer being called, or asked for another way to run them."""
+    """Whether hooks, taps, overridden methods or options require that the layer itself runs."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    own = any(name in vars(layer) or getattr(type(layer), name) is not getattr(Recurrent, name) for name in WAYS)
+    own = any(name in vars(layer) or getattr(type(layer), name) is not getattr(Recurrent, name) for name in METHODS)
     if any(hooks) or own or layer.observed or has_global_module_hook():
         return True
     return layer.engine != "auto" or layer.storage is not None or layer.checkpoint_every is not None or is_observed()
 
 
 def _plain(layer: Recurrent, x: Tensor) -> bool:
-    """Whether these are ordinary numbers on a CPU."""
+    """Whether x is in the dtype of the weights, float32 or float64, on a CPU without autocast."""
     alike = x.dtype == layer.weight_ih_l0.dtype and x.dtype in (torch.float32, torch.float64)
     return alike and x.device.type == layer.weight_ih_l0.device.type == "cpu" and not torch.is_autocast_enabled("cpu")

@@ -34,8 +34,8 @@ def check_map(layer: Recurrent, map: MapChoice, map_options: Mapping[str, Any]) 
         raise ValueError(f"{cell.name} has no map on its gates, so map must be 'free', got {map!r}{own}")
     for choice in map.values() if isinstance(map, Mapping) else [map]:
         for name in map_options:
-            if (known := maps.options_of(choice)) is not None and name not in known:
-                raise ValueError(unknown_option(type(layer), name, f"its map {choice!r}", known))
+            if (options := maps.options_of(choice)) is not None and name not in options:
+                raise ValueError(unknown_option(type(layer), name, f"its map {choice!r}", options))
 
 
 def start_weights(
@@ -89,10 +89,10 @@ def _start_matrix(
     """Set a recurrent matrix to its starting value and, where the cell allows it, put the map on it."""
     choice = map if not isinstance(map, Mapping) else map.get(matrix.name, "free")
     if matrix.mapped or (isinstance(map, Mapping) and matrix.name in map):
-        made = maps.make(choice, matrix.size, **map_options)
+        matrix_map = maps.make(choice, matrix.size, **map_options)
         if matrix.blocks > 1:
-            made = Blocks(made, matrix.blocks, tuple(range(matrix.blocks)))
-        maps.attach(layer, name, made, generator=generator)
+            matrix_map = Blocks(matrix_map, matrix.blocks, tuple(range(matrix.blocks)))
+        maps.attach(layer, name, matrix_map, generator=generator)
         if getattr(layer, name).is_complex() and not layer.cell.takes_complex:
             raise ValueError(f"map {map!r} makes complex matrices, which the {layer.cell.name} cell has not")
         return

@@ -41,12 +41,17 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def compile_once(function: Callable[..., Any]) -> Any:
     """`functools.cache` for functions that compile: of two threads that call at the same time, the second waits."""
-    lock, cached = threading.RLock(), functools.cache(function)
+    lock, compiled = threading.RLock(), functools.cache(function)
 
+    @functools.cache  # a result that is there needs no lock
     @functools.wraps(function)
     def call(*arguments: Any) -> Any:
         with lock:
-            return cached(*arguments)
+            return compiled(*arguments)
 
-    call.cache_clear = cached.cache_clear  # type: ignore[attr-defined]
+    def clear() -> None:
+        compiled.cache_clear()
+        outer_clear()
+
+    outer_clear, call.cache_clear = call.cache_clear, clear  # type: ignore[method-assign]
     return call

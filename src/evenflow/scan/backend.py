@@ -114,9 +114,11 @@ def run_backward(
     ready = iter(tensors[first + len(read) :])
     by_new = [None if g is None else next(ready) for g in grads]
     run = choose(inputs.step, engine, inputs.matrices[0] if matrices else new[0], [v for v in tensors if v.numel()])
-    found = scan_gradients(run, inputs, ScanOutputs(new, kept, marks), by_new, want_tap)
-    tap = new[0].new_empty(0) if found.tap is None else found.tap
-    gradients = [found.a, *found.states, *found.matrices, *(d for d in found.parameters if d is not None), tap]
+    d_a, d_states, d_matrices, d_parameters, tap = scan_gradients(
+        run, inputs, ScanOutputs(new, kept, marks), by_new, want_tap
+    )
+    present = [d for d in d_parameters if d is not None]
+    gradients = [d_a, *d_states, *d_matrices, *present, new[0].new_empty(0) if tap is None else tap]
     if half:
         likes = [results[0], *states, *matrices, *parameters, results[0]]
         gradients = [d.to(like.dtype) for d, like in zip(gradients, likes, strict=True)]
@@ -141,7 +143,7 @@ def scan_inputs(step: CompiledStep, tensors: Sequence[Tensor], batch_sizes: Sequ
 
 
 def outputs_from_states(inputs: ScanInputs, states: Sequence[Tensor]) -> list[Tensor]:
-    """What `run_forward` gives, where all states are known: all steps are computed at once."""
+    """The result of `run_forward` from all states: numbers and marks of all steps are computed at once."""
     step, a, places = inputs.step, inputs.a, inputs.step.places
     with torch.no_grad(), ieee_products(a):
         pairs = zip(inputs.states, states, strict=True)

@@ -1,13 +1,13 @@
-"""A linear recurrence in pieces that run side by side: few steps of many rows instead of many steps of few.
+"""A linear recurrence in pieces that run in parallel: few steps of many rows instead of many steps of few rows.
 
 ``h_t = W h_{t-1} + a_t`` has no activation, so what a piece of c steps adds does not depend on where it starts:
 ``h_{t+c} = W^c h_t + (the same c steps from zero)``. All pieces run from zero at once, then the states between them
 follow with W^c, then all pieces run once more from their true start. That is twice the work in about 3 √T steps instead
 of T: it pays where a step costs more to begin than to do, in torch operations and most of all on a GPU.
 
-W^c comes from repeated squaring, and the states between the pieces from it, both in double precision: an error in W^c
-would be made once per piece. Where powers of W grow the plain loop runs: it is then the one that says when a number
-overflows.
+W^c is computed by repeated squaring, and the states between the pieces from it, both in double precision: an error in
+W^c would enter once per piece. Where powers of W grow the plain loop runs, in which numbers overflow only if the true
+states do.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ def pays(a: Tensor) -> bool:
     models, steps, batch, hidden = a.shape
     if steps < LEAST_STEPS or a.dtype not in (torch.float32, torch.float64):
         return False
-    if (
-        a.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    ):  # `scan` looks at a number, and waits for it
+    if a.is_cuda and torch.cuda.is_current_stream_capturing():  # `scan` reads a number, which a capture does not allow
         return False
     return 0 < models * batch * hidden**2 <= (CPU_STEP if a.device.type == "cpu" else DEVICE_STEP)
 

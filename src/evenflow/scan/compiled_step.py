@@ -1,4 +1,4 @@
-"""Everything that is derived from a step, made when it is first asked for and shared by equal steps."""
+"""`CompiledStep`: what engines need of a step, each part computed on first use and shared by equal steps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ class Use(NamedTuple):
     """One use of a matrix in a step, for its gradient.
 
     Attributes:
-        inputs, place: what went into the product, and where it lies side by side, if it does.
-        runs: where the gradients by its outputs lie.
-        whole: the view is the whole matrix as it is.
+        inputs: the blocks that went into the product.
+        place: where they are stored side by side, or None.
+        runs: where the gradients by its outputs are stored.
+        whole: the view is the whole matrix, not transposed.
     """
 
     view: View
@@ -44,8 +45,8 @@ class CompiledStep:
         self.text = source
         self.program: Program = program_text.read(source)
         self.libraries: dict[torch.dtype, ctypes.CDLL | None] = {}  # of compiled code, by what it computes in
-        self.directions: dict[bool, Any] = {}  # of a GPU's kernels: whether backward
-        self.kernels: dict[Any, Any] = {}
+        self.directions: dict[bool, Any] = {}  # the CUDA code, by whether it is that of the backward pass
+        self.kernels: dict[Any, Any] = {}  # of a GPU, see `cuda.cuda_recurrence`
         self.without_kernels: dict[torch.device, str | None] = {}  # why there are none on a GPU
 
     @cached_property
@@ -63,18 +64,18 @@ class CompiledStep:
 
     @cached_property
     def derived_plan(self) -> Evaluator:
-        """What is computed from parameters once for all steps."""
+        """What is computed once for all steps, from parameters alone."""
         return Evaluator(self.program.derived, flat(self.program.parameters[: -len(self.program.derived)]))
 
     @cached_property
     def storing_plan(self) -> Evaluator:
-        """One step with all that is stored of it."""
-        wanted = [*flat(self.program.new), *self.places.kept, *self.places.marks]
-        return Evaluator(wanted, self.leaves, self.program.products)
+        """One step with all that the forward pass stores."""
+        roots = [*flat(self.program.new), *self.places.kept, *self.places.marks]
+        return Evaluator(roots, self.leaves, self.program.products)
 
     @cached_property
     def keeping_plan(self) -> Evaluator:
-        """What is stored besides the states."""
+        """What the forward pass stores besides the states, from all states."""
         return Evaluator([*self.places.kept, *self.places.marks], self.leaves, self.program.products)
 
     @cached_property
@@ -83,27 +84,27 @@ class CompiledStep:
 
     @cached_property
     def loop_plans(self) -> list[tuple[int | None, Evaluator]]:
-        """What one step back computes for the step before it: product by product, then the gradients by the states."""
+        """What one step of the backward pass computes: product by product, then the gradients by the states."""
         gradient = self.places.gradient
-        given = [*self._stored, *flat(gradient.by_new), *self._hoisted]
+        available = [*self._stored, *flat(gradient.by_new), *self._hoisted]
         plans: list[tuple[int | None, Evaluator]] = []
         left = [p for p, nodes in enumerate(gradient.returned) if nodes]
         while left:
             for p in left:
-                wanted = [v for blocks in gradient.outputs[p] or [] for v in blocks]
+                roots = [v for blocks in gradient.outputs[p] or [] for v in blocks]
                 try:
-                    plan = Evaluator(wanted, given)
-                except KeyError:  # it needs what a product that is still to come returns
+                    plan = Evaluator(roots, available)
+                except KeyError:  # it reads what a product that is still to come returns
                     continue
                 plans.append((p, plan))
-                given += [*wanted, *gradient.returned[p]]
+                available += [*roots, *gradient.returned[p]]
                 left.remove(p)
                 break
-        return [*plans, (None, Evaluator(flat(gradient.states), given))]
+        return [*plans, (None, Evaluator(flat(gradient.states), available))]
 
     @cached_property
     def _hoisted(self) -> list[Node]:
-        """Of the backward pass what depends on no gradient."""
+        """Nodes of the backward pass that depend on no gradient."""
         gradients = {*flat(self.places.gradient.by_new), *flat(self.places.gradient.returned)}
         stored = set(self._stored)
         free: dict[Node, bool] = {}
@@ -119,17 +120,17 @@ class CompiledStep:
 
     @cached_property
     def loop_reads(self) -> list[Node]:
-        """What the steps back read of what there is for all steps."""
-        given = {*self._stored, *self._hoisted}
+        """What the loop of the backward pass reads of arrays that exist for all steps."""
+        available = {*self._stored, *self._hoisted}
         read = {v for _, plan in self.loop_plans for v in plan.reads}
-        return [v for v in given if v in read]
+        return [v for v in available if v in read]
 
     @cached_property
     def collecting_plan(self) -> Evaluator:
-        """All gradients but those by the states, of all steps at once."""
+        """All gradients but those by the states, for all steps at once."""
         gradient = self.places.gradient
-        given = [*self._stored, *self._hoisted, *flat(gradient.by_new), *flat(gradient.returned)]
-        return Evaluator([*gradient.a, *self.places.rest, *self.added], given)
+        available = [*self._stored, *self._hoisted, *flat(gradient.by_new), *flat(gradient.returned)]
+        return Evaluator([*gradient.a, *self.places.rest, *self.added], available)
 
     @cached_property
     def is_linear(self) -> bool:
@@ -146,14 +147,14 @@ class CompiledStep:
     def reads_a(self) -> bool:
         """Whether the backward pass reads a itself."""
         places = self.places
-        given = [v for v in self._stored if v not in self.program.a]
+        available = [v for v in self._stored if v not in self.program.a]
         gradient = places.gradient
-        given += [*flat(gradient.by_new), *flat(gradient.returned)]
+        available += [*flat(gradient.by_new), *flat(gradient.returned)]
         products = [p for p, outputs in enumerate(gradient.outputs) if outputs]
         if any((place := places.inputs(p)) is None or place.array == "a" for p in products):
             return True
         try:
-            Evaluator([*gradient.targets(), *self.added], given)
+            Evaluator([*gradient.targets(), *self.added], available)
         except KeyError:
             return True
         return False
@@ -188,15 +189,15 @@ class CompiledStep:
 
     @cached_property
     def uses(self) -> list[Use]:
-        """Every use of a matrix that its gradient is a sum over."""
-        found, places = [], self.places
+        """Every use of a matrix; the gradient by the matrix is a sum over its uses."""
+        uses, places = [], self.places
         for p, n, view in places.views:
             if places.gradient.outputs[p] is None:
                 continue
             whole = not view.transposed and (view.rows, view.columns) == self.program.matrices[view.matrix]
             inputs = self.program.products[p].inputs
-            found.append(Use(view, inputs, places.inputs(p), places.outputs(p, n), whole))
-        return found
+            uses.append(Use(view, inputs, places.inputs(p), places.outputs(p, n), whole))
+        return uses
 
     @cached_property
     def number_array(self) -> ctypes.Array[ctypes.c_int64]:
@@ -204,11 +205,11 @@ class CompiledStep:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """The numbers of a call of compiled code: see `emit_c.number_names`."""
-        found = list(layout(self.program))
+        """The sizes that a call of compiled code passes, see `emit_c.number_names`."""
+        sizes = list(layout(self.program))
         for rows, columns in self.program.matrices:
-            found += [columns, rows * columns]
-        return [*found, *(v.row * self.program.matrices[v.matrix][1] + v.column for _, _, v in self.places.views)]
+            sizes += [columns, rows * columns]
+        return [*sizes, *(v.row * self.program.matrices[v.matrix][1] + v.column for _, _, v in self.places.views)]
 
     @cached_property
     def a_size(self) -> int:

@@ -54,8 +54,8 @@ def source(step: CompiledStep, dtype: torch.dtype) -> str:
 
 def runs(step: CompiledStep, *tensors: Tensor | None) -> bool:
     """Whether compiled code can take these tensors, and exists."""
-    given = [t for t in tensors if t is not None]
-    return c_library.runs(*given) and library(step, given[0].dtype) is not None
+    present = [t for t in tensors if t is not None]
+    return c_library.runs(*present) and library(step, present[0].dtype) is not None
 
 
 def forward(inputs: ScanInputs) -> ScanOutputs:

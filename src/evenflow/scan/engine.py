@@ -105,11 +105,13 @@ def scan_gradients(
     `engine.weight_gradient(d, x, x0)` gives ``Σ_t d_t' x_{t-1}`` with x_{-1} = x0, or ``Σ_t d_t' x_t`` where x0 is
     None, for d ``(M, T, B, L)``, x ``(M, T, B, R)`` and x0 ``(M, B, R)``: ``(M, L, R)``.
     """
-    found: StepGradients = engine.backward(inputs, outputs, grads, want_tap)
+    gradients: StepGradients = engine.backward(inputs, outputs, grads, want_tap)
     matrices: list[Tensor | None] = [None] * len(inputs.matrices)
     for use in inputs.step.uses:
         x, x0 = _product_inputs(use, inputs, outputs)
-        runs = [engine.weight_gradient(_cut(_stored(found, place), place, nodes), x, x0) for place, nodes in use.runs]
+        runs = [
+            engine.weight_gradient(_cut(_stored(gradients, place), place, nodes), x, x0) for place, nodes in use.runs
+        ]
         d, number = runs[0] if len(runs) == 1 else torch.cat(runs, 1), use.view.matrix
         if (total := matrices[number]) is None and use.whole:
             matrices[number] = d
@@ -118,7 +120,9 @@ def scan_gradients(
         part(total, use.view).add_(d)
         matrices[number] = total
     d_matrices = [torch.zeros_like(w) if d is None else d for w, d in zip(inputs.matrices, matrices, strict=True)]
-    return ScanGradients(found.a, found.states, d_matrices, _parameter_gradients(inputs, found), found.tap)
+    return ScanGradients(
+        gradients.a, gradients.states, d_matrices, _parameter_gradients(inputs, gradients), gradients.tap
+    )
 
 
 def _product_inputs(use: Use, inputs: ScanInputs, outputs: ScanOutputs) -> tuple[Tensor, Tensor | None]:
@@ -160,10 +164,10 @@ def _cut(array: Tensor, place: Place, nodes: Sequence[Node]) -> Tensor:
 
 def _parameter_gradients(inputs: ScanInputs, gradients: StepGradients) -> list[Tensor | None]:
     """The gradient by each parameter, ``(M, size)``, from sums over rows or from the stored gradients."""
-    found: list[Tensor | None] = []
+    totals: list[Tensor | None] = []
     for value, blocks in zip(inputs.parameters, inputs.step.parameter_sums, strict=True):
         if value is None:
-            found.append(None)
+            totals.append(None)
             continue
         parts = []
         for width, v, place in blocks:
@@ -176,5 +180,5 @@ def _parameter_gradients(inputs: ScanInputs, gradients: StepGradients) -> list[T
             if total.shape[-1] != width:
                 total = total.sum(-1, keepdim=True) if width == 1 else total.expand(-1, width)
             parts.append(total.to(value.dtype))
-        found.append(parts[0] if len(parts) == 1 else torch.cat(parts, -1))
-    return found
+        totals.append(parts[0] if len(parts) == 1 else torch.cat(parts, -1))
+    return totals

@@ -1,4 +1,4 @@
-"""The last state of a linear recurrence in one product, without those between.
+"""The last state of a linear recurrence in one product, without the states before it.
 
 ``h_t = U h_{t-1} + W x_t + b`` has no activation, so that its end is a sum over the inputs,
 
@@ -25,10 +25,11 @@ GAIN = 0.8  # of the recurrence's time, by count, below which it is done; counts
 
 
 def pays(steps: int, rows: int, inputs: int, units: int) -> bool:
-    """Whether the multiplications are fewer than the recurrence's, with rows, columns and squarings counted in units².
+    """Whether this takes fewer multiplications than the recurrence; both are counted in multiples of units².
 
-    Measured there and back with one input (benchmarks/last_state.py): 0.54 of the recurrence's time at 128 units, 20
-    rows and 1,000 steps, where this counts 0.66; 0.14 at 256 units, 100 rows and 784 steps, where it counts 0.21.
+    Measured, forward and backward, with one input (benchmarks/last_state.py): 0.54 of the recurrence's time at 128
+    units, 20 rows and 1,000 steps, where this counts 0.66; 0.14 at 256 units, 100 rows and 784 steps, where it counts
+    0.21.
     """
     if steps < LEAST_STEPS:
         return False
@@ -37,10 +38,12 @@ def pays(steps: int, rows: int, inputs: int, units: int) -> bool:
     return columns + squarings + rows * inputs / units < GAIN * rows
 
 
-def end(x: Tensor, h0: Tensor | None, weight_ih: Tensor, bias: Tensor | None, weight_hh: Tensor) -> Tensor | None:
-    """The state after the last step; None where powers of U are beyond what x's precision holds.
+def final_state(
+    x: Tensor, h0: Tensor | None, weight_ih: Tensor, bias: Tensor | None, weight_hh: Tensor
+) -> Tensor | None:
+    """The state after the last step; None where powers of U overflow the precision of x.
 
-    There the recurrence may still be finite, where what grows meets zeros, or say itself that it is not.
+    There the recurrence itself may still be finite, if what grows is multiplied by zeros.
 
     Shapes:
         x ``(T, B, I)``; h0 ``(B, H)``, None for zero; weight_ih ``(H, I)``, bias ``(H)``, weight_hh ``(H, H)``; result
@@ -49,7 +52,7 @@ def end(x: Tensor, h0: Tensor | None, weight_ih: Tensor, bias: Tensor | None, we
     steps, rows, inputs = x.shape
     units, columns = len(weight_hh), inputs + (bias is not None)
     enters = weight_ih if bias is None else torch.cat([weight_ih, bias.unsqueeze(1)], 1)
-    passed = enters.double()  # (H, n columns): what becomes of an input after 0, 1, ..., n - 1 steps
+    passed = enters.double()  # (H, n columns): the effect of an input after 0, 1, ..., n - 1 steps
     powers = [weight_hh.double()]
     for have in _doubled(steps):
         if have > 1:
@@ -63,7 +66,7 @@ def end(x: Tensor, h0: Tensor | None, weight_ih: Tensor, bias: Tensor | None, we
     if bias is not None:
         h = h + by_age[..., -1].sum(1).to(x.dtype)
     if h0 is not None:
-        h = h + _passed_on(h0.double(), powers, steps).to(x.dtype)
+        h = h + _after_steps(h0.double(), powers, steps).to(x.dtype)
     return h
 
 
@@ -72,8 +75,8 @@ def _doubled(steps: int) -> list[int]:
     return [2**n for n in range((steps - 1).bit_length())]
 
 
-def _passed_on(h: Tensor, powers: list[Tensor], steps: int) -> Tensor:
-    """``U^T h`` for every row of h, from U, U², U⁴, ...: the largest first, as often as it fits."""
+def _after_steps(h: Tensor, powers: list[Tensor], steps: int) -> Tensor:
+    """``U^T h`` for every row of h, from U, U², U⁴, ...: the largest power first."""
     for n in reversed(range(len(powers))):
         times, steps = divmod(steps, 2**n)
         for _ in range(times):

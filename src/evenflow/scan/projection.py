@@ -37,8 +37,8 @@ def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Te
     if device == "cpu":
         plain = plain_tensors((x, weight) if bias is None else (x, weight, bias))
         return _Linear.apply(x, weight, bias) if plain else linear(x, weight, bias)
-    given = (x.flatten(0, 1).unsqueeze(0), weight.unsqueeze(0), None if bias is None else bias.unsqueeze(0))
-    y = _Projection.apply(*given) if plain_tensors(given) else projection(*given)
+    arguments = (x.flatten(0, 1).unsqueeze(0), weight.unsqueeze(0), None if bias is None else bias.unsqueeze(0))
+    y = _Projection.apply(*arguments) if plain_tensors(arguments) else projection(*arguments)
     return y.view(*x.shape[:2], -1)
 
 
@@ -150,9 +150,9 @@ class _Linear(torch.autograd.Function):
     """The operator for plain tensors: torch takes a tenth of a millisecond to find an operator's way."""
 
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        _save(ctx, given, given[0])
-        return _linear(*given)
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        _save(ctx, arguments, arguments[0])
+        return _linear(*arguments)
 
     backward = staticmethod(_linear_autograd)
 
@@ -232,8 +232,8 @@ class _Projection(torch.autograd.Function):
     """The operator for plain tensors, see `_Linear`."""
 
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        _save(ctx, given, given[0])
-        return _forward(*given)
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        _save(ctx, arguments, arguments[0])
+        return _forward(*arguments)
 
     backward = staticmethod(_autograd)

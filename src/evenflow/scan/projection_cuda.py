@@ -53,10 +53,10 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     models, rows, inputs = x.shape
     wide = weight.shape[1]
     out = x.new_empty(models, rows, wide)
-    given = (weight if bias is None else bias).contiguous()
+    bias_or_unused = (weight if bias is None else bias).contiguous()
     settings = {"I": inputs, "BIASED": bias is not None, "ROWS": ROWS, "WIDE": WIDE, "num_warps": WARPS}
     with torch.cuda.device(x.device):
-        _forward[_grid(x, wide)](x.contiguous(), weight.contiguous(), given, out, rows, wide, **settings)
+        _forward[_grid(x, wide)](x.contiguous(), weight.contiguous(), bias_or_unused, out, rows, wide, **settings)
     return out
 
 

@@ -42,7 +42,7 @@ def scan(
     tap: Tensor | None = None,
     engine: str = "auto",
     storage: torch.dtype | None = None,
-    known: State | None = None,
+    computed_states: State | None = None,
     again: Callable[[], Tensor] | None = None,
 ) -> tuple[Tensor, ...]:
     """Every state of `cell` over the steps of `a`; shapes and arguments as in `reference.scan`.
@@ -50,7 +50,7 @@ def scan(
     Args:
         engine: one of `backend.ENGINES`, or `backend.LINEARIZED`.
         storage: the dtype in which the states, and what else the backward pass reads of every step, are saved.
-        known: every state, where they were computed before: the forward pass does not run again.
+        computed_states: every state, if they were computed before: the forward pass does not run again.
         again: computes a once more; with it a is not held in memory for second derivatives.
 
     It runs in the dtype of its recurrent matrix, autocast or not: errors of half precision would accumulate.
@@ -76,7 +76,7 @@ def scan(
                     batch_sizes,
                     engine,
                     None if again is None else lambda: again().to(storage or dtype).unsqueeze(0),
-                    None if known is None else [s.unsqueeze(0) for s in known],
+                    None if computed_states is None else [s.unsqueeze(0) for s in computed_states],
                 )
                 # `squeeze`, whose gradient is a view; that of an index would be zeros of the same size, and a copy.
                 return tuple(s.squeeze(0) for s in several[: len(state)])
@@ -155,12 +155,12 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
         return None, [None] * len(states), [None] * len(matrices), [None] * len(parameters), *(None,) * 4
     saved = (a, states, matrices, parameters, results, step, batch_sizes, ctx.tapped, engine)
     if not torch.is_grad_enabled() and plain_tensors([*(g for g in by_new if g is not None), a, *rest]):
-        found = run_backward(by_new, *saved)
+        gradients = run_backward(by_new, *saved)
     elif not torch.compiler.is_compiling() and any(map(is_batched_gradient, by_new)):
-        found = one_by_one(lambda grads: run_backward(grads, *saved), by_new)
+        gradients = one_by_one(lambda grads: run_backward(grads, *saved), by_new)
     else:
-        found = recurrence_backward(by_new, *saved)
-    d_a, *others = found
+        gradients = recurrence_backward(by_new, *saved)
+    d_a, *others = gradients
     d_states, d_matrices, d_parameters, (tap,) = split(others, ctx.counts)
     # None, not zeros, as autograd says of what was detached.
     d_states = [d if moves else None for d, moves in zip(d_states, compiled_step(step).state_moves, strict=True)]
@@ -187,12 +187,12 @@ class _FusedScan(torch.autograd.Function):
     ) -> Any:
         a, *rest = tensors
         inputs = (a, *split(rest, counts)[:3], tap, *settings)
-        found = run_forward(*inputs) if results is None else [r.detach() for r in results]
-        _save(ctx, inputs, found)
+        outputs = run_forward(*inputs) if results is None else [r.detach() for r in results]
+        _save(ctx, inputs, outputs)
         ctx.again = again
         if again is None and ctx.needs_input_grad[5]:
             ctx.given_a = a
-        return tuple(found)
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
@@ -213,20 +213,20 @@ def fused_scan(
     batch_sizes: Sequence[int] | None = None,
     engine: str = "auto",
     again: Again | None = None,
-    known: Sequence[Tensor] | None = None,
+    computed_states: Sequence[Tensor] | None = None,
 ) -> list[Tensor]:
     """The operator `recurrence`, called directly where only autograd looks at the tensors: torch's lookup takes time.
 
     Args:
         step, a, states, matrices, parameters, tap, batch_sizes, engine: see `backend.run_forward`.
-        again, known: see `scan`, with a dimension of models.
+        again, computed_states: see `scan`, with a dimension of models.
     """
     tensors = [a, *states, *matrices, *parameters]
     settings = (step, batch_sizes, engine)
-    if known is None and not plain_tensors(tensors if tap is None else [tap, *tensors]):
+    if computed_states is None and not plain_tensors(tensors if tap is None else [tap, *tensors]):
         return recurrence(a, list(states), list(matrices), list(parameters), tap, *settings)
     results = None
-    if known is not None:
-        results = outputs_from_states(scan_inputs(compiled_step(step), tensors, batch_sizes), known)
+    if computed_states is not None:
+        results = outputs_from_states(scan_inputs(compiled_step(step), tensors, batch_sizes), computed_states)
     counts = (len(states), len(matrices), len(parameters))
     return list(_FusedScan.apply(settings, counts, again, results, tap, *tensors))

@@ -1,4 +1,4 @@
-"""Registers a function of tensors with torch as an operator, so that compile, autograd and fake tensors know it."""
+"""Registers a function of tensors as an operator of torch, which compile, vmap and fake tensors can handle."""
 
 from __future__ import annotations
 
@@ -24,41 +24,43 @@ def operator(
 
     Args:
         schema: types of arguments and results, in torch's notation.
-        run: does the work, on any device.
-        fake: gives empty results of the right shapes.
-        setup, backward: keep what is needed and give the gradients, as in `torch.library.register_autograd`. Without
-            them a gradient through it is an error, which torch by itself would make zeros of.
-        vmap: the rule for `torch.vmap`, as in `torch.library.register_vmap`; by default that of an operator whose
+        run: the implementation, for any device.
+        fake: returns empty results of the right shapes.
+        setup, backward: save tensors and compute gradients, as in `torch.library.register_autograd`. Without them a
+            gradient through the operator raises an error; torch by itself would return zeros.
+        vmap: the rule for `torch.vmap`, as in `torch.library.register_vmap`. Default: the rule for operators whose
             tensors all have a leading dimension of models.
 
-    This is `torch.library.custom_op` without its one drawback: that loads the compiler, some two seconds, at the first
-    call.
+    Unlike `torch.library.custom_op` it does not load the compiler at the first call, which takes some two seconds.
     """
     full = f"evenflow::{name}"
     torch.library.define(full, schema, tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.impl(full, "CompositeExplicitAutograd", run)
     torch.library.register_fake(full, fake)
     torch.library.register_autograd(full, backward or _refuse, setup_context=setup)
-    found = getattr(torch.ops.evenflow, name).default
-    torch.library.register_vmap(full, vmap or _over_models(found))
-    return found
+    op = getattr(torch.ops.evenflow, name).default
+    torch.library.register_vmap(full, vmap or _over_models(op))
+    return op
 
 
 def one_by_one(pull: Callable[[list[Tensor | None]], list[Tensor]], grads: Sequence[Tensor | None]) -> list[Tensor]:
-    """What `pull` gives for each of the gradients that stand side by side; torch has no rule for lists of tensors."""
+    """Call `pull` for each of several gradients in one tensor (``is_grads_batched``), and join the results.
+
+    torch has no rule for operators that take lists of such tensors.
+    """
     apart = [_apart(g) if g is not None and is_batched_gradient(g) else (g, 0) for g in grads]
     level = max(level for _, level in apart)
     count = next(len(g) for g, own in apart if g is not None and own)
     each = [pull([g[n] if g is not None and own else g for g, own in apart]) for n in range(count)]
-    return [torch._add_batch_dim(torch.stack(found), 0, level) for found in zip(*each, strict=True)]
+    return [torch._add_batch_dim(torch.stack(gradients), 0, level) for gradients in zip(*each, strict=True)]
 
 
 def _apart(grad: Tensor) -> tuple[Tensor, int]:
-    """The gradients below each other, and the level of torch's that had them side by side."""
+    """The gradients along a new first dimension, and the level of torch's vmap that had joined them."""
     for level in range(1, 65):
-        found = torch._remove_batch_dim(grad, level, 1, 0)  # of another level: as it is, with one dimension more
-        if not is_batched_gradient(found):
-            return found, level
+        apart = torch._remove_batch_dim(grad, level, 1, 0)  # at another level it only adds a dimension
+        if not is_batched_gradient(apart):
+            return apart, level
     raise RuntimeError("gradients of a fused scan can be side by side once, not within each other")
 
 

@@ -1,4 +1,4 @@
-"""Gradients of gradients: the loop that defines a scan, and the tangent of its step."""
+"""Second derivatives of a scan: through the loop that defines it, or through the tangent of its step."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Again = Callable[[], Tensor]
 
 
 def differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
-    """The gradients as functions of everything, for second derivatives: those of the loop that defines the scan."""
+    """The gradients by all inputs of a scan, as functions that torch can differentiate again."""
     step, batch_sizes, engine = ctx.settings
     kept_a, *rest = ctx.saved_tensors
     states, matrices, parameters, results = split(rest, ctx.counts)
     if engine == LINEARIZED and not ctx.tapped:
         held = [v.detach() for v in (kept_a, *rest)]
-        found = _Pullback.apply(
+        gradients = _LinearBackward.apply(
             ctx.settings, ctx.counts, ctx.again or ctx.given_a, len(states), *grads[: len(states)], *held
         )
-        d_a, *others = found
+        d_a, *others = gradients
         return d_a, *split(others, ctx.counts)[:3], None
     a = kept_a if kept_a.dim() > 1 else ctx.given_a if ctx.again is None else ctx.again()
     with torch.enable_grad():
@@ -39,8 +39,8 @@ def differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     inputs = [a, *states, *matrices, *parameters, *([] if tap is None else [tap])]
     moving = [v for v in inputs if v.requires_grad]
     outputs, arriving = zip(*paths, strict=True) if paths else ((), ())
-    found = torch.autograd.grad(outputs, moving, arriving, create_graph=True, allow_unused=True) if paths else []
-    by_input = dict(zip(map(id, moving), found, strict=True))
+    gradients = torch.autograd.grad(outputs, moving, arriving, create_graph=True, allow_unused=True) if paths else []
+    by_input = dict(zip(map(id, moving), gradients, strict=True))
     d_a, *others = (by_input.get(id(v)) for v in inputs)
     d_states, d_matrices, d_parameters, d_tap = split(others, ctx.counts)
     return d_a, d_states, d_matrices, d_parameters, d_tap[0] if d_tap else None
@@ -61,24 +61,24 @@ def loop(inputs: ScanInputs, tap: Tensor | None) -> list[Tensor]:
     return [torch.stack(member, 1) for member in zip(*every, strict=True)]
 
 
-class _Pullback(torch.autograd.Function):
-    """The backward pass as a function of what arrives alone, in which it is linear; weights and states are held.
+class _LinearBackward(torch.autograd.Function):
+    """The backward pass as a function of the incoming gradients, in which it is linear; all else is held constant.
 
-    Its own gradient is how small changes of a, the weights and the first states spread from the first step to the last:
-    the scan of the step's `tangent`.
+    Its gradient is the jvp of the scan: how small changes of a, the weights and the first states spread from the first
+    step to the last. It is computed by a scan of the step's `tangent`.
     """
 
     @staticmethod
-    def forward(ctx: Any, settings: Any, counts: Any, a: Again | Tensor, states: int, *given: Tensor | None) -> Any:
-        grads, (kept_a, *rest) = given[:states], given[states:]
+    def forward(ctx: Any, settings: Any, counts: Any, a: Again | Tensor, states: int, *tensors: Tensor | None) -> Any:
+        grads, (kept_a, *rest) = tensors[:states], tensors[states:]
         ctx.settings, ctx.counts, ctx.a, ctx.states = settings, counts, a, states
         ctx.save_for_backward(*rest)
         step, batch_sizes, _ = settings
         assert kept_a is not None
         states_before, matrices, parameters, results = split(rest, counts)
         held = (kept_a, states_before, matrices, parameters, results)
-        found = run_backward(list(grads), *held, step, batch_sizes, False, "auto")
-        return tuple(found[:-1])
+        gradients = run_backward(list(grads), *held, step, batch_sizes, False, "auto")
+        return tuple(gradients[:-1])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -91,7 +91,7 @@ class _Pullback(torch.autograd.Function):
         moved = [torch.zeros_like(v) if m is None else m for v, m in zip(held, moves, strict=True)]
         d_a, *others = moved
         d_states, d_matrices, d_parameters, _ = split(others, ctx.counts)
-        found = run_forward(
+        moved_states = run_forward(
             torch.cat([a, d_a], -1),
             [*states, *d_states],
             [*matrices, *d_matrices],
@@ -101,8 +101,9 @@ class _Pullback(torch.autograd.Function):
             batch_sizes,
             "auto",
         )
-        wanted = ctx.needs_input_grad[4:]
-        tangents = [s if want else None for s, want in zip(found[len(states) : 2 * len(states)], wanted, strict=False)]
+        needed = ctx.needs_input_grad[4:]
+        pairs = zip(moved_states[len(states) : 2 * len(states)], needed, strict=False)
+        tangents = [s if need else None for s, need in pairs]
         return None, None, None, None, *tangents, *(None,) * (1 + len(rest))
 
 

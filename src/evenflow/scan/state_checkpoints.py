@@ -1,7 +1,7 @@
-"""Runs a long sequence in pieces and keeps the states between them alone; the backward pass runs each piece again.
+"""Activation checkpointing over time: saves the states between pieces of a sequence and recomputes each piece.
 
-Pieces of one step keep every state. Then no step waits for another, and what else the way back needs is found by one
-product for many of them.
+With pieces of one step every state is saved. Then the backward pass needs no second recurrence: what else it reads of a
+step follows from the states, for many steps in one product.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from evenflow.scan.backend import HALF
 from evenflow.scan.projection import project
 from evenflow.scan.recurrence import program, scan
 
-# Of a state in a piece where all of them are kept: small enough for a processor's cache, and on a GPU large enough for
-# kernels that run longer than it takes to start them.
+# Numbers of a state in one piece if all states are saved: few enough for a processor's cache, and on a GPU enough for
+# kernels to run longer than it takes to start them.
 NUMBERS, LEAST_STEPS = {"cpu": 2**18, "cuda": 2**22}, 16
 
 
@@ -36,20 +36,20 @@ def checkpointed(
     engine: str = "auto",
     beside: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """What `project` and `scan` give, from memory for one piece of `every` steps and one state per piece.
+    """What `project` and `scan` compute, in the memory for one piece of `every` steps and one state per piece.
 
-    The projected input, the gates and the gradients by them exist for one piece at a time. What is as long as the
-    sequence: the input, the output, and their gradients. The price is a second forward pass.
+    The projected input, the gates and their gradients exist for one piece at a time; only the input, the output and
+    their gradients are as long as the sequence. It costs a second forward pass.
 
-    With `every` = 1 all states are kept, and nothing else of a step, for the price of a product over all steps. Cells
-    whose step cannot be translated and ``engine="reference"`` cannot do with that, nor can layers in half precision,
-    whose steps went on from other states than those that are kept: they keep about √T of them and run again.
+    With `every` = 1 all states are saved and nothing else of a step; it costs a product over all steps. That is not
+    possible for steps that cannot be translated, for ``engine="reference"``, and in half precision, where the running
+    state is not the saved one: there about √T states are saved and the pieces are recomputed.
 
     Shapes:
         x: ``(T, B, I)``; state: each ``(B, H)``; result: the output ``(T, B, H)``, then the state after the last step
-        of each sequence, each ``(B, H)``; beside: ``(T, B, ·)``, columns that the scan gets beside the projected input.
+        of each sequence, each ``(B, H)``; beside: ``(T, B, ·)``, more columns for the scan, beside the projected input.
 
-    Its own gradient cannot be differentiated again. Reference: Griewank 1992.
+    The gradient cannot be differentiated again. Reference: Griewank 1992.
     """
     device = x.device.type
     casts = not x.is_meta and torch.is_autocast_enabled(device)
@@ -62,11 +62,11 @@ def checkpointed(
         steps = max(LEAST_STEPS, numbers // max(1, state[0].numel()))
         every = steps if keeps_states else math.isqrt(len(x))
     plan = _Segments(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state), keeps_states)
-    return _Pieces.apply(plan, x, beside, tap, *(s.to(dtype) for s in state), *weights.values())
+    return _Checkpointed.apply(plan, x, beside, tap, *(s.to(dtype) for s in state), *weights.values())
 
 
 def _translated(cell: Cell, x: Tensor, state: State, weights: Weights, beside: Tensor | None) -> bool:
-    """Whether the cell's scan finds what it keeps again from the states, as every translated step does."""
+    """Whether the step is translated, so that what it keeps can be recomputed from the states."""
     if x.is_meta:
         return False
     with torch.no_grad():
@@ -78,7 +78,7 @@ def _translated(cell: Cell, x: Tensor, state: State, weights: Weights, beside: T
 
 @dataclass(frozen=True)
 class _Segments:
-    """Everything that is no tensor."""
+    """The arguments of `checkpointed` that are no tensors."""
 
     cell: Cell
     names: tuple[str, ...]
@@ -100,16 +100,16 @@ class _Segments:
         tap: Tensor | None,
         state: State,
         weights: Sequence[Tensor],
-        known: State | None = None,
+        computed_states: State | None = None,
     ) -> tuple[State, State]:
-        """The states of one piece, and those each sequence has after it: one that has ended keeps its last."""
+        """The states of one piece, and each sequence's state after it; a sequence that has ended keeps its last."""
         named = dict(zip(self.names, weights, strict=True))
         sizes = None if self.batch_sizes is None else list(self.batch_sizes[piece])
         casts = self.autocast is not None
         with nullcontext() if x.is_meta else torch.autocast(x.device.type, self.autocast, enabled=casts):
             a = project(self.cell, x, named, self.engine)
         a = a if beside is None else torch.cat((a, beside), -1)
-        states = scan(self.cell, a, state, named, sizes, tap, self.engine, known=known)
+        states = scan(self.cell, a, state, named, sizes, tap, self.engine, computed_states=computed_states)
         if sizes is None:
             return states, tuple(s[-1] for s in states)
         rows = torch.arange(x.shape[1], device=x.device)
@@ -119,16 +119,16 @@ class _Segments:
         return states, tuple(torch.where(runs, end, before) for end, before in zip(ends, state, strict=True))
 
 
-class _Pieces(torch.autograd.Function):
+class _Checkpointed(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, plan: _Segments, x: Tensor, beside: Tensor | None, tap: Tensor | None, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         state, weights = tensors[: plan.members], tensors[plan.members :]
         pieces = plan.pieces(len(x))
-        # What outlives a piece has its place from the start: small tensors left among the freed ones of a piece would
-        # split that memory, and the next piece would need more.
-        starts = 1 if plan.keeps_states else len(pieces)  # the others are among the states
+        # What outlives a piece is allocated first: small tensors among the freed ones of a piece would fragment that
+        # memory, and the next piece would need more.
+        starts = 1 if plan.keeps_states else len(pieces)  # the other starts are among the states
         between = [s.new_empty(starts, *s.shape) for s in state]
         last = [s.clone() for s in state]
         whole = [s.new_empty(*x.shape[:2], s.shape[-1]) for s in (state if plan.keeps_states else state[:1])]
@@ -147,16 +147,18 @@ class _Pieces(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *after: Tensor | None) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph=True; without this a second derivative would lack a part, unsaid
+        if torch.is_grad_enabled():  # create_graph=True: a second derivative would silently lack a part
             raise RuntimeError(
                 "with checkpoint_every a gradient cannot be differentiated again; set it to None for that"
             )
         plan: _Segments = ctx.plan
         x, beside, *rest = ctx.saved_tensors
         count = len(plan.names)
-        weights, between, known = rest[:count], rest[count : count + plan.members], rest[count + plan.members :]
+        weights, between, saved_states = rest[:count], rest[count : count + plan.members], rest[count + plan.members :]
         _, wants_x, wants_beside, wants_tap, *wants = ctx.needs_input_grad
-        some = next((g for g in (grad, *after) if g is not None), x)  # `is_grads_batched` brings many side by side
+        some = next(
+            (g for g in (grad, *after) if g is not None), x
+        )  # several gradients in one tensor under `is_grads_batched`
         d_x = some.new_empty(x.shape, dtype=x.dtype) if wants_x else None
         d_beside = some.new_empty(beside.shape, dtype=beside.dtype) if wants_beside else None
         pieces = plan.pieces(len(x))
@@ -168,28 +170,29 @@ class _Pieces(torch.autograd.Function):
             piece_x = x[piece].detach().requires_grad_(wants_x)
             piece_beside = None if beside is None else beside[piece].detach().requires_grad_(wants_beside)
             piece_tap = None if zeros is None else zeros[: len(piece_x)].detach().requires_grad_()
-            # Rows that have ended stand at zero among the states; what they began a piece with moves nothing.
-            first = [s[index] for s in between] if index == 0 or not known else [s[piece.start - 1] for s in known]
+            # The states of rows that have ended are zero; with what these rows begin a piece makes no difference.
+            among_states = index > 0 and bool(saved_states)
+            first = [s[piece.start - 1] for s in saved_states] if among_states else [s[index] for s in between]
             state = [s.detach().requires_grad_() for s in first]
             leaves = [w.detach().requires_grad_(want) for w, want in zip(weights, wants[plan.members :], strict=True)]
             with torch.enable_grad():
-                found_before = tuple(whole[piece] for whole in known) or None
-                states, ends = plan.run(piece, piece_x, piece_beside, piece_tap, tuple(state), leaves, found_before)
+                states_of_piece = tuple(whole[piece] for whole in saved_states) or None
+                states, ends = plan.run(piece, piece_x, piece_beside, piece_tap, tuple(state), leaves, states_of_piece)
             outputs = (states[0], *ends)
-            given = [None if grad is None else grad[piece], *after]
+            incoming = [None if grad is None else grad[piece], *after]
             running = (piece_x, piece_beside, piece_tap, *state, *leaves)
             inputs = [v for v in running if v is not None and v.requires_grad]
-            paths = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None and o.requires_grad]
-            found = iter(_gradients(paths, inputs))
+            paths = [(o, g) for o, g in zip(outputs, incoming, strict=True) if g is not None and o.requires_grad]
+            gradients = iter(_gradients(paths, inputs))
             if d_x is not None:
-                d_x[piece] = _or_zero(next(found), piece_x)
+                d_x[piece] = _or_zero(next(gradients), piece_x)
             if d_beside is not None:
-                d_beside[piece] = _or_zero(next(found), d_beside[piece])
+                d_beside[piece] = _or_zero(next(gradients), d_beside[piece])
             if d_tap is not None:
-                d_tap[piece] = _or_zero(next(found), d_tap[piece])
-            after = tuple(next(found) for _ in state)
+                d_tap[piece] = _or_zero(next(gradients), d_tap[piece])
+            after = tuple(next(gradients) for _ in state)
             for i, leaf in enumerate(leaves):
-                if leaf.requires_grad and (new := next(found)) is not None:
+                if leaf.requires_grad and (new := next(gradients)) is not None:
                     if (sum_so_far := sums[i]) is None:
                         sums[i] = new.clone()
                     else:
@@ -201,8 +204,8 @@ class _Pieces(torch.autograd.Function):
 def _gradients(paths: Sequence[tuple[Tensor, Tensor]], inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
     if not paths:
         return [None] * len(inputs)
-    outputs, given = zip(*paths, strict=True)
-    return torch.autograd.grad(outputs, inputs, given, allow_unused=True)
+    outputs, incoming = zip(*paths, strict=True)
+    return torch.autograd.grad(outputs, inputs, incoming, allow_unused=True)
 
 
 def _of(beside: Tensor | None, piece: slice) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""A product with a long inner side, as weight gradients are: sums over all steps and rows."""
+"""Matrix products with a long inner dimension: weight gradients, which are sums over all steps and rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ PARTS, LEAST_ROWS = 256, 1024
 
 
 def summed(left: Tensor, right: Tensor) -> Tensor:
-    """``Σ_n left_n' right_n`` for each model, the sum in parts that run side by side.
+    """``Σ_n left_n' right_n`` for each model, in partial sums that run in parallel.
 
-    A plain product of a GPU's library is split over its inner side where that is long; a batched one is not, and with
-    few models leaves most of a GPU idle. Large ones in single precision run on tensor cores; see `cuda.gemm`.
+    cuBLAS splits a long inner dimension of a plain product, but not of a batched one, which with few models leaves
+    most of a GPU idle. Large ones in single precision run on tensor cores; see `cuda.gemm`.
 
     Shapes:
         left: ``(M, N, L)``; right: ``(M, N, R)``; result ``(M, L, R)``.

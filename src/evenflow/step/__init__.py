@@ -1,4 +1,4 @@
-"""From one step of a cell, written in torch operations, to code for all steps."""
+"""Translates one step of a cell, written in torch operations, into a program, its gradient, and code for all steps."""
 
 from evenflow.step import program_text
 from evenflow.step.hoist import hoisted

@@ -1,4 +1,4 @@
-"""A step's graph computed in torch operations, on blocks of any leading dimensions."""
+"""Evaluates the graph of a step in torch operations, on blocks with any leading dimensions."""
 
 from __future__ import annotations
 
@@ -50,33 +50,33 @@ OPERATIONS: Mapping[str, Callable[..., Tensor]] = {
 
 
 class Evaluator:
-    """The order in which some nodes are computed from others.
+    """Computes some nodes from others, in an order that is determined once.
 
     Args:
-        roots: what is wanted.
-        given: what there is: leaves, and nodes computed before.
-        products: those that may be made on the way.
+        roots: the nodes to compute.
+        available: leaves, and nodes computed before.
+        products: those that may be computed on the way.
     """
 
-    def __init__(self, roots: Iterable[Node], given: Iterable[Node], products: Sequence[Product] = ()) -> None:
-        self.roots, known = list(roots), set(given)
+    def __init__(self, roots: Iterable[Node], available: Iterable[Node], products: Sequence[Product] = ()) -> None:
+        self.roots, known = list(roots), set(available)
         self.steps: list[Node | Product] = []
-        made = {v: product for product in products for out in product.outputs for v in out}
+        product_of = {v: product for product in products for out in product.outputs for v in out}
         done: set[Node | int] = set(known)
 
         def need(nodes: Iterable[Node]) -> None:
             for v in _until(nodes, done):
                 if v in done:
                     continue
-                if v in made:
-                    product = made[v]
+                if v in product_of:
+                    product = product_of[v]
                     if id(product) not in done:
                         done.add(id(product))
                         need(product.inputs)
                         self.steps.append(product)
                         done.update(o for out in product.outputs for o in out)
                 elif v.op in ("input", "product"):
-                    raise KeyError(f"{v} is not given")
+                    raise KeyError(f"{v} is not available")
                 else:
                     self.steps.append(v)
                     done.add(v)
@@ -86,18 +86,18 @@ class Evaluator:
         for n, step in enumerate(self.steps):
             for v in step.inputs if isinstance(step, Product) else step.operands:
                 last[v] = n
-        self.reads = {v for v in (*last, *self.roots) if v in known}  # the given nodes that are needed
+        self.reads = {v for v in (*last, *self.roots) if v in known}  # the available nodes that are needed
         self._drop: list[list[Node]] = [[] for _ in self.steps]
         for v, n in last.items():
             if v not in known and v not in set(self.roots):
                 self._drop[n].append(v)
 
     def __call__(self, values: Values, matrices: Sequence[Tensor], like: Tensor) -> Values:
-        """Add the wanted nodes to `values`; intermediate ones are let go."""
+        """Add the roots to `values`; intermediate nodes are dropped when they have been read."""
         for step, drop in zip(self.steps, self._drop, strict=True):
             if isinstance(step, Product):
                 x = beside([values[v] for v in step.inputs], [v.width for v in step.inputs])
-                x = x.detach() if step.detached else x  # for those who let torch differentiate what is computed here
+                x = x.detach() if step.detached else x  # torch may differentiate these operations
                 for view, out in zip(step.views, step.outputs, strict=True):
                     y = x @ part(matrices[view.matrix], view).mT
                     values.update(zip(out, y.split([v.width for v in out], -1), strict=True))
@@ -114,15 +114,15 @@ class Evaluator:
 
 
 def _until(roots: Iterable[Node], known: set[Node | int]) -> list[Node]:
-    """What the roots are computed from, as far back as what is known; operands first."""
-    found: set[Node] = set()
+    """The nodes between what is known and the roots, operands first."""
+    nodes: set[Node] = set()
     stack = list(roots)
     while stack:
         v = stack.pop()
-        if v not in found and v not in known:
-            found.add(v)
+        if v not in nodes and v not in known:
+            nodes.add(v)
             stack.extend(v.operands)
-    return sorted(found, key=lambda v: v.id)
+    return sorted(nodes, key=lambda v: v.id)
 
 
 def part(matrix: Tensor, view: View) -> Tensor:
@@ -143,7 +143,7 @@ def blocks(tensor: Tensor | None, nodes: Sequence[Node], rows: bool = False) -> 
 
 
 def beside(parts: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
-    """Blocks side by side, also where some are the same for every row, or constants."""
+    """Blocks side by side; those that are constant or the same for every row are broadcast."""
     if len(parts) == 1 and parts[0].dim() > 1:
         return parts[0]
     lead = torch.broadcast_shapes(*(v.shape[:-1] for v in parts)) or (1,)
@@ -151,6 +151,7 @@ def beside(parts: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Tensors side by side."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), -1)
 
 

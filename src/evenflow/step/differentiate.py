@@ -1,4 +1,4 @@
-"""The backward pass of a step: its graph by the chain rule, and what the forward pass keeps for it."""
+"""The gradient of a step: its graph by the chain rule, and which numbers the forward pass keeps for it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from evenflow.step.saved import choose_kept
 
 @dataclass(eq=False)
 class Gradient:
-    """What the backward pass of one step computes, going back in time.
+    """The backward pass of one step.
 
     Attributes:
         program: the step.
-        by_new: leaves, the gradient by each new state: what arrives from outside and from the step after.
+        by_new: leaves, the gradient by each new state, from outside and from the step after.
         returned: leaves, for each product the gradient by its inputs, ``Σ (gradient by outputs) W``; none where it is
             detached.
         outputs: for each product and view the gradient by the outputs; a product without any is None.
@@ -35,7 +35,7 @@ class Gradient:
     kept: list[Node] = field(default_factory=list)
 
     def of_products(self) -> list[Node]:
-        """Blocks that go into products which have gradients, whose weights' gradients read them again."""
+        """Inputs of the products that have a gradient: the gradients of their matrices read them again."""
         return [v for p, product in enumerate(self.program.products) if self.outputs[p] for v in product.inputs]
 
     @property
@@ -49,7 +49,7 @@ class Gradient:
         return [v for v in self.kept if v.is_mark and v not in fed]
 
     def targets(self) -> list[Node]:
-        """Everything that it computes."""
+        """All nodes that the backward pass computes."""
         outputs = [v for views in self.outputs if views for blocks in views for v in blocks]
         states = [v for blocks in self.states for v in blocks]
         return [*outputs, *self.a, *states, *(v for blocks in self.parameters for v in blocks)]
@@ -63,21 +63,21 @@ def differentiate(program: Program) -> Gradient:
         tuple(graph.leaf("input", "gradient", i, k, width=v.width) for k, v in enumerate(blocks))
         for i, blocks in enumerate(program.new)
     )
-    slopes = _Slopes(graph)
+    gradients_by = _Sums(graph)
     for node, gradient in zip(flat(program.new), flat(by_new), strict=True):
-        slopes.add(node, gradient)
+        gradients_by.add(node, gradient)
     number_of = {v: p for p, product in enumerate(program.products) for out in product.outputs for v in out}
     last = {p: max(v.id for out in product.outputs for v in out) for p, product in enumerate(program.products)}
     returned: list[Blocks] = [()] * len(program.products)
     outputs: list[list[Blocks] | None] = [None] * len(program.products)
-    # A product goes back once all that reads its outputs has, and before all that its inputs are made of.
+    # The gradient of a product comes after those of all that reads its outputs, and before those of its inputs.
     for item in _backward_order(program, forward, last):
         if isinstance(item, Node):
             if item not in number_of:
-                slopes.back(item)
+                gradients_by.propagate(item)
             continue
         product = program.products[item]
-        gradients = [tuple(slopes.of(v) for v in out) for out in product.outputs]
+        gradients = [tuple(gradients_by.of(v) for v in out) for out in product.outputs]
         if any(v is not graph.const(0) for blocks in gradients for v in blocks):
             outputs[item] = [
                 tuple(graph.widened(v, o.width) for v, o in zip(g, out, strict=True))
@@ -89,21 +89,21 @@ def differentiate(program: Program) -> Gradient:
                 graph.leaf("input", "returned", item, k, width=v.width) for k, v in enumerate(product.inputs)
             )
             for node, gradient in zip(product.inputs, returned[item], strict=True):
-                slopes.add(node, gradient)
-    of = lambda blocks: tuple(graph.widened(slopes.of(v), v.width) for v in blocks)  # noqa: E731
-    parameters = tuple(tuple(slopes.of(v) for v in blocks) for blocks in program.parameters)
-    found = Gradient(program, by_new, returned, outputs, of(program.a), tuple(map(of, program.states)), parameters)
-    found.kept = choose_kept(found)
-    return found
+                gradients_by.add(node, gradient)
+    of = lambda blocks: tuple(graph.widened(gradients_by.of(v), v.width) for v in blocks)  # noqa: E731
+    parameters = tuple(tuple(gradients_by.of(v) for v in blocks) for blocks in program.parameters)
+    result = Gradient(program, by_new, returned, outputs, of(program.a), tuple(map(of, program.states)), parameters)
+    result.kept = choose_kept(result)
+    return result
 
 
 def _backward_order(program: Program, forward: Sequence[Node], last: dict[int, int]) -> list[Node | int]:
     """Nodes and products, each after all that is computed from it."""
     readers: dict[Node | int, int] = {}
     below: dict[Node | int, list[Node | int]] = {}
-    made = {v: p for p, product in enumerate(program.products) for out in product.outputs for v in out}
+    product_of = {v: p for p, product in enumerate(program.products) for out in product.outputs for v in out}
     for v in forward:
-        below[v] = [made[v]] if v in made else list(v.operands)
+        below[v] = [product_of[v]] if v in product_of else list(v.operands)
     for p, product in enumerate(program.products):
         below[p] = list(dict.fromkeys(product.inputs))
     items = list(below)
@@ -122,8 +122,8 @@ def _backward_order(program: Program, forward: Sequence[Node], last: dict[int, i
     return order
 
 
-class _Slopes:
-    """Gradients by nodes, added up as they come in."""
+class _Sums:
+    """Gradients by nodes, each a sum over the readers of the node."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -140,20 +140,20 @@ class _Slopes:
         so_far = self._sums.get(node)
         self._sums[node] = gradient if so_far is None else self._graph.make("add", so_far, gradient)
 
-    def back(self, e: Node) -> None:
-        """Pass the gradient by e on to its operands."""
+    def propagate(self, e: Node) -> None:
+        """Add what the gradient by e contributes to those of its operands."""
         if e.op in ("input", "const", "detach") or e not in self._sums:
             return
         g = self._sums[e]
         if g.width < e.width:
             g = self._graph.widened(g, e.width)
-        for operand, gradient in zip(e.operands, pulled_back(self._graph, e, g), strict=True):
+        for operand, gradient in zip(e.operands, vjp(self._graph, e, g), strict=True):
             if gradient is not None:
                 self.add(operand, gradient)
 
 
-def pulled_back(graph: Graph, e: Node, g: Node) -> list[Node | None]:
-    """The gradients by the operands of e, of those that have one, from the gradient g by e."""
+def vjp(graph: Graph, e: Node, g: Node) -> list[Node | None]:
+    """The gradients by the operands of e, from the gradient g by e; None for an operand without one."""
     make, v = graph.make, e.operands
     x, y = v[0], v[-1]
 
@@ -213,7 +213,7 @@ def pulled_back(graph: Graph, e: Node, g: Node) -> list[Node | None]:
 
 
 def _larger(graph: Graph, g: Node, x: Node, y: Node) -> list[Node | None]:
-    """Of the larger one; where both are the same half each, and beside a constant all, as `clamp` has it."""
+    """The gradients of a maximum: half each where both are equal; beside a constant the whole, as `clamp` has it."""
     make = graph.make
     if "const" in (x.op, y.op):
         return [make("mul", g, make("less_equal", y, x)), make("mul", g, make("less_equal", x, y))]

@@ -1,8 +1,8 @@
 """The graph of one step: nodes are pointwise operations, sums over the units of a row, and matrix products.
 
-A node stands for one block of a row: ``width`` numbers, the same operation for each of them. Blocks are as long as the
-step makes them: the four gates of an LSTM are four blocks of H, a pair activation splits the state into two of H / 2,
-and a number per row is a block of width 1.
+A node stands for one block of a row, ``width`` numbers, with the same operation for each of them. The step decides the
+widths: the four gates of an LSTM are four blocks of H, a pair activation splits the state into two blocks of H / 2, and
+a number per row is a block of width 1.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 # Operations that cost about as much as reading a number from memory; the others cost next to nothing.
 EXPENSIVE = frozenset({"tanh", "sigmoid", "exp", "expm1", "log", "log1p", "sin", "cos", "sqrt", "erf", "sum", "amax"})
-# Results are -1, 0 or 1, so that a byte holds one.
+# Operations with results -1, 0 or 1, which fit into a byte.
 MARKS = frozenset({"sign", "positive", "less", "less_equal", "equal"})
 COMMUTATIVE = frozenset({"add", "mul", "max", "min", "equal"})
 
@@ -24,10 +24,10 @@ class Node:
     """One operation on blocks of one width.
 
     Args:
-        op: its name; ``"input"`` and ``"product"`` are leaves whose numbers come from elsewhere.
-        args: nodes, and for leaves and constants what says which one it is.
-        width: numbers in the block; an operand of width 1 is used for each number.
-        id: in the order of creation, so that an operand has a smaller one.
+        op: its name; ``"input"`` and ``"product"`` are leaves.
+        args: the operands; of a leaf or a constant its identity.
+        width: numbers in the block; an operand of width 1 is broadcast.
+        id: number in the order of creation: operands have smaller ids.
     """
 
     op: str
@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A part of a matrix argument, as a product uses it: rows ``[row, row + rows)``, columns ``[column, ...)``.
+    """The part of a matrix that a product reads: rows ``[row, row + rows)``, columns ``[column, column + columns)``.
 
     The product is ``x W[part].mT``, or ``x W[part]`` where `transposed`.
     """
@@ -73,12 +73,12 @@ class View:
 
 @dataclass(eq=False)
 class Product:
-    """One product of a step: the same input blocks times some matrices, whose results stand side by side.
+    """One product of a step: the same input times one or several matrices.
 
     Args:
-        inputs: blocks that go in, side by side.
+        inputs: the input's blocks, side by side.
+        detached: no gradient passes to the input.
         views: the matrices.
-        detached: no gradient passes through it to what goes in.
         outputs: for each matrix the leaves of its result.
     """
 
@@ -89,17 +89,17 @@ class Product:
 
 
 class Graph:
-    """Makes nodes; two that compute the same are one object, and what is known beforehand is computed at once."""
+    """Makes nodes. Two nodes that compute the same are one object, and constants are folded."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Node] = {}
+        self._nodes: dict[tuple[Any, ...], Node] = {}
 
     def leaf(self, op: str, *args: Any, width: int) -> Node:
-        return self._made((op, *args, width), op, args, width)
+        return self._node((op, *args, width), op, args, width)
 
     def const(self, value: float) -> Node:
         value = float(value)
-        return self._made(("const", math.copysign(1, value), repr(value)), "const", (value,), 1)
+        return self._node(("const", math.copysign(1, value), repr(value)), "const", (value,), 1)
 
     def reduce(self, op: str, x: Node) -> Node:
         """``sum`` or ``amax`` over the numbers of a block: a number per row."""
@@ -107,16 +107,16 @@ class Graph:
             return x
         if op == "sum" and x.op == "const":
             return self.const(x.args[0] * x.width)
-        return self._made((op, x), op, (x,), 1)
+        return self._node((op, x), op, (x,), 1)
 
     def widened(self, x: Node, width: int) -> Node:
-        """x for each of `width` numbers."""
-        return x if x.width == width else self._made(("wide", x, width), "wide", (x,), width)
+        """x broadcast to `width` numbers."""
+        return x if x.width == width else self._node(("wide", x, width), "wide", (x,), width)
 
     def computed(self, x: Node) -> Node:
-        """x, or a copy of it where it is a parameter or a constant: what a product takes is stored row by row."""
-        unmade = x.op == "const" or (x.op == "input" and x.args[0] == "parameter")
-        return self._made(("wide", x, x.width), "wide", (x,), x.width) if unmade else x
+        """x, or a copy of a parameter or a constant: the input of a product is stored for each row."""
+        uncomputed = x.op == "const" or (x.op == "input" and x.args[0] == "parameter")
+        return self._node(("wide", x, x.width), "wide", (x,), x.width) if uncomputed else x
 
     def make(self, op: str, *args: Node | float) -> Node:
         nodes = [v if isinstance(v, Node) else self.const(v) for v in args]
@@ -125,15 +125,15 @@ class Graph:
         if (simple := self._simplified(op, nodes)) is not None:
             return simple
         width = max(v.width for v in nodes)
-        return self._made((op, *nodes), op, tuple(nodes), width)
+        return self._node((op, *nodes), op, tuple(nodes), width)
 
-    def _made(self, key: tuple[Any, ...], op: str, args: tuple[Any, ...], width: int) -> Node:
-        if key not in self._known:
-            self._known[key] = Node(op, args, width, len(self._known))
-        return self._known[key]
+    def _node(self, key: tuple[Any, ...], op: str, args: tuple[Any, ...], width: int) -> Node:
+        if key not in self._nodes:
+            self._nodes[key] = Node(op, args, width, len(self._nodes))
+        return self._nodes[key]
 
     def _simplified(self, op: str, v: list[Node]) -> Node | None:
-        """A node there is already, or a constant, that is the same."""
+        """An existing node or a constant that is equal; None if there is none."""
         values = [node.args[0] if node.op == "const" else None for node in v]
         if None not in values and op in FOLDED:
             try:
@@ -151,7 +151,7 @@ class Graph:
             case "mul" if first == 1:
                 return v[1]
             case "mul" if first == 0:
-                return v[0]  # of finite numbers; a gradient that is cut off is zero whatever it would be times
+                return v[0]  # also where the other factor is not finite: a detached gradient is zero
             case "mul" if first == -1:
                 return self.make("neg", v[1])
             case "div" if values[1] == 1:
@@ -173,7 +173,7 @@ def _sign(x: float) -> float:
     return float((x > 0) - (x < 0))
 
 
-# What a computer works out once, from constants.
+# Operations on constants.
 FOLDED: Mapping[str, Callable[..., float]] = {
     "add": lambda x, y: x + y,
     "sub": lambda x, y: x - y,
@@ -199,18 +199,18 @@ FOLDED: Mapping[str, Callable[..., float]] = {
 
 def ordered(roots: Iterable[Node]) -> list[Node]:
     """All nodes that the roots are computed from, operands first."""
-    found: dict[Node, None] = {}
+    nodes: dict[Node, None] = {}
     stack = list(roots)
     while stack:
         node = stack.pop()
-        if node not in found:
-            found[node] = None
+        if node not in nodes:
+            nodes[node] = None
             stack.extend(node.operands)
-    return sorted(found, key=lambda v: v.id)
+    return sorted(nodes, key=lambda v: v.id)
 
 
 def terms(node: Node) -> Iterator[Node]:
-    """What a sum consists of."""
+    """The terms of a sum."""
     if node.op == "add" and all(v.width == node.width for v in node.operands):
         for v in node.operands:
             yield from terms(v)

@@ -1,4 +1,4 @@
-"""What a step computes from its parameters alone: the same at every step, and so computed once, before the first."""
+"""Moves what a step computes from its parameters alone out of the step: it is the same at every step."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from evenflow.step.program import Blocks, Program, flat
 
 
 def hoisted(program: Program) -> Program:
-    """The program with a parameter more for each value that parameters alone determine.
+    """The program with one more parameter for each value that is computed from parameters alone.
 
-    The values, in terms of the parameters there were, are the `derived` nodes of the result.
+    `Program.derived` of the result has these values, as nodes of the original parameters.
     """
     nodes = program.nodes()
     leaves = set(flat(program.parameters))
@@ -27,7 +27,7 @@ def hoisted(program: Program) -> Program:
     moved: dict[Node, Node] = dict(zip(derived, added, strict=True))
     for v in nodes:
         if v not in moved:
-            moved[v] = _made(program, v, [moved[u] for u in v.operands])
+            moved[v] = _rebuilt(program, v, [moved[u] for u in v.operands])
 
     def blocks(listed: Blocks) -> Blocks:
         return tuple(moved[v] for v in listed)
@@ -50,7 +50,7 @@ def _is_alone(v: Node, alone: set[Node]) -> bool:
     return all(u in alone or u.op == "const" for u in v.operands) and any(u.op != "const" for u in v.operands)
 
 
-def _made(program: Program, v: Node, operands: list[Node]) -> Node:
+def _rebuilt(program: Program, v: Node, operands: list[Node]) -> Node:
     match v.op:
         case "input" | "product" | "const":
             return v

@@ -1,7 +1,7 @@
-"""What each operation of torch means in terms of those of `graph`: the ones that a step may use.
+"""The operations of torch that a step may use, each in terms of the operations of `graph`.
 
-torch takes its composed functions apart before they come here, so that one line serves several: `chunk`, `split` and
-indexing are slices, `linear` and ``@`` are ``mm`` or ``addmm``. One table, and so one file.
+torch decomposes its composed functions before they are traced, so that one entry serves several: `chunk`, `split` and
+indexing are slices, `linear` and ``@`` are ``mm`` or ``addmm``. The file is one table, `OPERATIONS`, with its entries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from evenflow.step.graph import View
 from evenflow.step.trace import Call, Value, point, reduced
 
-Given = Value | float
+Operand = Value | float
 
 
 def _pointwise(function: Callable[..., Value]) -> Callable[..., Value]:
@@ -27,18 +27,18 @@ def _pointwise(function: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def _plain(op: str, inputs: int = 1) -> Callable[..., Value]:
-    return lambda *given: point(op, *given[:inputs])
+    return lambda *operands: point(op, *operands[:inputs])
 
 
-def _add(x: Given, y: Given, alpha: float = 1) -> Value:
+def _add(x: Operand, y: Operand, alpha: float = 1) -> Value:
     return point("add", x, y if alpha == 1 else point("mul", y, alpha))
 
 
-def _sub(x: Given, y: Given, alpha: float = 1) -> Value:
+def _sub(x: Operand, y: Operand, alpha: float = 1) -> Value:
     return point("sub", x, y if alpha == 1 else point("mul", y, alpha))
 
 
-def _pow(x: Given, exponent: Given) -> Value:
+def _pow(x: Operand, exponent: Operand) -> Value:
     if isinstance(exponent, Value) and exponent.op == "const":
         exponent = exponent.extra
     if isinstance(exponent, Value) or isinstance(x, int | float):
@@ -53,20 +53,20 @@ def _pow(x: Given, exponent: Given) -> Value:
     return point("exp", exponent * point("log", x))
 
 
-def _clamp(x: Value, min: Given | None = None, max: Given | None = None) -> Value:
+def _clamp(x: Value, min: Operand | None = None, max: Operand | None = None) -> Value:
     x = x if min is None else point("max", x, min)
     return x if max is None else point("min", x, max)
 
 
-def _less(x: Given, y: Given) -> Value:
+def _less(x: Operand, y: Operand) -> Value:
     return point("less", x, y)
 
 
-def _not(x: Given) -> Value:
+def _not(x: Operand) -> Value:
     return point("equal", x, 0.0)
 
 
-def _where(c: Value, x: Given, y: Given) -> Value:
+def _where(c: Value, x: Operand, y: Operand) -> Value:
     return point("where", c, x, y)
 
 
@@ -140,8 +140,16 @@ POINTWISE: dict[str, Callable[..., Value]] = {
     "logical_or": _plain("max", 2),
     "bitwise_or": _plain("max", 2),
 }
-FREE = ("alias", "clone", "_to_copy", "lift_fresh", "lift_fresh_copy", "expand", "detach_")  # the same numbers
-SHAPED = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze")
+UNCHANGED = (
+    "alias",
+    "clone",
+    "_to_copy",
+    "lift_fresh",
+    "lift_fresh_copy",
+    "expand",
+    "detach_",
+)  # the result has the same numbers
+RESHAPED = ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze")
 
 
 def _same(call: Call, x: Any, *_: Any, **__: Any) -> Any:
@@ -155,7 +163,7 @@ def _same(call: Call, x: Any, *_: Any, **__: Any) -> Any:
     )
 
 
-def _shaped(call: Call, x: Any, *_: Any) -> Any:
+def _reshaped(call: Call, x: Any, *_: Any) -> Any:
     before, after = call.args[0].shape, call.result.shape
     if not isinstance(x, View) and before[-1:] == after[-1:]:  # dimensions of one come and go before the last
         return x
@@ -164,7 +172,7 @@ def _shaped(call: Call, x: Any, *_: Any) -> Any:
     raise call.refuse(f"from {tuple(before)} to {tuple(after)}", "cut and join states along the last dimension instead")
 
 
-def _turned(call: Call, x: Any, *_: Any) -> Any:
+def _transposed(call: Call, x: Any, *_: Any) -> Any:
     if isinstance(x, View):
         return View(x.matrix, not x.transposed, x.row, x.rows, x.column, x.columns)
     raise call.refuse("of a state", "only matrices may be transposed")
@@ -176,7 +184,7 @@ def _part(call: Call, x: Any, dim: int, start: int, length: int) -> Any:
         if (dim % dims == 0) != x.transposed:
             return View(x.matrix, x.transposed, x.row + start, length, x.column, x.columns)
         return View(x.matrix, x.transposed, x.row, x.rows, x.column + start, length)
-    call.last(dim, call.args[0])
+    call.check_last_dim(dim, call.args[0])
     return x if length == x.size else Value("slice", (x,), length, start)
 
 
@@ -199,12 +207,12 @@ def _split(call: Call, x: Any, _: Any, dim: int = 0) -> list[Any]:
 
 
 def _select(call: Call, x: Any, dim: int, index: int) -> Any:
-    """One column, which then is no column any more: as numbers per row only where the dimension is put back."""
+    """Indexing one column removes the dimension of units."""
     raise call.refuse("takes a dimension away", "use a slice such as x[:, i : i + 1]")
 
 
 def _cat(call: Call, parts: list[Any], dim: int = 0) -> Value:
-    call.last(dim, call.result)
+    call.check_last_dim(dim, call.result)
     if any(isinstance(v, View) for v in parts):
         raise call.refuse("of matrices", "join matrices before the steps, in `prepare`")
     return Value("cat", tuple(parts), sum(v.size for v in parts))
@@ -213,7 +221,7 @@ def _cat(call: Call, parts: list[Any], dim: int = 0) -> Value:
 def _product(call: Call, x: Any, weight: Any) -> Value:
     if isinstance(x, View) or not isinstance(weight, View):
         raise call.refuse("of two states, or of two matrices", "multiply a state (B, n) by a matrix: h @ U.mT")
-    # `transposed` of the view says how the matrix stands; x @ W.mT is the plain case.
+    # x @ W.mT is the plain case, for which the view is not `transposed`.
     view = View(weight.matrix, not weight.transposed, weight.row, weight.rows, weight.column, weight.columns)
     return Value("product", (x,), call.result.shape[-1], view)
 
@@ -223,12 +231,12 @@ def _addmm(call: Call, bias: Value, x: Any, weight: Any, beta: float = 1, alpha:
 
 
 def _sum(call: Call, x: Value, dim: Any = None, keepdim: bool = False, **_: Any) -> Value:
-    _kept(call, dim, keepdim)
+    _check_reduction(call, dim, keepdim)
     return reduced("sum", x)
 
 
 def _mean(call: Call, x: Value, dim: Any = None, keepdim: bool = False, **_: Any) -> Value:
-    _kept(call, dim, keepdim)
+    _check_reduction(call, dim, keepdim)
     return _average(x)
 
 
@@ -237,18 +245,18 @@ def _average(x: Value) -> Value:
 
 
 def _var(call: Call, x: Value, dim: Any = None, correction: float | None = None, keepdim: bool = False) -> Value:
-    _kept(call, dim, keepdim)
+    _check_reduction(call, dim, keepdim)
     apart = x - _average(x)
     return reduced("sum", apart * apart) * (1 / max(1, x.size - (1 if correction is None else correction)))
 
 
 def _amax(call: Call, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    _kept(call, dim, keepdim)
+    _check_reduction(call, dim, keepdim)
     return reduced("amax", x)
 
 
-def _kept(call: Call, dim: Any, keepdim: bool) -> None:
-    call.last(dim, call.args[0])
+def _check_reduction(call: Call, dim: Any, keepdim: bool) -> None:
+    call.check_last_dim(dim, call.args[0])
     if not keepdim:
         raise call.refuse("without keepdim=True", "keep the dimension: x.mean(-1, keepdim=True)")
 
@@ -263,7 +271,7 @@ def _layer_norm(call: Call, x: Value, shape: Any, weight: Value | None, bias: Va
 
 
 def _softmax(call: Call, x: Value, dim: int, _: bool) -> Value:
-    call.last(dim, call.args[0])
+    call.check_last_dim(dim, call.args[0])
     raised = point("exp", x - reduced("amax", x))
     return raised / reduced("sum", raised)
 
@@ -289,10 +297,10 @@ def _constant(call: Call, value: float) -> Value:
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **{name: _pointwise(function) for name, function in POINTWISE.items()},
-    **dict.fromkeys(FREE, _same),
-    **dict.fromkeys(SHAPED, _shaped),
+    **dict.fromkeys(UNCHANGED, _same),
+    **dict.fromkeys(RESHAPED, _reshaped),
     "detach": _detach,
-    **dict.fromkeys(("t", "transpose", "permute", "numpy_T"), _turned),
+    **dict.fromkeys(("t", "transpose", "permute", "numpy_T"), _transposed),
     "slice": _slice,
     "split": _split,
     "split_with_sizes": _split,

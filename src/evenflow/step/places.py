@@ -1,4 +1,4 @@
-"""Where the numbers of a step lie: the arrays that both passes write, and what weight gradients are made of."""
+"""The memory layout of a step: which arrays both passes write, and in which of them each block is stored."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from evenflow.step.program import Program, flat
 
 @dataclass(frozen=True)
 class Place:
-    """Some blocks side by side in an array: which array, and the blocks that stand before them in a row.
+    """Some blocks side by side in an array.
 
     Args:
-        array: ``"a"``, ``"before"`` and ``"state"`` (the state before and after the step), ``"kept"``; of the backward
-            pass ``"d_a"`` and ``"d_rest"``.
+        array: ``"a"``, ``"before"`` or ``"state"`` (the state before or after the step), ``"kept"``; of the backward
+            pass ``"d_a"`` or ``"d_rest"``.
         index: which state.
-        skipped: blocks of the row before the first.
-        row: all blocks of the row.
+        skipped: the blocks before the first in a row of the array.
+        row: all blocks of a row.
     """
 
     array: str
@@ -37,9 +37,11 @@ class Places:
     """The arrays of a step, each ``(M, T, B, ...)`` with blocks side by side in a row.
 
     Attributes:
-        kept, marks: what the forward pass stores besides the states, numbers and bytes.
-        rest: gradients by outputs of products that are not gradients by blocks of a, too.
-        parameters: for each block of a parameter what is added up over all steps and rows to get its gradient.
+        kept, marks: what the forward pass stores besides the states: numbers and bytes.
+        rest: gradients by outputs of products, except those that are gradients by blocks of a too.
+        parameters: for each block of a parameter the node whose sum over all steps and rows is its gradient.
+        deferred, carried: the gradients by the states before in two parts: terms that products return, which the
+            next step adds up, and the sum of the others.
     """
 
     def __init__(self, gradient: Gradient) -> None:
@@ -48,7 +50,6 @@ class Places:
         outputs = [v for views in gradient.outputs if views for blocks in views for v in blocks]
         self.rest = tuple(dict.fromkeys(v for v in outputs if v not in gradient.a))
         self.parameters = tuple(tuple(_inside(v) for v in blocks) for blocks in gradient.parameters)
-        # Of the gradients by the state before, what products return is added up when the next step reads it.
         returned = set(flat(gradient.returned))
         self.deferred: list[list[list[Node]]] = []
         self.carried: list[list[Node | None]] = []
@@ -76,15 +77,15 @@ class Places:
         return any(d or c is not None for d, c in zip(self.deferred[index], self.carried[index], strict=True))
 
     def inputs(self, p: int) -> Place | None:
-        """Where what goes into product p lies side by side once the step is done; None where it has to be joined."""
-        program, wanted = self.program, self.program.products[p].inputs
+        """Where the inputs of product p are stored side by side; None where they have to be joined."""
+        program, nodes = self.program, self.program.products[p].inputs
         rows = [("before", i, blocks) for i, blocks in enumerate(program.states)]
         rows += [("state", i, blocks) for i, blocks in enumerate(program.new)]
         rows += [("a", 0, program.a), ("kept", 0, self.kept)]
-        return _found(wanted, rows)
+        return _find(nodes, rows)
 
     def outputs(self, p: int, view: int) -> list[tuple[Place, tuple[Node, ...]]]:
-        """Where the gradients by the outputs of one view lie, in runs of blocks."""
+        """Where the gradients by the outputs of one view are stored, in runs of adjacent blocks."""
         views = self.gradient.outputs[p]
         assert views is not None
         left, runs = views[view], []
@@ -100,30 +101,31 @@ class Places:
         return runs
 
     def gradients(self, nodes: Sequence[Node]) -> Place | None:
-        return _found(tuple(nodes), [("d_a", 0, self.gradient.a), ("d_rest", 0, self.rest)])
+        """Where gradients are stored side by side; None where they are not."""
+        return _find(tuple(nodes), [("d_a", 0, self.gradient.a), ("d_rest", 0, self.rest)])
 
     @cached_property
     def added(self) -> list[Node]:
-        """What the backward pass adds up for the gradients by parameters, unless it is stored for other reasons."""
+        """Nodes that the backward pass sums for the gradients by parameters; stored gradients are not among them."""
         listed = [v for blocks in self.parameters for v in blocks if not _is_zero(v)]
         return list(dict.fromkeys(v for v in listed if self.gradients([v]) is None))
 
     @cached_property
     def views(self) -> list[tuple[int, int, View]]:
-        """Product, number and view of all products."""
+        """Product, number in it, and view, for all views."""
         return [(p, n, view) for p, product in enumerate(self.program.products) for n, view in enumerate(product.views)]
 
 
-def _found(wanted: Sequence[Node], rows: Sequence[tuple[str, int, tuple[Node, ...]]]) -> Place | None:
+def _find(nodes: Sequence[Node], rows: Sequence[tuple[str, int, tuple[Node, ...]]]) -> Place | None:
     for array, index, row in rows:
-        for at in range(len(row) - len(wanted) + 1):
-            if row[at : at + len(wanted)] == tuple(wanted):
+        for at in range(len(row) - len(nodes) + 1):
+            if row[at : at + len(nodes)] == tuple(nodes):
                 return Place(array, index, row[:at], row)
     return None
 
 
 def _inside(node: Node) -> Node:
-    """Of a sum over units what is summed: parameters sum over rows and steps too, all at the end."""
+    """The summand of a sum over units, which a parameter's gradient sums over rows and steps too."""
     return node.args[0] if node.op == "sum" else node
 
 

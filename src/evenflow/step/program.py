@@ -1,4 +1,4 @@
-"""A step as plain data: the graph of its blocks, ready to be differentiated and written as code."""
+"""A step as plain data: `translate` traces it and lowers the trace to a graph of blocks, a `Program`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from torch import Tensor
 from evenflow.step.graph import Graph, Node, Product, View, ordered
 from evenflow.step.trace import ROWS, NumberNeeded, Tracer, Untranslatable, Value
 
-MOST_BLOCKS = 64  # of one tensor: a step that cuts its state into more has another form in mind
+MOST_BLOCKS = 64  # of one tensor; a step that cuts its state into more is left to the loop
 Blocks = tuple[Node, ...]
 
 
 def flat(several: Iterable[Blocks]) -> list[Node]:
+    """All blocks of several tensors in one list."""
     return [v for blocks in several for v in blocks]
 
 
@@ -30,9 +31,9 @@ class Program:
         graph: makes more nodes of the same kind.
         a, states, parameters: the leaves, by argument; a parameter that is absent has no blocks.
         matrices: rows and columns of each.
-        products: the matrix products, in an order in which each can be made after those before it.
+        products: the matrix products, each after those that it depends on.
         new: the blocks of the new states.
-        derived: values of the last parameters in terms of those before them, see `prelude`.
+        derived: the last parameters, as nodes of those before them; see `hoist`.
     """
 
     graph: Graph
@@ -49,17 +50,15 @@ class Program:
         return self.through([v for blocks in self.new for v in blocks])
 
     def through(self, roots: Sequence[Node]) -> list[Node]:
-        """What the roots are computed from, products and what goes into them included."""
-        found = ordered(roots)
-        made = {v for product in self.products for out in product.outputs for v in out}
-        wanted = {v for v in found if v in made}
+        """All nodes that the roots are computed from, through matrix products too; operands first."""
+        outputs = {v: product for product in self.products for out in product.outputs for v in out}
+        nodes = ordered(roots)
         while True:
-            more = [v for p in self.products if any(o in wanted for out in p.outputs for o in out) for v in p.inputs]
-            found = ordered([*roots, *more])
-            now = {v for v in found if v in made}
-            if now == wanted:
-                return found
-            wanted = now
+            read = {id(outputs[v]): outputs[v] for v in nodes if v in outputs}.values()
+            more = ordered([*roots, *(v for product in read for v in product.inputs)])
+            if len(more) == len(nodes):
+                return nodes
+            nodes = more
 
 
 def translate(
@@ -76,16 +75,16 @@ def translate(
         step: returns the new state, or a tuple of them, in torch operations on ``(B, size)`` tensors.
         a, states, parameters: sizes; None for a parameter that the step is called without.
         matrices: shapes.
-        name: what messages call the step.
+        name: the cell's name in messages.
 
     Raises:
-        Untranslatable: where the step has an operation that is not known here; it runs in the loop then.
-        ValueError: where it fails, decides on a number, or returns other states than it takes.
+        Untranslatable: the step has an operation that `operations` does not list.
+        ValueError: the step fails, decides on the value of a tensor, or returns other states than it takes.
     """
     function = step.func if isinstance(step, functools.partial) else getattr(step, "__func__", step)
     tracer = Tracer(inspect.unwrap(function).__code__)
     with torch.no_grad():
-        given: list[Tensor | None] = []
+        arguments: list[Tensor | None] = []
         leaves: list[Value | None] = []
         for kind, sizes in (("a", [a]), ("state", states), ("parameter", parameters)):
             for i, size in enumerate(sizes):
@@ -94,7 +93,7 @@ def translate(
                 leaf = None if size is None else Value("leaf", (), size, (kind, i))
                 if tensor is not None and leaf is not None:
                     tracer.bind(tensor, leaf)
-                given.append(tensor)
+                arguments.append(tensor)
                 leaves.append(leaf)
         held = [torch.empty(shape, device="meta") for shape in matrices]
         for i, tensor in enumerate(held):
@@ -102,12 +101,12 @@ def translate(
         count = 1 + len(states)
         try:
             with tracer, torch.autocast("cpu", enabled=False):
-                result = step(*given[:count], *held, *given[count:])
+                result = step(*arguments[:count], *held, *arguments[count:])
         except (Untranslatable, NumberNeeded):
             raise
         except Exception as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ValueError(f"the step of {name} fails at {tracer.failed(error)}: {reason}") from error
+            raise ValueError(f"the step of {name} fails at {tracer.error_line(error)}: {reason}") from error
     new = [tracer.of(v) for v in _checked(name, result, states)]
     for i, value in enumerate(new):
         if isinstance(value, View):
@@ -116,11 +115,11 @@ def translate(
 
 
 def _checked(name: str, result: object, states: Sequence[int]) -> list[Tensor]:
-    """The new states, where they are what a step is to return."""
+    """The new states; refuse a result of another number or shape."""
     several = list(result) if isinstance(result, tuple | list) else [result]
     if len(several) != len(states):
-        wanted = f"{len(states)} state{'s' if len(states) > 1 else ''}"
-        raise ValueError(f"the step of {name} must return {wanted}, as many as it takes, got {len(several)}")
+        count = f"{len(states)} state{'s' if len(states) > 1 else ''}"
+        raise ValueError(f"the step of {name} must return {count}, as many as it takes, got {len(several)}")
     for i, (tensor, size) in enumerate(zip(several, states, strict=True)):
         if not isinstance(tensor, Tensor) or tensor.shape != (ROWS, size):
             got = f"shape (B, {', '.join(map(str, tensor.shape[1:]))})" if isinstance(tensor, Tensor) else repr(tensor)
@@ -142,32 +141,36 @@ def _lowered(new: list[Value], leaves: list[Value | None], matrices: Sequence[tu
 
 
 def _all(roots: Sequence[Value], leaves: Sequence[Value]) -> list[Value]:
-    """What the roots are computed from, inputs first."""
-    found: dict[Value, None] = dict.fromkeys(leaves)
+    """All values that the roots are computed from, inputs first."""
+    values: dict[Value, None] = dict.fromkeys(leaves)
 
     def visit(v: Value) -> None:
         stack = [(v, False)]
         while stack:
             value, ready = stack.pop()
-            if value in found:
+            if value in values:
                 continue
             if ready:
-                found[value] = None
+                values[value] = None
             else:
                 stack.append((value, True))
                 stack.extend((u, False) for u in value.inputs)
 
     for root in roots:
         visit(root)
-    return list(found)
+    return list(values)
 
 
 def _cuts(values: list[Value], same: list[tuple[Value, Value | None]]) -> dict[Value, set[int]]:
-    """Where each value is cut into blocks: wherever some operation cuts it, or something it meets number by number."""
+    """Where each value is cut into blocks: where a slice or `cat` cuts it, or cuts a value that it is combined with.
+
+    Args:
+        same: pairs of a new state and the state before, which are cut in the same places.
+    """
     cuts: dict[Value, set[int]] = {v: set() for v in values}
 
     def alike(x: Value, y: Value, offset: int = 0) -> bool:
-        """Place n of y is place offset + n of x."""
+        """Share the cuts of x and y, where number n of y is number offset + n of x; whether there were new ones."""
         down = {offset + c for c in cuts[y]} | {c for c in (offset, offset + y.size) if 0 < c < x.size}
         up = {c - offset for c in cuts[x] if 0 < c - offset < y.size}
         grows = not (down <= cuts[x] and up <= cuts[y])
@@ -201,27 +204,27 @@ def _cuts(values: list[Value], same: list[tuple[Value, Value | None]]) -> dict[V
 
 
 class _Lowering:
-    """From values, whole rows, to the nodes of their blocks."""
+    """Turns values, which are whole rows, into the nodes of their blocks."""
 
     def __init__(self, cuts: dict[Value, set[int]]) -> None:
         self.graph = Graph()
         self.products: list[Product] = []
         self._cuts = cuts
-        self._known: dict[Value, Blocks] = {}
+        self._lowered: dict[Value, Blocks] = {}
         self._numbers: dict[tuple[Blocks, bool], int] = {}
 
     def __call__(self, value: Value) -> Blocks:
-        for v in _all([value], []):  # inputs first, so that nothing here calls itself deeply
-            if v not in self._known:
-                self._known[v] = self._made(v)
-        return self._known[value]
+        for v in _all([value], []):  # inputs first, instead of a recursion that may be deep
+            if v not in self._lowered:
+                self._lowered[v] = self._lower(v)
+        return self._lowered[value]
 
     def _widths(self, v: Value) -> list[int]:
         at = [0, *sorted(self._cuts[v]), v.size]
         return [j - i for i, j in pairwise(at)]
 
-    def _made(self, v: Value) -> Blocks:
-        inputs = [self._known[u] for u in v.inputs]
+    def _lower(self, v: Value) -> Blocks:
+        inputs = [self._lowered[u] for u in v.inputs]
         match v.op:
             case "leaf":
                 return tuple(self.graph.leaf("input", *v.extra, k, width=w) for k, w in enumerate(self._widths(v)))
@@ -230,12 +233,12 @@ class _Lowering:
             case "wide":
                 return tuple(self.graph.widened(inputs[0][0], w) for w in self._widths(v))
             case "slice":
-                at, found = 0, []
+                at, blocks = 0, []
                 for block in inputs[0]:
                     if v.extra <= at < v.extra + v.size:
-                        found.append(block)
+                        blocks.append(block)
                     at += block.width
-                return tuple(found)
+                return tuple(blocks)
             case "cat":
                 return tuple(block for blocks in inputs for block in blocks)
             case "reduce":

@@ -1,4 +1,4 @@
-"""A program as text and back: what an operator of torch can carry, and what equal programs share."""
+"""Writes a program as text and reads it: an operator of torch takes text, and equal programs have equal text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write(program: Program) -> str:
 
 
 def read(text: str) -> Program:
-    """The program that `write` gave this text for."""
+    """The program of a text that `write` returned."""
     data: dict[str, Any] = json.loads(text)
     graph = Graph()
     nodes: list[Node] = []

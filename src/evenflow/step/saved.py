@@ -1,4 +1,4 @@
-"""Which numbers of a step the forward pass stores for the backward pass, and which are computed again."""
+"""Which numbers of a step the forward pass keeps for the backward pass, and which the backward pass recomputes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from evenflow.step.program import flat
 if TYPE_CHECKING:
     from evenflow.step.differentiate import Gradient
 
-# What the two passes pay for one number, in times of reading it from memory. Marks take a byte.
+# The cost of one number in both passes, in units of reading it from memory. Marks take a byte.
 KEPT, KEPT_MARK, READ_STATE, READ_INPUT, EXPENSIVE_AGAIN, CHEAP_AGAIN = 2.0, 0.6, 0.4, 1.0, 1.2, 0.05
-LEAST = 1e-9  # a difference in cost
-MANY = 200  # nodes to choose from
+LEAST = 1e-9  # the smallest difference in cost that counts
+MANY = 200  # candidates from which on the first improvement is taken instead of the best
 
 
 def choose_kept(gradient: Gradient) -> list[Node]:
-    """The nodes to store, blocks that go into one product side by side.
+    """The nodes to keep; blocks that go into one product come side by side.
 
-    Products cannot be computed again; tanh and its kin can, but cost about as much as reading a number. One search
-    begins with all of these, another with what the backward pass reads first; each changes one node at a time, for one
-    of its neighbours or for all that reads it, as long as that makes the passes cheaper.
+    Products cannot be recomputed; tanh and similar operations can, but cost about as much as reading a number. One
+    search starts with all of these, another with what the backward pass reads first. Each replaces one node at a time
+    by a neighbour, or by all nodes that read it, as long as that lowers the cost.
     """
     search = _Search(gradient)
     kept = min((search.descend(start) for start in search.starts()), key=search.cost)
@@ -33,9 +33,12 @@ def choose_kept(gradient: Gradient) -> list[Node]:
 
 
 class _Search:
+    """A local search over sets of kept nodes; `fixed` nodes are in all of them."""
+
     def __init__(self, gradient: Gradient) -> None:
         program = gradient.program
         self._roots = gradient.targets()
+        # What is stored anyway, with the cost of reading it.
         self._given = dict.fromkeys(flat(program.states), READ_STATE)
         self._given |= {v: READ_STATE for v in flat(program.new) if v not in self._given}
         self._given |= dict.fromkeys(program.a, READ_INPUT)
@@ -62,7 +65,7 @@ class _Search:
 
     def descend(self, kept: set[Node]) -> set[Node]:
         best = self.cost(kept)
-        while len(self._candidates) > MANY:  # the best change of all is then too long to find: the first that helps
+        while len(self._candidates) > MANY:
             before = best
             for v in self._candidates:
                 changes = [] if v in self.fixed else [kept ^ {v}]
@@ -84,11 +87,11 @@ class _Search:
         seen = set(stack)
         while stack:
             v = stack.pop()
-            if_kept, given, again, operands = prices[v]
+            if_kept, if_given, again, operands = prices[v]
             if v in kept:
                 total += if_kept
-            elif given is not None:
-                total += given
+            elif if_given is not None:
+                total += if_given
             else:
                 total += again
                 for u in operands:
@@ -98,16 +101,16 @@ class _Search:
         return total
 
     def _priced(self, v: Node) -> tuple[float, float | None, float, tuple[Node, ...]]:
-        """What a node costs where it is kept, where it is there anyway, and where it is computed, and from what."""
+        """The cost of a node if it is kept, if it is stored anyway, and if it is recomputed; and its operands."""
         share = v.width / self._widest
         if_kept = share * (READ_STATE if v in self.fixed else KEPT_MARK if v.is_mark else KEPT)
-        given = share * self._given[v] if v in self._given else None
+        if_given = share * self._given[v] if v in self._given else None
         again = 0.0
         if v in self._products:
             again = math.inf
         elif v in self._forward and v.op != "const":
             again = share * (EXPENSIVE_AGAIN if v.op in EXPENSIVE else CHEAP_AGAIN)
-        return if_kept, given, again, v.operands
+        return if_kept, if_given, again, v.operands
 
     def near(self, kept: set[Node]) -> Iterable[set[Node]]:
         for v in self._candidates:
@@ -117,7 +120,7 @@ class _Search:
             yield from self._traded(kept, u)
 
     def _traded(self, kept: set[Node], u: Node) -> Iterable[set[Node]]:
-        """With a neighbour of u in its place, or all that reads it."""
+        """Sets with a neighbour of u instead of u, or with all nodes that read u."""
         readers = self._readers.get(u, [])
         for v in (*readers, *(w for w in u.operands if w in self._among)):
             if v not in kept:
@@ -126,7 +129,7 @@ class _Search:
         yield (kept - {u}) | {w for v in readers for w in self._readers.get(v, [])}
 
     def read(self, kept: set[Node]) -> set[Node]:
-        """What the backward pass comes upon."""
+        """The nodes that the backward pass reads."""
         seen: set[Node] = set()
         stack = list(self._roots)
         while stack:
@@ -139,9 +142,10 @@ class _Search:
 
 
 def _without_gradients(nodes: list[Node], leaves: set[Node]) -> set[Node]:
-    """Those that the forward pass can compute."""
-    found: set[Node] = set()
+    """The nodes that depend on no gradient."""
+    free: set[Node] = set()
     for v in nodes:  # operands come first
-        if v in leaves or v.op == "const" or (v.op not in ("input", "product") and all(u in found for u in v.operands)):
-            found.add(v)
-    return found
+        computed = v.op not in ("input", "product") and all(u in free for u in v.operands)
+        if v in leaves or v.op == "const" or computed:
+            free.add(v)
+    return free

@@ -1,7 +1,7 @@
-"""In which order one pass over a step does its work: products, and between them passes over the units of a row.
+"""The order of work in one step: matrix products, and between them passes over the units of a row.
 
-A product needs its inputs of all units, and a sum over units all that is summed, so both end a pass: what reads them is
-in a later one. Everything else is computed as soon as it can be.
+A product needs its inputs of all units, and a sum over units needs all summands, so their readers are in a later pass.
+Everything else is computed in the first pass in which it can be.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Level = tuple[int, int]  # products before it, then sums since the last of them
 
 @dataclass(frozen=True)
 class PassProduct:
-    """A product of one pass: its number, what goes in and what comes out."""
+    """A product: its number, its inputs and its outputs."""
 
     number: int
     inputs: tuple[Node, ...]
@@ -29,8 +29,8 @@ class Pass:
 
     Attributes:
         roots: nodes that are computed and stored.
-        sums: reductions that it makes.
-        saved: of what it computes, nodes that a later pass reads instead of computing them again.
+        sums: reductions that it computes.
+        saved: computed nodes that a later pass reads instead of recomputing them.
     """
 
     level: Level
@@ -51,14 +51,14 @@ class Schedule:
     """The phases of one direction.
 
     Args:
-        products: all that are made, in any order.
-        targets: what is stored.
-        leaf: whether a node is there from the start.
+        products: in any order.
+        targets: the nodes to store.
+        leaf: whether a node is available from the start.
     """
 
     def __init__(self, products: Sequence[PassProduct], targets: Iterable[Node], leaf: Callable[[Node], bool]) -> None:
         self._leaf = leaf
-        self._made = {v: m for m in products for v in m.outputs}
+        self._product_of = {v: m for m in products for v in m.outputs}
         self._levels: dict[Node, Level] = {}
         roots = list(dict.fromkeys(targets))
         for m in products:
@@ -82,14 +82,14 @@ class Schedule:
             stack = [node]
             while stack:
                 v = stack[-1]
-                below = self._made[v].inputs if v in self._made else () if self._leaf(v) else v.operands
+                below = self._product_of[v].inputs if v in self._product_of else () if self._leaf(v) else v.operands
                 missing = [u for u in below if u not in self._levels]
                 if missing:
                     stack.extend(missing)
                     continue
                 stack.pop()
                 highest = max((self._levels[u] for u in below), default=(0, 0))
-                if v in self._made:
+                if v in self._product_of:
                     highest = (highest[0] + 1, 0)
                 elif v.op in ("sum", "amax") and not self._leaf(v):
                     highest = (highest[0], highest[1] + 1)
@@ -100,21 +100,21 @@ class Schedule:
         return [each for phase in self.phases for each in phase.passes]
 
     def _sums(self, roots: Sequence[Node]) -> list[Node]:
-        found: dict[Node, None] = {}
+        sums: dict[Node, None] = {}
         seen: set[Node] = set()
         stack = list(roots)
         while stack:
             v = stack.pop()
-            if v in seen or self._leaf(v) or v in self._made:
+            if v in seen or self._leaf(v) or v in self._product_of:
                 continue
             seen.add(v)
             if v.op in ("sum", "amax"):
-                found[v] = None
+                sums[v] = None
             stack.extend(v.operands)
-        return sorted(found, key=lambda v: v.id)
+        return sorted(sums, key=lambda v: v.id)
 
     def _save(self, roots: Sequence[Node]) -> None:
-        """Expensive nodes that two passes would compute are stored by the first."""
+        """Let the first of two passes store an expensive node that both would compute."""
         stored = set(roots)
         first: dict[Node, Pass] = {}
         for each in self.passes():
@@ -127,15 +127,15 @@ class Schedule:
                     first[v].saved.append(v)
 
     def computed(self, each: Pass, known: Mapping[Node, object]) -> list[Node]:
-        """What a pass computes, given what is known from before it; operands first."""
-        found: set[Node] = set()
+        """The nodes that a pass computes if some are known before it; operands first."""
+        nodes: set[Node] = set()
         stack = [*each.roots, *(v.args[0] for v in each.sums), *each.saved]
         while stack:
             v = stack.pop()
-            if v in found or v in known or self._leaf(v) or v in self._made:
+            if v in nodes or v in known or self._leaf(v) or v in self._product_of:
                 continue
-            if v.op in ("sum", "amax"):  # made by a pass before
+            if v.op in ("sum", "amax"):  # computed by a pass before
                 continue
-            found.add(v)
+            nodes.add(v)
             stack.extend(v.operands)
-        return sorted(found, key=lambda v: v.id)
+        return sorted(nodes, key=lambda v: v.id)

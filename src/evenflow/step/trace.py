@@ -1,7 +1,7 @@
-"""Writes down what a step does: it runs once, and every operation is noted.
+"""Traces a step: runs it once and records every operation as a `Value`.
 
-What it runs on are zeros that nobody reads, and matrices without numbers, on torch's ``meta`` device. So Python code of
-any kind may stand in a step (loops, functions, conditions on settings); what depends on a number cannot, and says so.
+The step runs on zeros, and on matrices without numbers on torch's ``meta`` device. It may hold Python code of any kind
+(loops, functions, conditions on settings); a decision on the value of a tensor raises an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Untranslatable(Exception):
 
 
 class NumberNeeded(ValueError):
-    """A step decides on a number, which there is none of before it runs."""
+    """A step decides on the value of a tensor, which is not known while it is traced."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,56 +79,58 @@ class Value:
 
 
 def point(op: str, *inputs: Value | float) -> Value:
+    """A pointwise operation; numbers become constants."""
     values = tuple(v if isinstance(v, Value) else Value("const", (), 1, float(v)) for v in inputs)
     return Value(op, values, max(v.size for v in values))
 
 
 def reduced(op: str, x: Value) -> Value:
+    """``"sum"`` or ``"amax"`` over the units: a number per row."""
     return Value("reduce", (x,), 1, op)
 
 
 class Tracer(TorchDispatchMode):
-    """Notes for each tensor the `Value` or the `View` of a matrix that it stands for."""
+    """Knows for each tensor of the step the `Value`, or the `View` of a matrix, that it stands for."""
 
     def __init__(self, code: Any) -> None:
         super().__init__()
         self._code = code  # of the step, to name its lines
-        self._known: dict[int, tuple[Tensor, Value | View]] = {}  # tensors are kept, so that no id is used twice
+        self._values: dict[int, tuple[Tensor, Value | View]] = {}  # holds the tensors, so that no id is used twice
 
     def bind(self, tensor: Tensor, value: Value | View) -> Tensor:
-        self._known[id(tensor)] = (tensor, value)
+        self._values[id(tensor)] = (tensor, value)
         return tensor
 
     def of(self, tensor: Any) -> Any:
-        """What an argument of an operation stands for: tensors that the step has not computed are constants."""
+        """What an argument of an operation stands for; a tensor of one number from outside the step is a constant."""
         if isinstance(tensor, list | tuple):
             return [self.of(v) for v in tensor]
         if not isinstance(tensor, Tensor):
             return tensor
-        if (known := self._bound(tensor)) is not None:
-            return known
+        if (value := self._bound(tensor)) is not None:
+            return value
         if not tensor.is_meta and tensor.numel() == 1:
             return Value("const", (), 1, float(tensor))
         raise self.error("a tensor from outside the step", "pass it in as a parameter")
 
     def _bound(self, tensor: Tensor) -> Value | View | None:
-        known = self._known.get(id(tensor))
-        return None if known is None else known[1]
+        bound = self._values.get(id(tensor))
+        return None if bound is None else bound[1]
 
     def error(self, what: str, instead: str) -> Untranslatable:
         return Untranslatable(what, self.line(), instead)
 
-    def failed(self, error: BaseException) -> str:
-        """Where in the step an error comes from."""
-        trace, found = error.__traceback__, None
+    def error_line(self, error: BaseException) -> str:
+        """The line of the step that raised an error."""
+        trace, line = error.__traceback__, "its call"
         while trace is not None:
             if trace.tb_frame.f_code is self._code:
-                found = f"line {trace.tb_lineno} of {self._code.co_filename}"
+                line = f"line {trace.tb_lineno} of {self._code.co_filename}"
             trace = trace.tb_next
-        return found or "its call"
+        return line
 
     def line(self) -> str:
-        """Where in the step this is."""
+        """The line of the step that runs now."""
         frame = sys._getframe()
         while frame is not None and frame.f_code is not self._code:
             frame = frame.f_back  # type: ignore[assignment]
@@ -165,20 +167,20 @@ class Tracer(TorchDispatchMode):
 
 
 def _product(*args: Tensor) -> Tensor:
-    """What ``mm(x, W)`` and ``addmm(b, x, W)`` give, from the shape of W."""
+    """The result of ``mm(x, W)`` or ``addmm(b, x, W)``, from the shape of W."""
     *bias, x, weight = args
     product = torch.mm(x.to("meta"), weight)
     zeros = torch.zeros(product.shape, dtype=product.dtype, device="cpu")
     return torch.add(bias[0], zeros) if bias else zeros
 
 
-# As it is written: what torch puts around it loads the compiler, which takes two seconds.
+# Without torch's wrapper, which loads the compiler: that takes two seconds.
 Tracer.__torch_dispatch__ = Tracer.__torch_dispatch__.__wrapped__  # type: ignore[attr-defined, method-assign]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One operation of a step: its arguments as torch gave them, and its result without numbers."""
+    """One operation of a step: torch's arguments, and the result of the run on zeros."""
 
     tracer: Tracer
     name: str
@@ -189,8 +191,8 @@ class Call:
     def refuse(self, why: str, instead: str) -> Untranslatable:
         return self.tracer.error(f"{self.name} {why}", instead)
 
-    def last(self, dim: Any, tensor: Tensor) -> None:
-        """Refuse a dimension that is not the one of units."""
+    def check_last_dim(self, dim: Any, tensor: Tensor) -> None:
+        """Refuse any dimension but the last, that of units."""
         dims = [dim] if isinstance(dim, int) else list(dim or [])
         if len(dims) != 1 or dims[0] % max(1, tensor.dim()) != tensor.dim() - 1:
             raise self.refuse(f"over dimension {dim}", "use the last dimension, dim=-1")
