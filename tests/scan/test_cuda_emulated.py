@@ -1,5 +1,5 @@
 """The CUDA kernels, run on the CPU by `cuda_on_cpu.h`: every output and gradient against the torch operations in double
-precision, which `test_fused_scan.py` holds to the reference loop.
+precision, which `test_recurrence.py` holds to the reference loop.
 
 What this cannot show is speed, and whether a GPU's memory is as orderly as the emulation; `tests/gpu` runs them there.
 """

@@ -103,7 +103,7 @@ class Cell:
         return torch.nn.functional.linear(x, weights["weight_ih"], weights.get("bias"))
 
     def settings(self) -> dict[str, object]:
-        """What the `repr` of a layer shows of its cell."""
+        """The cell's settings in the `repr` of a layer."""
         return {}
 
     def step(self, a: Tensor, *arguments: Any) -> Tensor | tuple[Tensor, ...]:
@@ -136,7 +136,7 @@ class Cell:
     def translate(self, sizes: Sizes) -> str | Untranslatable:
         """Translate the step for these sizes and keep the result in `programs`."""
         program = _translated(self, sizes)
-        if not torch.compiler.is_compiling():  # otherwise the compiler would compile anew once this is known
+        if not torch.compiler.is_compiling():  # a changed `programs` would make the compiler compile again
             self.programs[sizes] = program
         return program
 
@@ -160,7 +160,7 @@ class Cell:
 
 
 def step_sizes(a: int, states: Sequence[int], matrices: Sequence[Tensor], parameters: Sequence[Tensor | None]) -> Sizes:
-    """What a program depends on besides the step."""
+    """The sizes for which a step is translated."""
     shapes = tuple((m.shape[-2], m.shape[-1]) for m in matrices)
     return a, tuple(states), shapes, tuple(None if p is None else p.shape[-1] for p in parameters)
 

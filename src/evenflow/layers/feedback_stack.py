@@ -35,7 +35,7 @@ class GatedFeedbackRNN(Recurrent):
             step. Default: 0.
         bidirectional: False. Every layer reads the states of all layers one step before, so that the two directions
             would each need states of the other that do not exist yet.
-        map: ``"free"``: the U^{ij} take no map.
+        map: ``"free"`` (default), or a map on each U^{ij} as ``{"weight_hh": "cayley"}``.
         others: as in `Recurrent`.
 
     Starting value: each U^{ij} orthogonal, W, w and u Glorot uniform, b zero; the gates are near a half.

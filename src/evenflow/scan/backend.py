@@ -53,7 +53,7 @@ def choose(step: CompiledStep, engine: str, weight: Tensor, tensors: Sequence[Te
 
 def warn_slow(how: str, why: str) -> None:
     """Warn that a recurrence runs slower than it could, once per reason and process."""
-    if not torch.compiler.is_compiling():  # a compiler would compile anew for every reason
+    if not torch.compiler.is_compiling():  # each reason would make the compiler compile again
         _warn_once(how, why)
 
 
@@ -72,7 +72,7 @@ def run_forward(
     batch_sizes: Sequence[int] | None,
     engine: str,
 ) -> list[Tensor]:
-    """All states, each ``(M, T, B, size)``, then what else the backward pass reads of every step: numbers and marks.
+    """The forward pass: all states, each ``(M, T, B, size)``, then the numbers and marks that the backward pass reads.
 
     Args:
         a, states, matrices, batch_sizes: as in `engine.ScanInputs`.
@@ -101,7 +101,7 @@ def run_backward(
     want_tap: bool,
     engine: str,
 ) -> list[Tensor]:
-    """Gradients by a, the states, the matrices, the parameters and (where wanted, else empty) every first state.
+    """The backward pass: gradients by a, states, matrices, parameters and, with `want_tap`, the first state per step.
 
     A missing gradient by a state counts as zeros; a is empty where the backward pass does not read it.
     """
@@ -126,7 +126,10 @@ def run_backward(
 
 
 def upcast(tensors: Sequence[Tensor]) -> tuple[list[Tensor], bool]:
-    """The tensors contiguous, those in half precision in float32 (float64 where others are); whether there were any."""
+    """The tensors, contiguous and without half precision; and whether any was in half precision.
+
+    Half precision becomes float32, or float64 if other tensors are in float64.
+    """
     half = any(v.dtype in HALF for v in tensors)
     full = torch.float64 if any(v.dtype == torch.float64 for v in tensors) else torch.float32
     return [(v.to(full) if half and v.dtype in HALF else v).contiguous() for v in tensors], half
@@ -158,6 +161,6 @@ def outputs_from_states(inputs: ScanInputs, states: Sequence[Tensor]) -> list[Te
 
 
 def split(tensors: Sequence[Any], counts: Sequence[int]) -> list[list[Any]]:
-    """Lists of so many tensors, then a list of the others."""
+    """Lists of as many tensors as `counts` says, then a list of the rest."""
     each = iter(tensors)
     return [*(list(itertools.islice(each, count)) for count in counts), list(each)]

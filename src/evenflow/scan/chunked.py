@@ -79,7 +79,7 @@ def scan(a: Tensor, weight: Tensor, h0: Tensor, pieces: int | None = None, loop:
     power = torch.linalg.matrix_power(weight.double(), each)
     if not bool((power.norm(dim=(1, 2)) <= GROWTH * math.sqrt(hidden)).all()):  # also where it is not finite
         return None
-    # (M, c, pieces * B, H): step j of all pieces lies together.
+    # (M, c, pieces * B, H): step j of all pieces is contiguous.
     rows = a[:, : each * count].unflatten(1, (count, each)).transpose(1, 2).flatten(2, 3).contiguous()
     ends = loop(rows, weight, torch.zeros_like(rows[:, 0]))[:, -1].unflatten(1, (count, batch)).double()
     starts, transposed_power = [h0.double()], power.mT

@@ -1,4 +1,4 @@
-"""`CompiledStep`: what engines need of a step, each part computed on first use and shared by equal steps."""
+"""`CompiledStep`: everything that engines derive from a step, computed on first use and shared by equal steps."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class CompiledStep:
     def __init__(self, source: str) -> None:
         self.text = source
         self.program: Program = program_text.read(source)
-        self.libraries: dict[torch.dtype, ctypes.CDLL | None] = {}  # of compiled code, by what it computes in
+        self.libraries: dict[torch.dtype, ctypes.CDLL | None] = {}  # compiled code by dtype
         self.directions: dict[bool, Any] = {}  # the CUDA code, by whether it is that of the backward pass
         self.kernels: dict[Any, Any] = {}  # of a GPU, see `cuda.cuda_recurrence`
-        self.without_kernels: dict[torch.device, str | None] = {}  # why there are none on a GPU
+        self.without_kernels: dict[torch.device, str | None] = {}  # by GPU, why it has no kernels
 
     @cached_property
     def places(self) -> Places:
@@ -64,7 +64,7 @@ class CompiledStep:
 
     @cached_property
     def derived_plan(self) -> Evaluator:
-        """What is computed once for all steps, from parameters alone."""
+        """Values that depend on parameters alone, computed once for all steps."""
         return Evaluator(self.program.derived, flat(self.program.parameters[: -len(self.program.derived)]))
 
     @cached_property
@@ -75,7 +75,7 @@ class CompiledStep:
 
     @cached_property
     def keeping_plan(self) -> Evaluator:
-        """What the forward pass stores besides the states, from all states."""
+        """The numbers and marks that the forward pass stores, from all states."""
         return Evaluator([*self.places.kept, *self.places.marks], self.leaves, self.program.products)
 
     @cached_property
@@ -84,7 +84,7 @@ class CompiledStep:
 
     @cached_property
     def loop_plans(self) -> list[tuple[int | None, Evaluator]]:
-        """What one step of the backward pass computes: product by product, then the gradients by the states."""
+        """One step of the backward pass: product by product, then the gradients by the states."""
         gradient = self.places.gradient
         available = [*self._stored, *flat(gradient.by_new), *self._hoisted]
         plans: list[tuple[int | None, Evaluator]] = []
@@ -120,7 +120,7 @@ class CompiledStep:
 
     @cached_property
     def loop_reads(self) -> list[Node]:
-        """What the loop of the backward pass reads of arrays that exist for all steps."""
+        """Nodes that the loop of the backward pass reads from arrays over all steps."""
         available = {*self._stored, *self._hoisted}
         read = {v for _, plan in self.loop_plans for v in plan.reads}
         return [v for v in available if v in read]
@@ -161,7 +161,7 @@ class CompiledStep:
 
     @cached_property
     def added(self) -> list[Node]:
-        """What the backward pass sums over all steps and rows, for the gradients by parameters."""
+        """Nodes that the backward pass sums over all steps and rows, for the gradients by parameters."""
         return self.places.added
 
     @cached_property

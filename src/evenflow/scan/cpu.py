@@ -53,7 +53,7 @@ def source(step: CompiledStep, dtype: torch.dtype) -> str:
 
 
 def runs(step: CompiledStep, *tensors: Tensor | None) -> bool:
-    """Whether compiled code can take these tensors, and exists."""
+    """Whether there is compiled code of the step for these tensors."""
     present = [t for t in tensors if t is not None]
     return c_library.runs(*present) and library(step, present[0].dtype) is not None
 

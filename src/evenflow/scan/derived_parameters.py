@@ -1,6 +1,6 @@
-"""What a step computes from its parameters alone, once for all steps: an operator of its own.
+"""Values that depend on a step's parameters alone, computed once for all steps by an operator.
 
-Compilers and tracers take it as it is; they need not follow the reading of a program.
+Compilers and tracers see one operator instead of the code that evaluates a program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evenflow.step.program_text import NOTHING_DERIVED
 
 
 def with_derived(step: str, parameters: Sequence[Tensor | None]) -> list[Tensor]:
-    """The parameters that the operator takes: those present, then what the step computes from them alone."""
+    """The parameters of the recurrence operator: those present, then the values derived from them."""
     present = [p for p in parameters if p is not None]
     if step.endswith(NOTHING_DERIVED):
         return present

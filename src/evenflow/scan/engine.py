@@ -1,4 +1,4 @@
-"""What every engine takes and returns, and the gradients by weights, which follow from it in the same way for all.
+"""The arguments and results of all engines, and the gradients by weights, which are computed from them.
 
 An engine is a module with three functions:
 
@@ -61,7 +61,7 @@ class ScanInputs:
 
 
 class ScanOutputs(NamedTuple):
-    """All states, each ``(M, T, B, size)``, and what else the backward pass reads: numbers, and marks of a byte."""
+    """All states, each ``(M, T, B, size)``, and the numbers and one-byte marks that the backward pass reads."""
 
     states: list[Tensor]
     kept: Tensor
@@ -70,7 +70,7 @@ class ScanOutputs(NamedTuple):
 
 @dataclass
 class StepGradients:
-    """What an engine's backward pass computes step by step.
+    """The result of an engine's backward pass.
 
     Attributes:
         a: the gradient by a, ``(M, T, B, size)``.
@@ -126,7 +126,7 @@ def scan_gradients(
 
 
 def _product_inputs(use: Use, inputs: ScanInputs, outputs: ScanOutputs) -> tuple[Tensor, Tensor | None]:
-    """What went into a product at every step; where that is the state before the step: all states, and the first."""
+    """The input of a product at every step. If it is the state before the step: all states, and the first one."""
     nodes, place = use.inputs, use.place
     if place is None:
         return torch.cat([_block(v, inputs, outputs) for v in nodes], -1), None

@@ -26,7 +26,7 @@ LinearCall = c_library.structure("LinearCall", int64="rows in out down across th
 
 
 def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Tensor:
-    """What `cell.project` gives, by the faster product where there is one."""
+    """The result of `cell.project`, by a faster product where there is one."""
     device, own = x.device.type, type(cell).project is not Cell.project
     if not own:
         _check_dtype(x, weights["weight_ih"])
@@ -43,7 +43,7 @@ def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Te
 
 
 def _check_dtype(x: Tensor, weight: Tensor) -> None:
-    """Refuse an input that torch's product would refuse, and say what to do."""
+    """Raise an error for an input that torch's product would refuse."""
     if x.dtype == weight.dtype:
         return
     casts = not x.is_meta and torch.is_autocast_enabled(x.device.type)

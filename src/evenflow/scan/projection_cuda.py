@@ -1,7 +1,7 @@
-"""The input's share of every step where inputs are few: what costs is the pre-activations' way to and from memory.
+"""Triton kernels for the product with the input, for few inputs: bound by reading and writing the pre-activations.
 
-Imported by `projection` on CUDA alone. A product with an inner side of two is no work for a library of products: it
-took twice what writing the result takes, and its gradient three times what reading it does.
+Imported by `projection` on CUDA alone. For an inner dimension of two, cuBLAS took twice the time of writing the result,
+and for the gradient three times the time of reading it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def backward(d: Tensor, x: Tensor, biased: bool) -> tuple[Tensor, Tensor]:
-    """The gradients by weight and bias (empty where there is none), summed in one order always."""
+    """The gradients by weight and bias (empty without a bias); sums have a fixed order."""
     models, rows, inputs = x.shape
     wide = d.shape[-1]
     grid = _grid(x, wide)
@@ -74,7 +74,7 @@ def backward(d: Tensor, x: Tensor, biased: bool) -> tuple[Tensor, Tensor]:
 
 
 def suits(x: Tensor, *others: Tensor) -> bool:
-    """Whether these kernels are for x ``(M, N, I)`` and what it meets."""
+    """Whether these kernels take x ``(M, N, I)`` and the other tensors."""
     alike = all(v.dtype == x.dtype and v.device == x.device for v in others)
     return alike and 0 < x.shape[-1] <= MOST and x.numel() > 0 and x.dtype in (torch.float32, torch.float64)
 

@@ -105,7 +105,7 @@ def program(
 
 
 def recordable(cell: Cell, steps: int) -> bool:
-    """Whether a scan on a GPU is a few kernels that depend on shapes alone: not a long linear one, see `chunked`."""
+    """Whether a CUDA graph can capture the scan: not in the plain loop, nor a long linear scan, see `chunked`."""
     programs = cell.programs.values()
     if not compiled_code_allowed() or any(isinstance(step, Untranslatable) for step in programs):
         return False
@@ -148,7 +148,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
 @without_autocast
 def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     step, batch_sizes, engine = ctx.settings
-    a, *rest = ctx.saved_tensors  # once: `torch.utils.checkpoint` gives each out a single time
+    a, *rest = ctx.saved_tensors  # read once: `torch.utils.checkpoint` returns each tensor a single time
     states, matrices, parameters, results = split(rest, ctx.counts)
     by_new = list(grads[: len(states)])
     if all(g is None for g in by_new):
@@ -162,7 +162,7 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
         gradients = recurrence_backward(by_new, *saved)
     d_a, *others = gradients
     d_states, d_matrices, d_parameters, (tap,) = split(others, ctx.counts)
-    # None, not zeros, as autograd says of what was detached.
+    # None instead of zeros for a detached state, as autograd has it.
     d_states = [d if moves else None for d, moves in zip(d_states, compiled_step(step).state_moves, strict=True)]
     return d_a, d_states, d_matrices, d_parameters, tap if ctx.tapped else None, None, None, None
 

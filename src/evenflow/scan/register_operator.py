@@ -82,7 +82,7 @@ def _over_models(op: Any) -> Callable[..., Any]:
 
         results = op(*map(merged, arguments, in_dims))
         several = results if isinstance(results, list | tuple) else (results,)
-        # What has nothing in it (numbers that were not kept) has no models to part.
+        # An empty tensor stands for a missing one and has no dimension of models.
         parted = [r.unflatten(0, (info.batch_size, -1)) if r.numel() else r for r in several]
         dims = [0 if r.numel() else None for r in several]
         if isinstance(results, Tensor):

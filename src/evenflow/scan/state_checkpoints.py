@@ -85,7 +85,7 @@ class _Segments:
     every: int
     batch_sizes: Sequence[int] | None
     engine: str
-    autocast: torch.dtype | None  # what the forward pass ran under, for the one in the backward pass
+    autocast: torch.dtype | None  # autocast of the forward pass, to be restored when it is recomputed
     members: int
     keeps_states: bool
 

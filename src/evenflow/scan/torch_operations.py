@@ -51,7 +51,7 @@ def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | 
     states, like = outputs.states, outputs.states[0]
     models, steps, batch = like.shape[:3]
     values = _stored_values(inputs, outputs)
-    step.hoisting_plan(values, matrices, like)  # what depends on no gradient, for all steps at once
+    step.hoisting_plan(values, matrices, like)  # all steps at once
     arrived = [torch.zeros_like(s) for s in states]
     widths = {p: sum(v.width for v in nodes) for p, nodes in enumerate(gradient.returned) if nodes}
     returned = {p: like.new_zeros(models, steps, batch, width) for p, width in widths.items()}

@@ -1,4 +1,4 @@
-"""Moves what a step computes from its parameters alone out of the step: it is the same at every step."""
+"""Moves operations on parameters alone out of the step: their results are the same at every step."""
 
 from __future__ import annotations
 

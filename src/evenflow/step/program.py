@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from evenflow.step.graph import Graph, Node, Product, View, ordered
+from evenflow.step.operations import OPERATIONS, POINTWISE
 from evenflow.step.trace import ROWS, NumberNeeded, Tracer, Untranslatable, Value
 
 MOST_BLOCKS = 64  # of one tensor; a step that cuts its state into more is left to the loop
@@ -82,7 +83,7 @@ def translate(
         ValueError: the step fails, decides on the value of a tensor, or returns other states than it takes.
     """
     function = step.func if isinstance(step, functools.partial) else getattr(step, "__func__", step)
-    tracer = Tracer(inspect.unwrap(function).__code__)
+    tracer = Tracer(inspect.unwrap(function).__code__, OPERATIONS, POINTWISE)
     with torch.no_grad():
         arguments: list[Tensor | None] = []
         leaves: list[Value | None] = []

@@ -7,7 +7,7 @@ The step runs on zeros, and on matrices without numbers on torch's ``meta`` devi
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,10 +90,11 @@ def reduced(op: str, x: Value) -> Value:
 
 
 class Tracer(TorchDispatchMode):
-    """Knows for each tensor of the step the `Value`, or the `View` of a matrix, that it stands for."""
+    """Maps each tensor of the step to its `Value`, or to a `View` if it is a matrix."""
 
-    def __init__(self, code: Any) -> None:
+    def __init__(self, code: Any, operations: Mapping[str, Callable[..., Any]], pointwise: Container[str]) -> None:
         super().__init__()
+        self._operations, self._pointwise = operations, pointwise  # see `operations`
         self._code = code  # of the step, to name its lines
         self._values: dict[int, tuple[Tensor, Value | View]] = {}  # holds the tensors, so that no id is used twice
 
@@ -102,7 +103,7 @@ class Tracer(TorchDispatchMode):
         return tensor
 
     def of(self, tensor: Any) -> Any:
-        """What an argument of an operation stands for; a tensor of one number from outside the step is a constant."""
+        """The value of an operation's argument; a tensor of one number from outside the step is a constant."""
         if isinstance(tensor, list | tuple):
             return [self.of(v) for v in tensor]
         if not isinstance(tensor, Tensor):
@@ -139,8 +140,6 @@ class Tracer(TorchDispatchMode):
         return f"line {frame.f_lineno} of {frame.f_code.co_filename}"
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        from evenflow.step.operations import OPERATIONS, POINTWISE
-
         name, kwargs = op._schema.name.removeprefix("aten::"), dict(kwargs or {})
         if name in ("_local_scalar_dense", "is_nonzero", "item"):
             raise NumberNeeded(
@@ -150,13 +149,13 @@ class Tracer(TorchDispatchMode):
             raise self.error(
                 f"the in-place operation {name}", f"write it without changing a tensor: {name.rstrip('_')}"
             )
-        handler: Callable[..., Any] | None = OPERATIONS.get(name)
+        handler = self._operations.get(name)
         if handler is None:
             raise self.error(
                 f"the operation {name}", "write it with arithmetic, torch.where, and functions such as tanh"
             )
         matrices = any(isinstance(v, Tensor) and isinstance(self._bound(v), View) for v in args)
-        if matrices and name in POINTWISE:
+        if matrices and name in self._pointwise:
             raise self.error(f"the operation {name} on a matrix", "do it once for all steps, in `prepare`")
         result = _product(*args) if matrices and name in PRODUCTS else op(*args, **kwargs)
         call = Call(self, name, result, args, kwargs)
