@@ -120,8 +120,8 @@ def spectral() -> None:
             with torch.no_grad():
                 for parameter in model.layer.parameters():
                     parameter.add_(torch.randn_like(parameter))
-            found = spectral_gap(model, inputs(steps), SAMPLES)
-            row(name, steps, found.gap, found.corollary)
+            gap = spectral_gap(model, inputs(steps), SAMPLES)
+            row(name, steps, gap.gap, gap.corollary)
 
 
 if __name__ == "__main__":

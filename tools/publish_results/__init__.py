@@ -1,4 +1,4 @@
-"""Published results: records of full-scale runs and of sweeps as committed files, and the pages that follow."""
+"""Publishes results: stores records of full-scale runs and sweeps in docs/results, and writes pages from them."""
 
 from __future__ import annotations
 

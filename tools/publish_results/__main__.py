@@ -1,4 +1,4 @@
-"""The maintainers' command that publishes results: ``python tools/publish_results --help``."""
+"""The command that publishes results, for maintainers: ``python tools/publish_results --help``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer(add_completion=False, context_settings={"help_option_names": [
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command and leave with its exit code."""
+    """Run the command and exit with its exit code."""
     run(app, "publish_results", arguments)
 
 
@@ -33,11 +33,11 @@ def results(
         bool, typer.Option("--check", help="Write nothing; fail if a page differs from its record.")
     ] = False,
 ) -> None:
-    """Merge the records of full-scale recipes and sweeps into the published ones, and write the pages that follow.
+    """Merge the records of full-scale recipes and sweeps into the stored ones, and write the pages.
 
-    Rows, seeds and sweeps replace those of the same name or are added.
+    Rows, seeds and sweeps are added, or replace those of the same name.
 
-    Without a folder the pages are written anew.
+    Without a folder, only the pages are written.
 
     Example:  python tools/publish_results runs/sgornn/table-1/full
 

@@ -1,4 +1,4 @@
-"""What the documents stand for, in a sentence each, and whether the records bear it out."""
+"""The documents' main claims, in a sentence each, and whether the records confirm them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from evenflow.lab.recipes import Reproduction
 from evenflow.lab.recipes.recipe_verdict import TableCell, rank
 
 HOLDS, FAILS, NOT_RUN = "holds", "does not hold", "not run yet"
-POINTS = 5.0  # of accuracy, that a margin of 0.1 is to be ahead of none
-SOLVED, CHANCE = 99.0, 10.0  # per cent right of one of ten numbers
+POINTS = 5.0  # of accuracy, by which a margin of 0.1 must beat a margin of 0
+SOLVED, CHANCE = 99.0, 10.0  # per cent of right answers, with ten possible answers
 NEAR = 3.0  # per cent: three standard errors of a thousand answers
 SGORNN_PARAMETERS = 1411
 
@@ -21,8 +21,10 @@ class Claim:
     """A sentence about some cells of a recipe.
 
     Attributes:
-        recipe: its address; cells: row and column of each.
-        holds: whether the numbers of those cells, means over seeds, bear it out. Diverged is worst of all.
+        text: the claim.
+        recipe: address of the recipe.
+        cells: row and column of each cell.
+        holds: whether the means over seeds of these cells confirm the claim. A diverged row is worst of all.
     """
 
     text: str
@@ -88,9 +90,9 @@ CLAIMS = (
 )
 
 
-def verdict(claim: Claim, sheets: Mapping[str, Reproduction]) -> tuple[str, str]:
-    """holds, does not hold or not run yet; and the numbers that say so."""
-    done = sheets[claim.recipe]
+def verdict(claim: Claim, judged: Mapping[str, Reproduction]) -> tuple[str, str]:
+    """The outcome (holds, does not hold or not run yet) and the measured values."""
+    done = judged[claim.recipe]
     cells = [done.cells.get(at) for at in claim.cells]
     values = [None if cell is None else rank(cell, cell.column) for cell in cells]
     if any(value is None or math.isnan(value) for value in values):

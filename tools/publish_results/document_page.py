@@ -1,4 +1,4 @@
-"""The page of a document: for each recipe measured beside published, on what it was measured, and what was chosen."""
+"""Writes the page of a document: for each recipe measured and published values, provenance and choices."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .import_record import digest
 from .judged_record import extent, rows_run
 from .stored_record import StoredRecord, StoredRun
 
-NAMED = 8  # rows that a sentence names
+NAMED = 8  # rows that a sentence lists
 
 
 def page(document: str, parts: Sequence[str], waiting: Sequence[StoredRecord]) -> str:
-    """The page, from the sections of its recipes and those that have not been run."""
+    """The page, from the sections of its recipes and from the recipes that have not run."""
     head = [
         f"# {document}: results",
         f"{DOCUMENTS[document]}. Every table and figure at full scale, measured beside published.",
@@ -30,7 +30,7 @@ def page(document: str, parts: Sequence[str], waiting: Sequence[StoredRecord]) -
 
 
 def section(record: StoredRecord, done: Reproduction, remarks: Sequence[str], drawn: bool) -> str:
-    """A recipe's part of the page."""
+    """The section of a recipe."""
     recipe = record.recipe
     also = f" Also {', '.join(recipe.also)}." if recipe.also else ""
     blocks = [f"## {recipe.name}: {plain(recipe.title)}", plain(recipe.measures + also), table(done)]
@@ -49,7 +49,7 @@ def section(record: StoredRecord, done: Reproduction, remarks: Sequence[str], dr
 
 
 def table(done: Reproduction) -> str:
-    """A line for every row and column that was measured or printed."""
+    """A line for every row and column with a measured or published value."""
     columns = done.recipe.columns
     what = ["row", "what", "measured"] if len(columns) > 1 else ["row", f"measured: {columns[0].name}"]
     head = [*what, "published", "verdict"]
@@ -67,39 +67,39 @@ def table(done: Reproduction) -> str:
 
 
 def measured(cell: recipe_verdict.TableCell) -> str:
-    """The mean and the spread, and over how many seeds."""
+    """Mean, standard deviation and number of seeds."""
     seeds = len(cell.values)
     several = f" ({seeds} seeds)" if seeds > 1 and cell.spread else ""
     return cell.measured_text() + several + cell.missing_text()
 
 
 def summary(record: StoredRecord, done: Reproduction) -> list[str]:
-    """How much was run, what the verdicts are, what made it, and what was out of the ordinary."""
+    """Sentences on how much has run, the verdicts, the provenance, and anything unusual."""
     missing = [row.label for row in record.recipe.rows_at("full") if row.label not in done.labels]
-    found = [f"Run {extent(record)}: {rows_run(record)} rows, {_seeds(record)}. {counts(done)}"]
+    lines = [f"Run {extent(record)}: {rows_run(record)} rows, {_seeds(record)}. {counts(done)}"]
     if missing:
         more = f"; and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-        found[0] += f" Not yet: {'; '.join(missing[:NAMED])}{more}."
-    told = recipe_verdict.summary(done.pairs)
-    if told:
-        found.append(told)
-    found += _made(record)
+        lines[0] += f" Not yet: {'; '.join(missing[:NAMED])}{more}."
+    ordering = recipe_verdict.summary(done.pairs)
+    if ordering:
+        lines.append(ordering)
+    lines += _provenance(record)
     diverged = [f"{run.row} (seed {run.seed})" for run in record.runs if run.outcome == recipe_verdict.DIVERGED]
     if diverged:
-        found.append(f"Diverged: {'; '.join(diverged)}.")
+        lines.append(f"Diverged: {'; '.join(diverged)}.")
     early = sum(run.outcome == "stopped early" for run in record.runs)
     if early:
-        found.append(f"Stopped early, as the recipe asks: {early} of {len(record.runs)} runs.")
+        lines.append(f"Stopped early, as the recipe asks: {early} of {len(record.runs)} runs.")
     changes: dict[str, list[str]] = {}
     for run in record.runs:
         for name, value in run.changed.items():
             changes.setdefault(f"{name} = {value}", []).append(run.row)
-    found += [f"Changed from the recipe: {what} ({_rows(rows, done)})." for what, rows in changes.items()]
+    lines += [f"Changed from the recipe: {what} ({_rows(rows, done)})." for what, rows in changes.items()]
     old = [run.row for run in record.runs if run.recipe != digest(record.recipe, run.row)]
     if old:
-        found.append(f"Run with earlier settings of the recipe: {_rows(old, done)}.")
-    found += [f"The data: {note}." for note in dict.fromkeys(run.data for run in record.runs) if note]
-    return found
+        lines.append(f"Run with earlier settings of the recipe: {_rows(old, done)}.")
+    lines += [f"The data: {note}." for note in dict.fromkeys(run.data for run in record.runs) if note]
+    return lines
 
 
 def counts(done: Reproduction) -> str:
@@ -112,8 +112,8 @@ def counts(done: Reproduction) -> str:
         recipe_verdict.NOT_COMPARABLE,
     )
     of = {word: sum(cell.verdict == word for cell in done.cells.values()) for word in words}
-    told = ", ".join(f"{count} {word}" for word, count in of.items() if count)
-    return f"Of the published numbers: {told}." if told else "No number was published."
+    parts = ", ".join(f"{count} {word}" for word, count in of.items() if count)
+    return f"Of the published numbers: {parts}." if parts else "No number was published."
 
 
 def _seeds(record: StoredRecord) -> str:
@@ -124,12 +124,12 @@ def _seeds(record: StoredRecord) -> str:
     return f"{least} to {most} seeds each" if least < most else f"{most} seed{'s' if most > 1 else ''} each"
 
 
-def _made(record: StoredRecord) -> list[str]:
-    """Hardware, versions and dates, each with its time; with the rows where they differ."""
+def _provenance(record: StoredRecord) -> list[str]:
+    """Hardware, versions and dates with the time of their runs, and with the rows if there are several."""
     groups: dict[tuple[str, str, str, str], list[StoredRun]] = {}
     for run in record.runs:
         groups.setdefault((run.hardware, run.evenflow, run.torch, run.date), []).append(run)
-    found = []
+    lines = []
     most = max(groups.values(), key=len)
     for (hardware, version, torch, date), runs in groups.items():
         updates = sum(run.updates for run in runs)
@@ -137,22 +137,22 @@ def _made(record: StoredRecord) -> list[str]:
         named = "all others" if runs is most else _named(runs, record)
         rows = f": {named}" if len(groups) > 1 else ""
         number = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
-        found.append(f"{hardware}, evenflow {version}, torch {torch}, {date}: {number}, {time}{rows}.")
-    return found
+        lines.append(f"{hardware}, evenflow {version}, torch {torch}, {date}: {number}, {time}{rows}.")
+    return lines
 
 
 def _named(runs: Sequence[StoredRun], record: StoredRecord) -> str:
-    """The rows of these runs; with the seeds, where other runs have others of a row."""
+    """The rows of these runs, with the seeds if the row has other seeds elsewhere."""
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for row in dict.fromkeys(run.row for run in runs):
         seeds = [run.seed for run in runs if run.row == row]
         whole = len(seeds) == sum(run.row == row for run in record.runs)
         by_seeds.setdefault(() if whole else tuple(seeds), []).append(row)
-    told = []
+    parts = []
     for some, rows in sorted(by_seeds.items()):
         which = f"with seed{'s' if len(some) > 1 else ''} {', '.join(map(str, some))} " if some else ""
-        told.append(which + "; ".join(rows))
-    return "; and ".join(told)
+        parts.append(which + "; ".join(rows))
+    return "; and ".join(parts)
 
 
 def _rows(rows: Sequence[str], done: Reproduction) -> str:
@@ -161,7 +161,7 @@ def _rows(rows: Sequence[str], done: Reproduction) -> str:
 
 
 def plain(text: str) -> str:
-    """A text as Markdown shows it letter by letter, on one line."""
+    """A text on one line, with the characters escaped that Markdown would interpret."""
     text = " ".join(text.split())
     for letter in "\\|*<>`":
         text = text.replace(letter, f"\\{letter}")

@@ -1,4 +1,4 @@
-"""record.json of run folders, as `evenflow reproduce --scale full` leaves them, on the way into the committed ones."""
+"""Reads record.json files, as `evenflow reproduce --scale full` writes them, for the stored records."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from . import import_sweep
 from .stored_record import StoredLine, StoredRecord, StoredRun
 from .stored_sweep import StoredSweep
 
-# Settings that are no change of the recipe: which run it is, where it runs, and what it writes down.
+# Settings that do not count as changes of the recipe: they change neither model nor data.
 FREE = ("seed", "device", "data", "checkpoint_every", "log_every", "tensorboard")
 ENDED = ("finished", "stopped early", "diverged", "not trained")
 
 
 def find(place: Path) -> list[Path]:
-    """The record of a run folder or of a sweep, or all records below a folder, or a record itself."""
+    """The records at a path: a record itself, that of a run folder or sweep, or all records below a folder."""
     if place.is_file():
         return [place]
-    found: list[Path] = []
+    paths: list[Path] = []
     for name in (FILE, SWEEP):
-        own = place / name
-        found += [own] if own.is_file() else sorted(place.rglob(name))
-    if not found:
+        direct = place / name
+        paths += [direct] if direct.is_file() else sorted(place.rglob(name))
+    if not paths:
         raise ValueError(
             f"folder {str(place)!r} holds neither {FILE} nor {SWEEP}: `evenflow reproduce NAME --scale full` writes "
             f"the one and `evenflow sweep TASK` the other"
         )
-    return found
+    return paths
 
 
-def take(path: Path) -> tuple[StoredRecord, list[str]]:
-    """What a record.json holds, and a sentence for each reason why runs are left out: nothing was measured."""
+def read_record(path: Path) -> tuple[StoredRecord, list[str]]:
+    """The contents of a record.json, and a sentence for each reason why runs without results are left out."""
     try:
         table = json.loads(path.read_text("utf-8"))
         if not isinstance(table, dict) or "recipe" not in table or "runs" not in table:
@@ -56,66 +56,68 @@ def take(path: Path) -> tuple[StoredRecord, list[str]]:
             f"run `evenflow reproduce {recipe.address} --scale full`"
         )
     runs, lines = [], []
-    left: dict[str, list[str]] = {}
+    left_out: dict[str, list[str]] = {}
     try:
         for run in table["runs"]:
             if run["outcome"] in ENDED:
-                runs.append(_entry(recipe, run))
+                runs.append(_stored_run(recipe, run))
                 lines += [StoredLine(run["row"], run["seed"], kind, **line) for kind, line in run["lines"].items()]
             else:
-                left.setdefault(run["outcome"], []).append(f"{run['row']}, seed {run['seed']}")
+                left_out.setdefault(run["outcome"], []).append(f"{run['row']}, seed {run['seed']}")
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"record {str(path)!r} cannot be read: a run lacks {error}") from error
     sentences = [
         f"Left out, {recipe.address}, {of[0]}{f', and {len(of) - 1} more' * (len(of) > 1)}: {outcome}."
-        for outcome, of in left.items()
+        for outcome, of in left_out.items()
     ]
     return StoredRecord(recipe).merged(runs, lines), sentences
 
 
-def _entry(recipe: Recipe, run: dict[str, Any]) -> StoredRun:
-    own = _plain(config_of(recipe, recipe.row(run["row"]), "full"))
-    theirs = _plain(run["settings"])
-    names = [(table, key) for table in own for key in {**own[table], **theirs.get(table, {})} if key not in FREE]
+def _stored_run(recipe: Recipe, run: dict[str, Any]) -> StoredRun:
+    expected = _as_json(config_of(recipe, recipe.row(run["row"]), "full"))
+    actual = _as_json(run["settings"])
+    names = [
+        (table, key) for table in expected for key in {**expected[table], **actual.get(table, {})} if key not in FREE
+    ]
     if run["lr"] is not None:
         names = [name for name in names if name != ("training", "lr")]
     changed = {
-        f"{table}.{key}": theirs.get(table, {}).get(key)
+        f"{table}.{key}": actual.get(table, {}).get(key)
         for table, key in names
-        if theirs.get(table, {}).get(key) != own[table].get(key)
+        if actual.get(table, {}).get(key) != expected[table].get(key)
     }
-    kept = ("row", "seed", "lr", "outcome", "updates", "seconds", "values", "hardware", "evenflow", "torch", "date")
+    fields = ("row", "seed", "lr", "outcome", "updates", "seconds", "values", "hardware", "evenflow", "torch", "date")
     return StoredRun(
-        **{name: run[name] for name in kept}, recipe=digest(recipe, run["row"]), changed=changed, data=run["data"]
+        **{name: run[name] for name in fields}, recipe=digest(recipe, run["row"]), changed=changed, data=run["data"]
     )
 
 
 def digest(recipe: Recipe, label: str) -> str:
-    """Eight letters that change when the recipe's settings for a row do."""
-    own = _plain(config_of(recipe, recipe.row(label), "full"))
-    kept = {table: {k: v for k, v in part.items() if k not in FREE} for table, part in own.items()}
+    """Eight hexadecimal digits that change when the recipe's settings for a row do."""
+    config = _as_json(config_of(recipe, recipe.row(label), "full"))
+    kept = {table: {k: v for k, v in part.items() if k not in FREE} for table, part in config.items()}
     return f"{zlib.crc32(json.dumps([kept, recipe.lrs], sort_keys=True).encode()):08x}"
 
 
-def _plain(config: Any) -> dict[str, dict[str, Any]]:
-    """A config as JSON would give it back."""
+def _as_json(config: Any) -> dict[str, dict[str, Any]]:
+    """A config after a round trip through JSON."""
     return dict(json.loads(json.dumps(config)))
 
 
 def gather(places: Iterable[Path]) -> tuple[list[StoredRecord], list[StoredSweep], list[str]]:
-    """All that is found, read and checked before anything is written, and a sentence for each thing left out."""
+    """All records and sweeps below some paths, and a sentence for each run or sweep that is left out."""
     records: list[StoredRecord] = []
     sweeps: list[StoredSweep] = []
-    left: list[str] = []
+    left_out: list[str] = []
     for path in (path for place in places for path in find(place)):
         if path.name == SWEEP:
-            found = import_sweep.take(path)
-            if isinstance(found, str):
-                left.append(found)
+            sweep = import_sweep.read_sweep(path)
+            if isinstance(sweep, str):
+                left_out.append(sweep)
             else:
-                sweeps.append(found)
+                sweeps.append(sweep)
         else:
-            record, sentences = take(path)
+            record, sentences = read_record(path)
             records.append(record)
-            left += sentences
-    return records, sweeps, left
+            left_out += sentences
+    return records, sweeps, left_out

@@ -1,4 +1,4 @@
-"""sweep.json of sweeps' folders, as `evenflow sweep` leaves them, on the way into the committed ones."""
+"""Reads sweep.json files, as `evenflow sweep` writes them, for the stored sweeps."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from evenflow.lab.training import Settings
 from .stored_sweep import StoredPoint, StoredSweep
 
 DIGITS = 6  # of a metric: more than a page shows
-PLAIN = ("order", "set", "length", "file")  # options whose values say what they are
+PLAIN = ("order", "set", "length", "file")  # options whose values need no name
 OF_A_POINT = ("map", "cell", "activation", "hidden_size", "optimizer", "lr", "parameters", "state", "updates")
 OF_A_SWEEP = ("evenflow", "torch", "hardware", "began", "seconds", "judged_by", "updates", "omitted")
 
 
-def take(path: Path) -> StoredSweep | str:
-    """What a sweep.json holds, or a sentence that says why it is left out: the sweep is not over."""
+def read_sweep(path: Path) -> StoredSweep | str:
+    """The contents of a sweep.json, or a sentence if the sweep is left out because it has not finished."""
     try:
         table = json.loads(path.read_text("utf-8"))
         if not isinstance(table, dict) or "request" not in table:
@@ -53,9 +53,9 @@ def name_of(
     hidden: Sequence[int] | None = None,
     system: Mapping[str, Any] | None = None,
 ) -> str:
-    """The task with those of its options that are not the usual ones, the limit on parameters, given sizes and options.
+    """The name of a sweep: task, options that are not the default, limit on parameters, sizes and system options.
 
-    A limit stands after a length, so that the two are not mistaken for each other.
+    A sweep with a limit always names the length too, so that the two numbers cannot be confused.
 
     >>> name_of({"name": "mnist", "order": "permuted", "width": 1}, 137000)
     'mnist-permuted-137000'
@@ -72,8 +72,8 @@ def name_of(
     usual = tasks.make(task["name"], **inner).options()
     words = [task["name"], *inner.values()]
     for option, value in task.items():
-        told = option == "length" and parameters is not None
-        if option not in ("name", "task") and (told or value != usual.get(option)):
+        named = option == "length" and parameters is not None
+        if option not in ("name", "task") and (named or value != usual.get(option)):
             words += [str(value)] if option in PLAIN else [option, str(value)]
     words += [] if parameters is None else [str(parameters)]
     words += ["units", *map(str, hidden)] if hidden else []
@@ -82,7 +82,7 @@ def name_of(
 
 
 def _request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked, without the places where data lay. Of the settings the batch size, and what is not the usual."""
+    """The request without data folders; of the settings only the batch size and those that are not the default."""
     task = {name: value for name, value in request["task"].items() if name != "data"}
     if "file" in task:
         task["file"] = Path(task["file"]).name
@@ -93,7 +93,7 @@ def _request(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _point(point: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> StoredPoint:
-    """A point with the scores of the last round that it was in, a number for each seed."""
+    """A point with its scores of the last round that it was in, one number for each seed."""
     scores = [each["scores"][point["name"]] for each in rounds if point["name"] in each["scores"]][-1:]
     if not scores:
         raise ValueError(f"point {point['name']} has no scores")

@@ -1,4 +1,4 @@
-"""README.md of the results: what holds of what the documents claim, and how much has been run."""
+"""Writes README.md of the results: which claims of the documents hold, and how much has run."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ SWEEPS = (
 
 
 def page(
-    records: Mapping[str, StoredRecord], sheets: Mapping[str, Reproduction], swept: Sequence[StoredSweep] = ()
+    records: Mapping[str, StoredRecord], judged: Mapping[str, Reproduction], sweeps: Sequence[StoredSweep] = ()
 ) -> str:
-    parts = [HEAD, "## Claims", _claims(sheets)]
-    if swept:
-        parts += ["## Sweeps", SWEEPS, sweep_page.summary(swept)]
-    return "\n\n".join([*parts, "## What has been run", _extents(records, sheets)]) + "\n"
+    parts = [HEAD, "## Claims", _claims(judged)]
+    if sweeps:
+        parts += ["## Sweeps", SWEEPS, sweep_page.summary(sweeps)]
+    return "\n\n".join([*parts, "## What has been run", _extents(records, judged)]) + "\n"
 
 
-def _claims(sheets: Mapping[str, Reproduction]) -> str:
+def _claims(judged: Mapping[str, Reproduction]) -> str:
     lines = ["| document | claim | verdict | measured |", "|---|---|---|---|"]
     for claim in claims.CLAIMS:
-        word, shown = claims.verdict(claim, sheets)
+        word, shown = claims.verdict(claim, judged)
         document = claim.recipe.split("/")[0]
-        told = plain(shown) if shown else "–"
-        lines.append(f"| [{document}]({document}.md) | {plain(claim.text)} | {word} | {told} |")
+        measured = plain(shown) if shown else "–"
+        lines.append(f"| [{document}]({document}.md) | {plain(claim.text)} | {word} | {measured} |")
     return "\n".join(lines)
 
 
-def _extents(records: Mapping[str, StoredRecord], sheets: Mapping[str, Reproduction]) -> str:
+def _extents(records: Mapping[str, StoredRecord], judged: Mapping[str, Reproduction]) -> str:
     words = {"in full": 0, "in part": 0, "not yet": 0}
     lines = ["| recipe | what it is | run | rows | time | published numbers |", "|---|---|---|---|---|---|"]
     for document in DOCUMENTS:
@@ -61,10 +61,10 @@ def _extents(records: Mapping[str, StoredRecord], sheets: Mapping[str, Reproduct
                 continue
             state = extent(record)
             words[state] += 1
-            done = sheets[name]
-            told = counts(done).removeprefix("Of the published numbers: ").rstrip(".") if record.runs else "–"
+            done = judged[name]
+            verdicts = counts(done).removeprefix("Of the published numbers: ").rstrip(".") if record.runs else "–"
             time = duration(sum(run.seconds for run in record.runs)) if record.runs else "–"
             title = plain(record.recipe.title)
-            lines.append(f"| [{name}]({document}.md) | {title} | {state} | {rows_run(record)} | {time} | {told} |")
-    told = ", ".join(f"{count} {word}" for word, count in words.items())
-    return f"Of {len(records)} tables and figures: {told}.\n\n" + "\n".join(lines)
+            lines.append(f"| [{name}]({document}.md) | {title} | {state} | {rows_run(record)} | {time} | {verdicts} |")
+    states = ", ".join(f"{count} {word}" for word, count in words.items())
+    return f"Of {len(records)} tables and figures: {states}.\n\n" + "\n".join(lines)

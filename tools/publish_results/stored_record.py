@@ -1,9 +1,9 @@
-"""The committed record of a recipe: one line of JSON for each row and seed, and beside it the lines of its figures.
+"""The stored record of a recipe: one line of JSON for each row and seed, and the lines of its figures.
 
-DOCUMENT/NAME.json          numbers, hardware, versions, date, time of every run
-DOCUMENT/NAME.curves.json   of one seed of each row, what the figure draws
+DOCUMENT/NAME.json          values, hardware, versions, date and time of every run
+DOCUMENT/NAME.curves.json   lines of the figures, of one seed of each row
 
-What the document printed is not in it: that is the recipe's.
+Published values are part of the recipe, not of the record.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ Kept = TypeVar("Kept", "StoredRun", "StoredLine")
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A row and a seed.
+    """The run of a row and seed.
 
     Attributes:
-        lr: the learning rate that a search ended with; None without a search.
-        outcome: finished, stopped early, diverged, or not trained.
-        seconds: how long the machine was busy with it, all rates of a search together; of runs that trained side by
-            side each has its share.
+        row, seed: what was trained.
+        lr: the learning rate that the search selected; None without a search.
+        outcome: "finished", "stopped early", "diverged" or "not trained".
+        updates: updates made.
+        seconds: how long the machine was busy with all learning rates of the search; runs that trained side by side
+            share the time equally.
         values: column to a number, a text, or "never".
-        hardware, evenflow, torch, date: what made it, and when.
-        recipe: a digest of the recipe's settings at that time, see `import_record.digest`.
-        changed: settings that were not the recipe's.
-        data: what is to be known about the data.
+        hardware, evenflow, torch, date: provenance.
+        recipe: digest of the recipe's settings at that time, see `import_record.digest`.
+        changed: settings that differ from the recipe's.
+        data: what a reader should know about the data.
     """
 
     row: str
@@ -56,7 +58,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class StoredLine:
-    """A line of a figure (`recipe_curves.CURVES`), and the levels drawn beside it."""
+    """A line of a figure, see `recipe_curves.CURVES`, and the levels drawn beside it."""
 
     row: str
     seed: int
@@ -68,37 +70,37 @@ class StoredLine:
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """All rows and seeds of a recipe that have been run at full scale."""
+    """All rows and seeds of a recipe that have run at full scale."""
 
     recipe: Recipe
     runs: tuple[StoredRun, ...] = ()
     lines: tuple[StoredLine, ...] = ()
 
     def merged(self, runs: Iterable[StoredRun], lines: Iterable[StoredLine]) -> StoredRecord:
-        """With other runs in place of those of the same row and seed, or added. A row keeps its lowest seed's lines."""
-        found = {(run.row, run.seed): run for run in (*self.runs, *runs)}
+        """The record with other runs added or replaced by row and seed; the lines of the lowest seed remain."""
+        runs_of = {(run.row, run.seed): run for run in (*self.runs, *runs)}
         drawn: dict[str, list[StoredLine]] = {}
-        for row in {run.row for run in found.values()}:
-            own = {(line.seed, line.kind): line for line in (*self.lines, *lines) if line.row == row}
-            seeds = [seed for seed, _ in own]
-            drawn[row] = [line for (seed, _), line in own.items() if seed == min(seeds)]
+        for row in {run.row for run in runs_of.values()}:
+            of_row = {(line.seed, line.kind): line for line in (*self.lines, *lines) if line.row == row}
+            lowest = min((seed for seed, _ in of_row), default=0)
+            drawn[row] = [line for (seed, _), line in of_row.items() if seed == lowest]
         order = {row.label: at for at, row in enumerate(self.recipe.rows)}
-        for row, _ in found:
+        for row, _ in runs_of:
             if row not in order:
                 raise ValueError(unknown(f"row of {self.recipe.address}", row, order))
         kinds = [line for label in order for line in sorted(drawn.get(label, []), key=lambda line: line.kind)]
         return StoredRecord(
-            self.recipe, tuple(sorted(found.values(), key=lambda r: (order[r.row], r.seed))), tuple(kinds)
+            self.recipe, tuple(sorted(runs_of.values(), key=lambda r: (order[r.row], r.seed))), tuple(kinds)
         )
 
     def files(self) -> dict[str, str]:
-        """Paths below the results folder, and the text of each."""
+        """Paths below the results folder, with the text of each file."""
         recipe = self.recipe
-        found = {f"{recipe.address}.json": self._text("runs", [_table(run) for run in self.runs])}
+        files = {f"{recipe.address}.json": self._text("runs", [_table(run) for run in self.runs])}
         if self.lines:
             lines = [dataclasses.asdict(line) for line in self.lines]
-            found[f"{recipe.address}.curves.json"] = self._text("lines", lines)
-        return found
+            files[f"{recipe.address}.curves.json"] = self._text("lines", lines)
+        return files
 
     def summary(self) -> str:
         rows = len({run.row for run in self.runs})
@@ -111,12 +113,12 @@ class StoredRecord:
 
 
 def _table(run: StoredRun) -> dict[str, Any]:
-    """A run's fields in their order; what says nothing is left out."""
+    """A run's fields in order; empty `changed` and `data` are left out."""
     return {k: v for k, v in dataclasses.asdict(run).items() if k not in ("changed", "data") or v}
 
 
 def read(folder: Path, recipe: Recipe) -> StoredRecord:
-    """The committed record of a recipe; an empty one where there is no file."""
+    """The stored record of a recipe; an empty one if there is no file."""
     runs = _read(folder / f"{recipe.address}.json", recipe, "runs", StoredRun)
     lines = _read(folder / f"{recipe.address}.curves.json", recipe, "lines", StoredLine)
     return StoredRecord(recipe).merged(runs, lines)

@@ -1,7 +1,7 @@
-"""The committed record of a sweep: sweeps/NAME.json, one line of JSON for each point.
+"""The stored record of a sweep: sweeps/NAME.json, one line of JSON for each point.
 
-What was asked, what made it and when, and every point's numbers at the end of the last round it was in. Those of the
-rounds before are left in the sweep's own folder.
+It holds the request, the provenance, and every point's results at the end of the last round that it was in. Results of
+earlier rounds remain in the sweep's own folder.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ FOLDER, FORMAT = "sweeps", 1
 
 @dataclass(frozen=True)
 class StoredPoint:
-    """A point: what it is, how far it came, and one number for each of its seeds, None where there is none.
+    """A point of a sweep, with one result for each of its seeds, or None.
 
     Attributes:
-        state: finished (it was in the last round), out or diverged.
+        map, cell, activation, hidden_size, optimizer, lr: the candidate.
+        parameters: number of trained parameters.
+        state: "finished" if it was in the last round, else "out" or "diverged".
         updates: of each of its runs.
-        valid, valid_loss: of the best validation; test: of the weights there.
+        valid, valid_loss: metric and loss of the best validation.
+        test: test metric of the weights of the best validation.
         reason: why it diverged.
     """
 
@@ -47,16 +50,19 @@ class StoredPoint:
 
 @dataclass(frozen=True)
 class StoredSweep:
-    """A sweep that is over.
+    """A finished sweep.
 
     Attributes:
         name: see `import_sweep.name_of`.
-        began: the moment, as ISO 8601; seconds: of all sittings; updates: of all runs.
+        evenflow, torch, hardware: provenance.
+        began: start of the sweep as ISO 8601.
+        seconds: duration, without interruptions.
         judged_by: the metric of `valid` and `test`.
-        request: task, parameters, axes, rules and training, without the places where data lay.
-        rounds: of each the points in it and the updates that they had made at its end.
+        updates: of all runs.
+        request: task, limit on parameters, axes, rules and training, without data folders.
+        rounds: for each round its number of points, and the updates of each run at its end.
         points: best first.
-        omitted: models that were no candidates, with their reasons.
+        omitted: models that were left out, with their reasons.
     """
 
     name: str
@@ -74,7 +80,7 @@ class StoredSweep:
 
     @property
     def path(self) -> str:
-        """Where it lies below the results folder."""
+        """Path of the file below the results folder."""
         return f"{FOLDER}/{self.name}.json"
 
     def summary(self) -> str:
@@ -82,7 +88,7 @@ class StoredSweep:
         return f"{FOLDER}/{self.name}: {count} point{'s' * (count > 1)}, the best of them {self.points[0]}."
 
     def text(self) -> str:
-        """The file."""
+        """The text of the file."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         points, omitted = fields.pop("points"), fields.pop("omitted")
         head = json.dumps({"format": FORMAT, **fields}, ensure_ascii=False, allow_nan=False)
@@ -91,7 +97,7 @@ class StoredSweep:
 
 
 def _table(point: StoredPoint) -> dict[str, Any]:
-    """A point's fields in their order; a reason only where there is one."""
+    """A point's fields in order; an empty reason is left out."""
     return {k: v for k, v in dataclasses.asdict(point).items() if k != "reason" or v}
 
 
@@ -101,7 +107,7 @@ def _lines(parts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read(path: Path) -> StoredSweep:
-    """A committed sweep; a ValueError in one sentence if the file is damaged."""
+    """A stored sweep; a damaged file raises a ValueError."""
     try:
         table = json.loads(path.read_text("utf-8"))
         if not isinstance(table, dict) or (table.pop("format", None), table.get("name")) != (FORMAT, path.stem):
@@ -115,5 +121,5 @@ def read(path: Path) -> StoredSweep:
 
 
 def read_all(into: Path) -> list[StoredSweep]:
-    """The committed sweeps of a results folder, by name."""
+    """The stored sweeps of a results folder, sorted by name."""
     return [read(path) for path in sorted((into / FOLDER).glob("*.json"))]
