@@ -19,7 +19,7 @@ from evenflow.lab.tasks import TASKS, Batch, ragged
 from evenflow.lab.training import captured_update, evaluation, fit
 from evenflow.lab.training.config import build
 from evenflow.lab.training.method import GradientMethod
-from evenflow.lab.training.methods import SimplexMethod
+from evenflow.lab.training.special_methods import SimplexMethod
 from evenflow.runtime import cuda_graphs
 
 SYSTEMS = ("lstm", "urnn", "gated-feedback", "full-urnn")

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
 from torch import nn
 
 from evenflow import RNN
-from evenflow.lab.training.optimizers import BASES, OPTIMIZERS, load, make_optimizer
+from evenflow.lab.training.optimizers import BASES, OPTIMIZERS, SCHEDULES, load, lr_factor, make_optimizer
 from evenflow.lab.training.settings import Settings
 from evenflow.maps import mapped
 from evenflow.optim import GeodesicAdam, GeodesicSGD
@@ -209,3 +210,24 @@ def test_what_bases_know_of_their_gradients_is_their_own_and_not_a_checkpoints()
     del saved["optimizers"][1]["param_groups"][0]["clip_norm"]  # as it was saved before
     load(clipped, saved)
     assert clipped.optimizers[1].param_groups[0]["clip_norm"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("constant", {0: 1, 1: 1, 999: 1}),
+        ("linear", {0: 1, 250: 0.75, 999: 0.001, 1000: 0, 1500: 0}),
+        ("exponential", {0: 1, 50: 0.1**0.5, 100: 0.1, 250: 0.1**2.5}),
+        ("step", {0: 1, 99: 1, 100: 0.1, 199: 0.1, 200: 0.01, 250: 0.01}),
+    ],
+)
+def test_values_of_schedules(name, expected):
+    for step, value in expected.items():
+        assert lr_factor(name, step, 1000, decay=0.1, every=100) == pytest.approx(value, abs=1e-15)
+
+
+def test_every_schedule_begins_at_one_and_never_rises():
+    for name in SCHEDULES:
+        values = [lr_factor(name, step, 50, decay=0.5, every=10) for step in range(50)]
+        assert values[0] == 1
+        assert all(later <= earlier for earlier, later in itertools.pairwise(values))

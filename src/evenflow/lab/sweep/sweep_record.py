@@ -91,12 +91,10 @@ class SweepRecord:
             "omitted": [dataclasses.asdict(each) for each in omitted],
             "rounds": [_round(each) for each in self.rounds],
         }
-        try:
+        content = json.dumps(table, indent=1, ensure_ascii=False, allow_nan=False)
+        with atomic.writable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            content = json.dumps(table, indent=1, ensure_ascii=False, allow_nan=False)
             atomic.write(self.folder / FILE, content.encode())
-        except OSError as error:
-            raise ValueError(f"folder {str(self.folder)!r} cannot be written: {error.strerror or error}") from error
 
 
 def machine(device: str) -> str:

@@ -54,3 +54,12 @@ def named(path: Path) -> Iterator[None]:
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror or os.strerror(error.errno), str(path)) from error
+
+
+@contextmanager
+def writable(folder: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a ValueError which says that `folder` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"folder {str(folder)!r} cannot be written: {error.strerror or error}") from error

@@ -26,7 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from . import atomic
@@ -85,15 +87,13 @@ def save(folder: Path, checkpoint: Checkpoint, mark: str = "") -> str:
 
     If `latest` names an intact version of this step already, nothing is written.
     """
-    from safetensors.torch import save as to_bytes
-
     folder.mkdir(exist_ok=True)
     name = f"step-{checkpoint.step:09d}{mark}"
     if _pointed_at(folder) == name and intact(folder / name):
         return name
     buffer = io.BytesIO()
     torch.save(checkpoint.state, buffer)
-    files = {WEIGHTS: to_bytes(checkpoint.weights), STATE: buffer.getvalue()}
+    files = {WEIGHTS: safetensors.torch.save(checkpoint.weights), STATE: buffer.getvalue()}
     digests = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
     files[MANIFEST] = json.dumps({"format": 1, "step": checkpoint.step, "sha256": digests}).encode()
     temporary = folder / (atomic.TEMPORARY + name)
@@ -144,20 +144,16 @@ def find(folder: Path) -> str | None:
 
 def load(folder: Path, name: str) -> Checkpoint:
     """Read a version that `find` returned."""
-    from safetensors.torch import load_file
-
     step = json.loads((folder / name / MANIFEST).read_text(encoding="utf-8"))["step"]
     state = torch.load(folder / name / STATE, map_location="cpu", weights_only=True)
-    return Checkpoint(step, load_file(folder / name / WEIGHTS), state)
+    return Checkpoint(step, safetensors.torch.load_file(folder / name / WEIGHTS), state)
 
 
 def save_best(folder: Path, weights: Mapping[str, Tensor], step: int) -> None:
     """Replace the best weights by those of `step`."""
-    from safetensors.torch import save as to_bytes
-
     folder.mkdir(exist_ok=True)
     metadata = json.dumps({"step": step, "sha256": _digest(weights)})
-    atomic.write(folder / BEST, to_bytes(dict(weights), metadata={"best": metadata}))
+    atomic.write(folder / BEST, safetensors.torch.save(dict(weights), metadata={"best": metadata}))
 
 
 @dataclass(frozen=True)
@@ -170,8 +166,6 @@ class BestWeights:
 
 def load_best(folder: Path) -> BestWeights | None:
     """The best weights, or None before the first validation; a ValueError if the file is damaged."""
-    from safetensors import SafetensorError, safe_open
-
     path = folder / BEST
     if not path.is_file():
         return None

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from evenflow import penalties
 from evenflow.checks import unknown, whole_number
 from evenflow.feedforward import FeedForward
 from evenflow.lab import tasks
-from evenflow.lab.tasks import Position, Task
+from evenflow.lab.tasks import Batch, Position, Task
 from evenflow.lab.tasks.own_data import OwnData
 from evenflow.layers.recurrent import Recurrent
 from evenflow.models.flat_model import FlatModel
@@ -22,10 +23,12 @@ from evenflow.models.sequence_model import SequenceModel
 from evenflow.systems import NETWORKS, create
 
 from . import evaluation
-from .methods import check_method
+from .method import FULL
+from .optimizers import OPTIMIZERS, make_optimizer
 from .run_folder import Run
 from .seeds import derive, seed_global
 from .settings import Settings
+from .special_methods import CurvatureMethod, SimplexMethod
 
 TABLES = ("task", "system", "training")
 DATA = "data"  # a fourth table in run folders: the SHA-256 of a file of the user's own
@@ -178,7 +181,7 @@ def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
         raise ValueError(f"model must answer {sequences} of task {task.name} with shape {expected}, got {shape}")
     buffers = [buffer.clone() for buffer in model.buffers()]
     try:
-        check_method(model.train(), task, batch, settings)  # in training mode, with dropout
+        _check_method(model.train(), task, batch, settings)  # in training mode, with dropout
     finally:
         model.train(was_training)
         for buffer, before in zip(model.buffers(), buffers, strict=True):
@@ -195,3 +198,24 @@ def _check_parts(task: Task, settings: Settings) -> None:
         batches = part.every_batch(size, Position(0, settings.steps), torch.device("cpu"))
         if batches is not None and next(iter(batches), None) is None:
             raise ValueError(f"task {task.name} has nothing to validate or to test on: its data set is too small")
+
+
+def _check_method(model: nn.Module, task: Task, batch: Batch, settings: Settings) -> None:
+    """Raise a ValueError if the method cannot train this model; the model stays the same."""
+    name = settings.optimizer
+    if name in OPTIMIZERS:
+        make_optimizer(model, settings)
+    else:
+        if task.carries:
+            raise ValueError(f"optimizer {name} starts every batch anew, and task {task.name} reads on")
+        if settings.precision not in FULL:
+            raise ValueError(f"optimizer {name} needs precision 32-true or 64-true, got {settings.precision}")
+    with torch.random.fork_rng([batch.inputs.device] if batch.inputs.is_cuda else []):
+        if settings.penalty is not None:
+            with penalties.make(settings.penalty).watch(model) as extra:
+                extra(task.loss(evaluation.answer(model, batch)[0], batch.targets))
+        elif name == "hessian-free":
+            CurvatureMethod(model, task, settings).check(batch)
+        elif name == "temporal-simplex":
+            SimplexMethod(model, task, settings).backward(batch)
+            model.zero_grad()

@@ -15,6 +15,7 @@ from . import atomic
 from .config import build, read_config
 from .fit import fit_settings
 from .run_folder import CONFIG, Run
+from .run_writer import to_toml
 from .settings import Settings
 from .stopping import NonFiniteLoss
 from .train_population import train_population
@@ -91,14 +92,12 @@ def _ended(config: Config, folder: Path) -> bool:
 
 def _extend(config: Config, folder: Path) -> None:
     """Write the new last step and schedule, and where the data lies now, to the config of a run."""
-    import tomli_w
-
     before = Run(folder).config
     training = {name: config["training"][name] for name in ("steps", "schedule")}
     task = {name: value for name, value in config["task"].items() if name == "data"}
     table = before | {"task": before["task"] | task, "training": before["training"] | training}
     if table != before:
-        atomic.write(folder / CONFIG, tomli_w.dumps(table).encode())
+        atomic.write(folder / CONFIG, to_toml(table))
 
 
 def _advance_population(runs: Sequence[tuple[Config, Path]], resume: bool) -> None:

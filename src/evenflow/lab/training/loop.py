@@ -16,13 +16,14 @@ from evenflow.lab.tasks import Batch, Position, Task
 from . import checkpoint, evaluation, optimizers
 from .batch_source import BatchSource
 from .evaluation import BestValidation, RunEvaluator
-from .methods import make_method
+from .method import GradientMethod, Method
 from .metrics import MetricsLog
 from .probing import Probing
 from .progress import ProgressBar
 from .run_writer import RunWriter
 from .seeds import derive, seed_global
 from .settings import Settings
+from .special_methods import CurvatureMethod, SimplexMethod
 from .stopping import NonFiniteLoss, stop_consensus
 
 if TYPE_CHECKING:
@@ -235,3 +236,12 @@ class Loop:
         if self.fabric.world_size > 1:
             values = cast(Tensor, self.fabric.all_reduce(values, reduce_op="mean"))
         return values.tolist()
+
+
+def make_method(fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings) -> Method:
+    """The method that the settings name."""
+    if settings.optimizer == "temporal-simplex":
+        return SimplexMethod(model, task, settings, fabric)
+    if settings.optimizer == "hessian-free":
+        return CurvatureMethod(model, task, settings)
+    return GradientMethod(fabric, module, model, task, settings)

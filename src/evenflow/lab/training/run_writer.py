@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomli_w
 
 from . import atomic, metrics
 from .run_folder import CHECKPOINT, CONFIG, METRICS, PROBES, STATUS, Run
@@ -29,14 +30,12 @@ class RunWriter:
         """Start a run in a new or empty folder; a ValueError if it holds a run or cannot be written."""
         path = Path(folder)
         check_unused(path)
-        try:
+        with atomic.writable(path):
             path.mkdir(parents=True, exist_ok=True)
             writer = cls(path)
             writer.keep_until(-1, [])
             writer.config(config)  # last, because a folder with a config counts as a run
-        except OSError as error:
-            raise ValueError(f"folder {str(path)!r} cannot be written: {error.strerror or error}") from error
-        return writer
+            return writer
 
     def set_data_folder(self, data: str | None) -> None:
         """Write to the config where the data of the run lies from now on."""
@@ -46,18 +45,16 @@ class RunWriter:
 
     def config(self, table: Mapping[str, Any]) -> None:
         """Replace the config."""
-        atomic.write(self.folder / CONFIG, _toml(table))
+        atomic.write(self.folder / CONFIG, to_toml(table))
 
     @classmethod
     def reopen(cls, folder: str | os.PathLike[str]) -> RunWriter:
         """Resume a run."""
         path = Run(folder).folder
-        try:
+        with atomic.writable(path):
             writer = cls(path)
             atomic.write(path / METRICS, (path / METRICS).read_bytes() if (path / METRICS).is_file() else b"")
-        except OSError as error:
-            raise ValueError(f"folder {str(path)!r} cannot be written: {error.strerror or error}") from error
-        return writer
+            return writer
 
     def keep_until(self, step: int, lines: Sequence[str]) -> list[str]:
         """Drop the rows after `step`, written before a crash and about to be computed again; return those kept."""
@@ -88,7 +85,7 @@ class RunWriter:
 
     def status(self, state: str, **details: Any) -> None:
         """Replace the status; details that are None are left out."""
-        path, content = self.folder / STATUS, _toml({"state": state, **details})
+        path, content = self.folder / STATUS, to_toml({"state": state, **details})
         try:
             atomic.write(path, content)
         except OSError:
@@ -124,9 +121,8 @@ def check_unused(folder: str | os.PathLike[str]) -> None:
         raise ValueError(f"folder {str(path)!r} is a file, a run needs a folder")
 
 
-def _toml(table: Mapping[str, Any]) -> bytes:
-    import tomli_w
-
+def to_toml(table: Mapping[str, Any]) -> bytes:
+    """A table as TOML, without values that are None."""
     return tomli_w.dumps({key: value for key, value in table.items() if value is not None}).encode()
 
 
@@ -173,11 +169,9 @@ def folder_lock(folder: Path) -> Iterator[None]:
         return
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder {str(folder)!r} is a file, and runs need a folder")
-    try:
+    with atomic.writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = lock(folder)
-    except OSError as error:
-        raise ValueError(f"folder {str(folder)!r} cannot be written: {error.strerror or error}") from error
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 from . import atomic
 from .config import config_tables, read_config
 from .run_folder import CONFIG
-from .run_writer import RunWriter, check_unused
+from .run_writer import RunWriter, check_unused, to_toml
 
 SEEDS = "seeds.toml"
 
@@ -28,19 +28,15 @@ def seed_folder(folder: Path, seed: int) -> Path:
 @contextmanager
 def seeds_written(folder: Path, config: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[None]:
     """Write seeds.toml before the seeds are trained in the block; it is removed if none of them could start."""
-    import tomli_w
-
     task, system, settings = read_config(config)
     for seed in seeds:
         check_unused(seed_folder(folder, seed))
     file, created = folder / SEEDS, [path for path in (folder, *folder.parents) if not path.exists()]
     before = file.read_bytes() if file.is_file() else None
     table = {"seeds": list(seeds), **config_tables(task, settings, system)}
-    try:
+    with atomic.writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        atomic.write(file, tomli_w.dumps(table).encode())
-    except OSError as error:
-        raise ValueError(f"folder {str(folder)!r} cannot be written: {error.strerror or error}") from error
+        atomic.write(file, to_toml(table))
     try:
         yield
     except ValueError:

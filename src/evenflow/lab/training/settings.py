@@ -1,4 +1,4 @@
-"""Every setting of a training run, checked once, in a form that TOML and the command line can hold."""
+"""The settings of a training run, and their checks; TOML files and the command line use the same names."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ SYNONYMS = {"rate": "lr", "learning_rate": "lr", "smoothing": "alpha", "epsilon"
 class Settings:
     """The settings of a training run. Each field's help text is in ``field.metadata["help"]``.
 
-    A setting that is None is off. `to_dict` leaves those out, because TOML has no word for them, and `from_dict` puts
-    them back.
+    A setting that is None is off. `to_dict` leaves it out, because TOML has no None, and `from_dict` restores it.
 
         >>> Settings.from_dict(Settings(lr=0.01).to_dict()) == Settings(lr=0.01)
         True
@@ -40,26 +39,26 @@ class Settings:
     lr: float = option(1e-3, "learning rate at the start")
     momentum: float = option(0.0, "momentum of sgd and rmsprop")
     nesterov: bool = option(False, "look ahead along the momentum (sgd)")
-    alpha: float = option(0.99, "how much rmsprop's running mean of squares keeps at each step")
+    alpha: float = option(0.99, "decay of rmsprop's running mean of squares, per update")
     eps: float | None = option(
-        None, "what adam and rmsprop add to the root of the mean square that they divide by; 1e-8 by default"
+        None, "added by adam and rmsprop to the root mean square that they divide by; 1e-8 by default"
     )
     weight_decay: float = option(0.0, "pull of the weights towards zero, added to the gradient")
     map_lr: float | None = option(
-        None, "learning rate of what makes a map's matrix, the common one by default; expRNN's authors take a tenth"
+        None, "learning rate of the parameters of maps, lr by default; expRNN's authors take a tenth of it"
     )
-    bases: str = option("sgd", "how the orthonormal bases of a factorized map move, along geodesics: sgd or adam")
-    bases_lr: float | None = option(None, "their learning rate; that of maps by default")
-    psi: float | None = option(None, "gradient norm above which temporal-simplex takes the plain gradient")
-    damping: float = option(0.1, "damping of hessian-free at the start")
-    structural: float = option(0.0, "its share of structural damping, on the change of the states")
+    bases: str = option("sgd", "optimizer of the orthonormal bases of a factorized map, along geodesics: sgd or adam")
+    bases_lr: float | None = option(None, "learning rate of these bases; map_lr by default")
+    psi: float | None = option(None, "gradient norm above which temporal-simplex uses the plain gradient")
+    damping: float = option(0.1, "initial damping of hessian-free")
+    structural: float = option(0.0, "weight of hessian-free's structural damping, on the change of the states")
     curvature_size: int | None = option(
-        None, "sequences that it measures the curvature on; all of the batch by default"
+        None, "sequences of the batch on which hessian-free measures the curvature; all by default"
     )
     penalty: str | None = option(None, "added to the loss: see `evenflow penalties`; several with a plus between them")
-    schedule: str = option("constant", "the rate over time: constant, linear (to zero), exponential or step")
+    schedule: str = option("constant", "learning rate over time: constant, linear (to zero), exponential or step")
     decay: float = option(0.5, "factor of the exponential and step schedules")
-    decay_every: int = option(1000, "updates after which the rate has been multiplied by decay once")
+    decay_every: int = option(1000, "updates in which the learning rate is multiplied by decay once")
     clip_norm: float | None = option(None, "largest norm of the gradient")
     clip_value: float | None = option(None, "largest absolute value of an entry of the gradient")
     clip_scope: str = option(
@@ -72,13 +71,13 @@ class Settings:
     )
     patience: int | None = option(None, "stop after this many validations without improvement")
     stop_when_solved: bool = option(False, "stop at the first validation that solves the task")
-    probe_every: int | None = option(None, "updates between two looks at the gradient over time")
+    probe_every: int | None = option(None, "updates between two probes of the gradient over time")
     tensorboard: bool = option(False, "also write TensorBoard logs into the run folder")
     checkpoint_every: int = option(1000, "updates between two checkpoints")
-    seed: int = option(0, "the number all random draws derive from")
+    seed: int = option(0, "seed of all random draws")
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps")
     precision: str = option(
-        "32-true", "32-true, tf32 (inputs and readout by a GPU's TF32), 64-true, bf16-mixed or bf16-true"
+        "32-true", "32-true, tf32 (TF32 for inputs and readout on a GPU), 64-true, bf16-mixed or bf16-true"
     )
 
     def __post_init__(self) -> None:
@@ -117,7 +116,7 @@ class Settings:
         if self.epochs is not None and self.steps != type(self).__dataclass_fields__["steps"].default:
             raise ValueError(f"epochs stand in place of steps, got both, {self.epochs!r} and {self.steps!r}")
         by_gradient = self.optimizer in OPTIMIZERS
-        # A setting that would change nothing is a slip, and is not passed over.
+        # A setting without any effect is an error.
         for name, used, needs in (
             ("alpha", self.optimizer == "rmsprop", "optimizer rmsprop"),
             ("eps", self.optimizer in ("adam", "rmsprop"), "optimizer adam or rmsprop"),
@@ -156,25 +155,25 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """Settings from a table; what is missing keeps its default, what is unknown is refused."""
+        """Settings from a table; missing settings keep their defaults, an unknown one raises a ValueError."""
         hints = get_type_hints(cls)
         for name in values:
             if name in SYNONYMS:
                 raise ValueError(f"unknown training setting {name!r}, did you mean {SYNONYMS[name]}?")
             if name not in hints:
                 raise ValueError(unknown("training setting", name, hints))
-        # TOML readers and people write 1 where 1.0 is meant.
+        # People and TOML files write 1 for 1.0.
         floats = {name for name, hint in hints.items() if hint in (float, float | None)}
-        known: dict[str, Any] = {k: float(v) if k in floats and type(v) is int else v for k, v in values.items()}
-        return cls(**known)
+        converted: dict[str, Any] = {k: float(v) if k in floats and type(v) is int else v for k, v in values.items()}
+        return cls(**converted)
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings that are not None, in the order of the fields; epochs stand for the steps."""
+        """All settings that are not None, in the order of the fields; with epochs, without steps."""
         without = None if self.epochs is None else "steps"
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None and k != without}
 
     def difference(self, other: Settings) -> str | None:
-        """The first setting in which two runs differ in what they compute; device and logs are free to change."""
+        """The first setting that differs and changes what is computed, so neither device nor tensorboard."""
         for field in dataclasses.fields(self):
             if field.name not in ("device", "tensorboard") and getattr(self, field.name) != getattr(other, field.name):
                 return field.name

@@ -1,4 +1,4 @@
-"""The update method that the settings name: by a gradient, by a mixture of its shares in time, or with curvature."""
+"""Two update methods besides the gradient: a mixture of the gradient's shares in time, and curvature."""
 
 from __future__ import annotations
 
@@ -7,51 +7,20 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from evenflow import penalties
 from evenflow.lab.tasks import Batch, Task
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.optim import HessianFree, TemporalSimplex
 
 from . import evaluation
 from .captured_update import CapturedUpdate
-from .method import FULL, GradientMethod, Method, UpdateResult, of_its_dtype, optional
-from .optimizers import OPTIMIZERS, gradient_norm, make_optimizer
+from .method import Method, UpdateResult, of_its_dtype, optional
+from .optimizers import gradient_norm
 from .seeds import derive
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from .settings import Settings
-
-
-def make_method(fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings) -> Method:
-    """The method that the settings name."""
-    if settings.optimizer == "temporal-simplex":
-        return SimplexMethod(model, task, settings, fabric)
-    if settings.optimizer == "hessian-free":
-        return CurvatureMethod(model, task, settings)
-    return GradientMethod(fabric, module, model, task, settings)
-
-
-def check_method(model: nn.Module, task: Task, batch: Batch, settings: Settings) -> None:
-    """Raise a ValueError if the method cannot train this model; the model stays the same."""
-    name = settings.optimizer
-    if name in OPTIMIZERS:
-        make_optimizer(model, settings)
-    else:
-        if task.carries:
-            raise ValueError(f"optimizer {name} starts every batch anew, and task {task.name} reads on")
-        if settings.precision not in FULL:
-            raise ValueError(f"optimizer {name} needs precision 32-true or 64-true, got {settings.precision}")
-    with torch.random.fork_rng([batch.inputs.device] if batch.inputs.is_cuda else []):
-        if settings.penalty is not None:
-            with penalties.make(settings.penalty).watch(model) as extra:
-                extra(task.loss(evaluation.answer(model, batch)[0], batch.targets))
-        elif name == "hessian-free":
-            CurvatureMethod(model, task, settings).check(batch)
-        elif name == "temporal-simplex":
-            SimplexMethod(model, task, settings).backward(batch)
-            model.zero_grad()
 
 
 class SimplexMethod(Method):
