@@ -24,11 +24,11 @@ import torch
 from layers_by_name import step_of
 from torch import Tensor, nn
 
+from evenflow.cells import Elman
 from evenflow.lab.bench import hardware
 from evenflow.layers.named import GRU, LSTM, RNN
-from evenflow.scan import chunked, cpu, torch_operations
+from evenflow.scan import chunked, cpu, project, torch_operations
 from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
-from evenflow.scan.projection import linear
 
 SIZES = [
     *((hidden, 50, 784) for hidden in (32, 64, 100)),
@@ -108,7 +108,7 @@ def parts(cell: str, hidden: int = 128, batch: int = 50, steps: int = 784) -> di
     d_a, *_ = scan_gradients(cpu, ScanInputs(step, *given), ScanOutputs(*stored), grads, False)
 
     def projected() -> None:
-        linear(x, into, None).backward(a[0])
+        project(Elman(), x, {"weight_ih": into}).backward(a[0])
 
     return {
         "forward": partial(cpu.forward, ScanInputs(step, *given)),

@@ -15,7 +15,7 @@ from evenflow.layers import layer_graphs
 from evenflow.layers.named import LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.maps import MAPS
-from evenflow.scan import recordable
+from evenflow.scan import can_capture
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -62,7 +62,7 @@ def check(layer: Recurrent, shape: tuple[int, ...], *states: tuple[int, ...], fi
 @pytest.mark.parametrize("name", systems())
 def test_every_system(name: str, final: bool) -> None:
     layer = create(name, 3, 16).cuda()
-    if not isinstance(layer, Recurrent) or not recordable(layer.cell, 7):
+    if not isinstance(layer, Recurrent) or not can_capture(layer.cell, 7):
         pytest.skip(f"{name} is not recorded")
     check(layer, (7, 5, 3), final=final)
 
@@ -71,7 +71,7 @@ def test_every_system(name: str, final: bool) -> None:
 def test_taps_of_every_system(name: str) -> None:
     """The gradient by every state out of a recording is that of a plain pass; what was given stays."""
     layer = create(name, 3, 16).cuda()
-    if not isinstance(layer, Recurrent) or not recordable(layer.cell, 7, tapped=True):
+    if not isinstance(layer, Recurrent) or not can_capture(layer.cell, 7):
         pytest.skip(f"{name} is not recorded with taps")
     given = []
     for _ in range(PASSES):

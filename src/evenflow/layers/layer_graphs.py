@@ -23,7 +23,7 @@ from evenflow.runtime.torch_state import (
     plain_tensors,
     stream_id,
 )
-from evenflow.scan import recordable
+from evenflow.scan import can_capture
 
 WARM_UP = 6  # calls; one more than `CapturedUpdate` waits, as a captured update needs no captured layers
 LIMIT = 4  # captures of one layer
@@ -94,7 +94,7 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     drops = layer.training and layer.dropout and layer.num_layers > 1  # each pass another mask
     if layer.engine != "auto" or drops or not input.numel():
         return None
-    if not recordable(layer.cell, max(input.shape[:-1])):
+    if not can_capture(layer.cell, max(input.shape[:-1])):
         return None
     states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
     size = input.numel() // layer.input_size * layer.hidden_size * len(layer.suffixes)

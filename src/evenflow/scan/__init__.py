@@ -2,7 +2,7 @@
 
 from evenflow.scan.backend import ENGINES, STORAGES
 from evenflow.scan.projection import project
-from evenflow.scan.recurrence import recordable, scan
+from evenflow.scan.recurrence import can_capture, scan
 from evenflow.scan.state_checkpoints import checkpointed
 
-__all__ = ["ENGINES", "STORAGES", "checkpointed", "project", "recordable", "scan"]
+__all__ = ["ENGINES", "STORAGES", "can_capture", "checkpointed", "project", "scan"]

@@ -104,7 +104,7 @@ def program(
     return (None, f"of {cell.name}, {step}") if isinstance(step, Untranslatable) else (step, "")
 
 
-def recordable(cell: Cell, steps: int) -> bool:
+def can_capture(cell: Cell, steps: int) -> bool:
     """Whether a CUDA graph can capture the scan: not in the plain loop, nor a long linear scan, see `chunked`."""
     programs = cell.programs.values()
     if not compiled_code_allowed() or any(isinstance(step, Untranslatable) for step in programs):
