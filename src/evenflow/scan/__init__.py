@@ -1,4 +1,4 @@
-"""The loop over time: a readable reference, and fused ways that agree with it."""
+"""The scan: runs a cell over time, by a readable reference loop or by fused engines that agree with it."""
 
 from evenflow.scan.backend import ENGINES, STORAGES
 from evenflow.scan.projection import project

@@ -1,5 +1,5 @@
-/* The functions of a step that libm has too, written so that a loop over units becomes vector instructions. A comparison
- * with NaN is false: each is written so that NaN passes. */
+/* Elementary functions, written so that the compiler vectorises a loop over units. A comparison with NaN is false; each
+ * function is written so that NaN propagates. */
 
 /* e^x - 1 = 2^n (e^r - 1) + 2^n - 1 with x = n ln 2 + r, for |x| < 88; also gives 2^n. e^r - 1 is its Taylor sum. */
 static inline REAL NAME(grown)(REAL x, REAL *power) {

@@ -1,9 +1,9 @@
-/* What every compiled source begins with.
+/* The beginning of every compiled source.
  *
- * Every thread owns some rows of the batch for all steps, so there is nothing to wait for between steps, and a row's
- * numbers never depend on which rows share its thread: results are the same bits for any number of threads.
+ * A thread computes some rows of the batch at all steps, so that threads do not wait for each other between steps, and a
+ * row does not depend on the other rows of its thread: results have the same bits for any number of threads.
  * Denormal numbers are flushed to zero while a call runs; vanishing gradients are full of them and they are slow.
- * NaN and infinity propagate. What follows is written once for REAL, which is float or double. */
+ * NaN and infinity propagate. The code is written once for REAL, which is float or double. */
 
 #include <math.h>
 #include <pthread.h>
@@ -17,8 +17,8 @@
 #include <immintrin.h>
 #endif
 
-/* Under AddressSanitizer (tools/sanitize_c.py) a thread's pieces of scratch memory lie apart, and what is between them may
- * not be touched. */
+/* Under AddressSanitizer (tools/sanitize_c.py) there are bytes between a thread's pieces of scratch memory that must not
+ * be read or written. */
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #define FENCE 64
@@ -46,11 +46,11 @@
 #define GLUE(a, b) GLUE2(a, b)
 #define NAME(name) GLUE(name, SUFFIX)
 
-/* The blocks of a row lie apart, which a compiler cannot see where several of them are in one tensor. */
+/* Tells the compiler that the blocks of a row do not overlap, even if several of them are in one tensor. */
 #if defined(__clang__)
 #define EACH _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define EACH _Pragma("GCC ivdep")
 #endif
 
-const int evenflow_library = 1; /* that a file is one of ours */
+const int evenflow_library = 1; /* marks a library of evenflow */

@@ -29,8 +29,8 @@ int NAME(linear)(const struct linear *job) {
     return parallel(NAME(linear_rows), job, bounds, threads, numbers * sizeof(REAL) + 2 * 64);
 }
 
-/* A thread owns some rows of the result and adds up all steps for them, so nothing is reduced across threads. Where x is
- * thin, d fills the vectors instead and the result is turned at the end. */
+/* A thread sums all steps of some rows of the result, so that nothing is reduced across threads. Where x has few columns,
+ * vectors run over d instead, and the result is transposed at the end. */
 static void NAME(gradient_rows)(const void *argument, int64_t first, int64_t last, char *scratch) {
     const struct gradient *job = argument;
     const int64_t L = job->left, R = job->right, down = job->down, wide_x = job->x_down, all = job->steps * job->batch, before = job->x0 ? job->batch : 0;

@@ -1,7 +1,7 @@
 /* Matrix products in register tiles of TILE_ROWS rows by two vectors.
  *
- * A matrix on the right is packed once into panels PANEL columns wide, each panel depth * PANEL numbers in a row and the
- * last one filled up with zeros. Sums run over the depth in order, alike for every row. */
+ * The right matrix is packed once into panels of PANEL columns, each panel depth * PANEL contiguous numbers, the last one
+ * padded with zeros. Sums run over the depth in order, in the same way for every row. */
 
 #define LANES ((int64_t)(VECTOR_BYTES / sizeof(REAL)))
 #define PANEL (2 * LANES)
@@ -63,7 +63,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(const int rows, con
     }
 }
 
-/* All rows against one panel, in tiles of about equal height. */
+/* The product of all rows and one panel, in tiles of about equal height. */
 static inline __attribute__((always_inline)) void NAME(tiles)(int64_t rows, const REAL *x, int64_t down, int64_t across,
                                                               const REAL *panel, int64_t depth, REAL *out,
                                                               int64_t stride, const int add) {
@@ -93,8 +93,8 @@ static void NAME(product)(const REAL *x, int64_t rows, int64_t depth, int64_t do
 
 /* A square matrix in two parts: packed without its large entries, and these in a list.
  *
- * A term much larger than the rest is best added last: what is added after it is rounded to the last digit of the large
- * one, or lost, and a recurrence that keeps its norm makes that same error at every step. Where a large entry was there is
+ * A term much larger than the others is best added last: a term added after it is rounded to the last digit of the large
+ * one, and a recurrence that keeps its norm makes the same error at every step. In place of a large entry there is
  * a zero in `packed`, so that an infinite x gives nan, as beside any zero. */
 typedef struct {
     REAL *packed, *large;
@@ -136,7 +136,7 @@ static void NAME(pack_split)(const REAL *source, int64_t size, int64_t down, int
 /* out = x matrix: x (rows, size) with rows `down` apart, out (rows, padded size). */
 static void NAME(product_split)(const REAL *x, int64_t rows, int64_t size, int64_t down, const NAME(split) *matrix,
                                 REAL *out) {
-    enum { TOGETHER = 8 }; /* rows, few enough to stay in the cache */
+    enum { TOGETHER = 8 }; /* rows at a time, few enough to stay in the cache */
     const int64_t stride = NAME(padded)(size);
     NAME(product)(x, rows, size, down, matrix->packed, size, out);
     for (int64_t left = rows; left > 0; left -= TOGETHER, x += TOGETHER * down, out += TOGETHER * stride)
@@ -152,9 +152,9 @@ static int64_t NAME(outer_scratch)(int64_t one, int64_t other) {
     return CHUNK * (NAME(padded)(one) + NAME(padded)(other) + LANES);
 }
 
-/* sums += left' right over `rows` rows, which lie left_down and right_down apart: sums (count, padded columns). Both
- * sides are copied chunk by chunk, the left one to rows a little longer than they need be: a distance of a power of two
- * would put them all in the same few places of the cache. */
+/* sums += left' right over `rows` rows with strides left_down and right_down: sums (count, padded columns). Both sides
+ * are copied chunk by chunk. The copied rows of the left side are a little longer than needed: with a stride of a power
+ * of two they would all map to the same few sets of the cache. */
 static void NAME(outer)(const REAL *left, int64_t count, int64_t left_down, const REAL *right, int64_t columns,
                         int64_t right_down, int64_t rows, REAL *scratch, REAL *sums) {
     const int64_t stride = NAME(padded)(columns), gap = NAME(padded)(count) + LANES;

@@ -2,8 +2,8 @@
 
 #include "head.h"
 
-/* One call's numbers and tensors; the Python side has the same fields in the same order. A tensor that a call has no use
- * for is NULL. All are contiguous, with the shapes written beside them. */
+/* The arguments of a call; the Python side has the same fields in the same order. A tensor that is not needed is NULL.
+ * All tensors are contiguous, with the shapes given in the comments. */
 struct linear {
     int64_t rows, in, out, down, across, threads; /* entry (k, j) of the weight is at k * down + j * across */
     const void *x;                                /* (rows, in) */

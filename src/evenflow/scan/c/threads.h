@@ -41,8 +41,8 @@ static void *run_portion(void *argument) {
     return NULL;
 }
 
-/* torch's own OpenMP threads, where the process has them: they keep spinning for a while after each of torch's
- * operations, and threads beside them would share their cores. Found when the library is loaded, else NULL. */
+/* torch's OpenMP threads, if the process has them: they spin for a while after each operation of torch, and other threads
+ * would compete with them for cores. Resolved when the library is loaded, else NULL. */
 #if defined(__linux__)
 extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 extern int omp_get_thread_num(void) __attribute__((weak));
@@ -54,7 +54,7 @@ struct team {
 };
 
 static void run_team(void *argument) {
-    const struct team *team = argument; /* it may have fewer threads than were asked for */
+    const struct team *team = argument; /* it may have fewer threads than requested */
     for (int64_t i = omp_get_thread_num(); i < team->count; i += omp_get_num_threads()) run_portion(&team->portions[i]);
 }
 
@@ -70,7 +70,7 @@ static int run_in_team(struct portion *portions, int64_t count) {
 }
 #endif
 
-/* Threads that live for this call; the caller runs the first share, and that of any thread the system does not grant. */
+/* Start threads for this call. The caller runs the first share, and the share of any thread that cannot be started. */
 static void run_in_threads(struct portion *portions, int64_t count) {
     pthread_t started[MOST_THREADS];
     int granted[MOST_THREADS];
@@ -83,8 +83,8 @@ static void run_in_threads(struct portion *portions, int64_t count) {
     }
 }
 
-/* Run items bounds[i]..bounds[i + 1] as share i, each with `bytes` of scratch memory of its own. Returns 0, or 1 when
- * there is no memory. */
+/* Run items bounds[i]..bounds[i + 1] as share i, each share with its own `bytes` of scratch memory. Returns 0, or 1 if
+ * there is not enough memory. */
 static int parallel(work *run, const void *job, const int64_t *bounds, int64_t threads, size_t bytes) {
     struct portion portions[MOST_THREADS];
     void *scratch = NULL;
@@ -97,7 +97,7 @@ static int parallel(work *run, const void *job, const int64_t *bounds, int64_t t
     return 0;
 }
 
-/* The longest share, for which scratch memory is made. */
+/* The length of the longest share, which determines the scratch memory. */
 static int64_t longest(const int64_t *bounds, int64_t threads) {
     int64_t most = 0;
     for (int64_t i = 0; i < threads; i++)
@@ -105,7 +105,7 @@ static int64_t longest(const int64_t *bounds, int64_t threads) {
     return most;
 }
 
-/* All threads or one: a small job is done before a second thread has started. */
+/* All threads, or one for a small job, which ends before a second thread has started. */
 static int64_t worthwhile(int64_t threads, double multiplications) {
     if (threads < 1 || multiplications < 2e5) return 1;
     return threads < MOST_THREADS ? threads : MOST_THREADS;
@@ -128,7 +128,7 @@ static void split_rows(int64_t models, int64_t batch, int64_t steps, const int64
     int64_t next = 1;
     bounds[0] = 0;
     for (int64_t m = 0; m < models; m++) {
-        int64_t length = steps; /* rows stand longest first */
+        int64_t length = steps; /* the longest rows come first */
         for (int64_t b = 0; b < batch; b++) {
             while (length && batch_sizes[length - 1] <= b) length--;
             done += length;
@@ -138,7 +138,7 @@ static void split_rows(int64_t models, int64_t batch, int64_t steps, const int64
     while (next <= threads) bounds[next++] = models * batch;
 }
 
-/* Fresh memory of a large result arrives in pages of 2 MB instead of 4 kB where the system can: fewer faults. */
+/* Ask for pages of 2 MB instead of 4 kB for a large result: fewer page faults. */
 static void expect(void *memory, size_t bytes) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     const uintptr_t page = 4096;
