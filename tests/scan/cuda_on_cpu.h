@@ -1,10 +1,10 @@
-/* What primitives.cuh is on a GPU, on a CPU: the same kernels, run by the host's compiler.
+/* primitives.cuh for a CPU: the same kernels, compiled by the host's compiler.
 
-   Every CUDA thread is a fiber with a stack of its own. A fiber runs until it meets a barrier (or a shuffle, which is a
-   barrier of its warp) and others go on; the order in which they take turns is a setting, and a kernel that needs no
-   luck gives the same bits in any order. Copies that run by themselves arrive as late as they may, and their target holds
-   NaN until then; when turns are taken in falling order they arrive at once. Shared memory starts as NaN, and a store outside it, or into another
-   block that has ended, stops the program. */
+   Every CUDA thread is a fiber with a stack of its own. A fiber runs until it waits at a barrier (or a shuffle, which is a
+   barrier of its warp), and then others run. The order in which fibers run is a setting, and a correct kernel gives the
+   same bits in any order. Asynchronous copies arrive as late as they may, and their target holds NaN until then; when
+   fibers run in falling order they arrive at once. Shared memory starts as NaN, and a store outside it, or into a block
+   that has ended, stops the program. */
 
 #include <cmath>
 #include <cstdint>
@@ -124,7 +124,7 @@ inline void run_cluster(int first_block, int blocks, int threads, int floats, in
         makecontext(&fiber.context, enter, 0);
     }
     size_t left = fibers.size();
-    long idle = 0; /* rounds of turns in which some fiber did nothing but look at its mailbox */
+    long idle = 0; /* rounds in which some fiber did nothing but look at its mbarrier */
     while (left) {
         bool moved = false;
         turned = false;
@@ -169,7 +169,6 @@ inline int model_index() { return emulated::self->block->model; }
 inline float *block_memory() { return emulated::self->block->memory.data(); }
 
 inline float quotient(float x, float y) { return x / y; }
-inline float inverse_root(float x) { return 1.0f / std::sqrt(x); }
 
 inline float shuffle_xor(float value, int mask) {
     auto &warp = emulated::self->block->warps[emulated::self->thread / 32];
@@ -291,7 +290,7 @@ template <int N> void store_at(float *at, int rank, const float (&value)[N]) {
     for (int n = 0; n < N; n++) target[n] = value[n];
 }
 
-/* A mailbox is two counters in shared memory, as on a GPU; the number of the round is kept beside its fibers. */
+/* An mbarrier is two counters in shared memory. */
 struct Mbarrier {
     int32_t expected; /* less those that have come; below zero when bytes came before they were expected */
     int32_t rounds;   /* over since it was opened, times two, and one more while nothing is expected yet */
@@ -305,7 +304,7 @@ inline void mbarrier_settle(Mbarrier *barrier) {
 inline void mbarrier_init(Mbarrier *barrier) { barrier->expected = 0, barrier->rounds = 1; }
 
 inline void mbarrier_expect(Mbarrier *barrier, int bytes) {
-    if (!(barrier->rounds & 1)) emulated::fail("a mailbox expects twice in one round");
+    if (!(barrier->rounds & 1)) emulated::fail("an mbarrier expects twice in one phase");
     barrier->expected += bytes, barrier->rounds -= 1;
     mbarrier_settle(barrier);
 }

@@ -1,10 +1,11 @@
-/* The functions of a step, and how a thread reads and writes its items where they are not aligned. */
+/* What the generated loop of a step calls (step/emit_cuda): functions such as the sigmoid, the sum over the units of a
+   row, and reads and writes of blocks of any width, where a thread's items may not be aligned. */
 
 DEVICE float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f; }
 DEVICE float sigmoid(float x) { return quotient(1.0f, 1.0f + expf(-x)); }
 
-/* A stage without weights: the sum over the units of a row, the same for all of them. The lanes of a group, or of a warp on
-   tensor cores, share the units of each row among themselves. */
+/* A stage without weights: the sum over the units of a row, which all units of the row get. The lanes of a group, or of
+   a warp on tensor cores, divide the units among themselves. */
 template <class T> struct RowSum {
     static constexpr int SHARE = T::TENSOR_CORES ? 32 : T::LANES;
 
@@ -28,11 +29,12 @@ template <class T> struct RowSum {
     }
 };
 
-#define SHORT_SUM 8 /* steps whose shares in a sum are added up in single precision */
+#define SHORT_SUM 8 /* steps that are added up in single precision before the sum goes on in double precision */
 
-/* Start the items of a stream on their way. Its block of a row has `width` units, or one number for all of them. */
+/* Start the copies of this thread's items of a stream. Its block of a row has WIDTH units, or one number for all. */
 template <class T, int WIDTH, bool ALIGNED>
-DEVICE void fetch_block(const ThreadCoords<T> &coords, const Prefetch<T> &prefetch, int step, int stream, const float *block) {
+DEVICE void fetch_block(const ThreadCoords<T> &coords, const Prefetch<T> &prefetch, int step, int stream,
+                        const float *block) {
     UNROLL for (int q = 0; q < T::ITEMS; q++)
         if (coords.unit(q) < T::H) {
             if (ALIGNED)
@@ -42,17 +44,18 @@ DEVICE void fetch_block(const ThreadCoords<T> &coords, const Prefetch<T> &prefet
         }
 }
 
-/* The same for marks: a byte comes with the word that it lies in. */
+/* The same for marks of one byte: a byte is copied with the word it lies in. */
 template <class T, int WIDTH>
-DEVICE void fetch_marks(const ThreadCoords<T> &coords, const Prefetch<T> &prefetch, int step, int stream, const signed char *block) {
+DEVICE void fetch_marks(const ThreadCoords<T> &coords, const Prefetch<T> &prefetch, int step, int stream,
+                        const signed char *block) {
     UNROLL for (int q = 0; q < T::ITEMS; q++)
         if (WIDTH == 1 ? coords.unit(q) < T::H : coords.unit(q) < WIDTH)
             copy_start(prefetch.at(step, stream, q), word_of(block + (WIDTH == 1 ? 0 : coords.unit(q))));
 }
 
 template <class T, int WIDTH>
-DEVICE void read_marks(const ThreadCoords<T> &coords, const Prefetch<T> &prefetch, int step, int stream, const signed char *block,
-                       float (&to)[T::ITEMS]) {
+DEVICE void read_marks(const ThreadCoords<T> &coords, const Prefetch<T> &prefetch, int step, int stream,
+                       const signed char *block, float (&to)[T::ITEMS]) {
     UNROLL for (int q = 0; q < T::ITEMS; q++)
         to[q] = byte_of(*prefetch.at(step, stream, q), (unsigned)(size_t)block + (WIDTH == 1 ? 0 : coords.unit(q)));
 }

@@ -1,5 +1,6 @@
-/* What a kernel asks of the machine. The tests put another file in the place of this one and run the same kernels on a
-   CPU, so nothing below this line of the source may use an instruction, a barrier or a thread index by itself. */
+/* The primitives of a GPU that kernels use: thread indices, barriers, shuffles, copies, stores into other blocks, and
+   matrix products on tensor cores. The tests replace this file by another one (tests/scan/cuda_on_cpu.h) and run the
+   same kernels on a CPU, so no other file may use an instruction, a barrier or a thread index directly. */
 
 #define DEVICE __device__ __forceinline__
 #define HOST_DEVICE __host__ __device__
@@ -21,7 +22,7 @@
         __VA_ARGS__(job);                                                                              \
     }
 
-/* The same for a kernel without clusters of which `blocks_per_sm` blocks run on a multiprocessor at once. */
+/* The same for a kernel without clusters, of which `blocks_per_sm` blocks run on a multiprocessor at the same time. */
 #define ENTRY_BLOCKS_PER_SM(name, threads, blocks_per_sm, job_type, ...)                                  \
     extern "C" __global__ void __launch_bounds__(threads, blocks_per_sm) name(const job_type job) \
     {                                                                                           \
@@ -39,14 +40,13 @@ DEVICE float *block_memory() {
 
 DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 
-/* x / y and 1 / sqrt(x) to two units in the last place, without the branches that the last half unit costs: they stand in
-   the chain from one step to the next. A y above 2^126 gives 0. */
+/* x / y to two units in the last place, without the branches that the last half unit costs: divisions are in the chain
+   of operations from one step to the next. A y above 2^126 gives 0. */
 DEVICE float quotient(float x, float y) { return __fdividef(x, y); }
-DEVICE float inverse_root(float x) { return rsqrtf(x); }
 
 DEVICE unsigned shared_address(const float *at) { return (unsigned)__cvta_generic_to_shared(at); }
 
-/* The barrier in two halves: what a thread does between them must not read what others publish. */
+/* The barrier in two halves. Between them a thread must not read what others publish. */
 template <int BLOCKS> DEVICE void barrier_arrive() {
     if (BLOCKS > 1) {
         __syncwarp();
@@ -63,7 +63,7 @@ template <int BLOCKS> DEVICE void barrier_wait() {
     }
 }
 
-/* Write N consecutive numbers into the same place of another block's memory, or of one's own. */
+/* Write N consecutive numbers into the same place of the shared memory of block `rank` of the cluster. */
 template <int N> DEVICE void store_at(float *at, int rank, const float (&value)[N]) {
 #if __CUDA_ARCH__ >= 900
     unsigned target;
@@ -78,18 +78,19 @@ template <int N> DEVICE void store_at(float *at, int rank, const float (&value)[
 #endif
 }
 
-/* Whole warps, team number `team` of the block: each sees what the others have written to the block's memory. */
+/* A barrier of THREADS threads, whole warps, number `team` of the block: afterwards each sees what the others have
+   written to shared memory. */
 template <int THREADS> DEVICE void named_barrier_wait(int team) {
     if (THREADS == 32)
         __syncwarp();
     else
-        asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(THREADS) : "memory"); /* 0 is __syncthreads */
+        asm volatile("bar.sync %0, %1;" ::"r"(team + 1), "n"(THREADS) : "memory"); /* barrier 0 is __syncthreads */
 }
 
 DEVICE unsigned bits_of(float x) { return __float_as_uint(x); }
 DEVICE float of_bits(unsigned bits) { return __uint_as_float(bits); }
 
-/* Two numbers rounded to halves, in the place of one: the first in its lower bits. */
+/* Two numbers rounded to halves, as a pair in 32 bits: the first in the lower bits. */
 DEVICE float pack_halves(float low, float high) {
     unsigned both = 0;
 #if __CUDA_ARCH__ >= 800
@@ -106,32 +107,34 @@ DEVICE float round_to_half(float x) {
     return rounded;
 }
 
-/* The number that is the lower or the upper half. */
+/* The lower or the upper half of a pair, as a number. */
 DEVICE float half_of(float both, int upper) {
-    float found = 0;
+    float number = 0;
 #if __CUDA_ARCH__ >= 800
     const unsigned short bits = (unsigned short)(bits_of(both) >> 16 * upper);
-    asm("cvt.f32.f16 %0, %1;" : "=f"(found) : "h"(bits));
+    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
 #endif
-    return found;
+    return number;
 }
 
-/* The lower halves of two places, or their upper ones, in one. */
+/* The lower halves of two pairs as a pair, or their upper halves. */
 DEVICE float lower_halves(float a, float b) { return of_bits(__byte_perm(bits_of(a), bits_of(b), 0x5410)); }
 DEVICE float upper_halves(float a, float b) { return of_bits(__byte_perm(bits_of(a), bits_of(b), 0x7632)); }
 
-/* A number with ten bits of fraction, as tensor cores read it: the rest cut off, or rounded. */
+/* TF32, ten bits of fraction, as tensor cores read a number: truncated, or rounded. */
 DEVICE float truncate_tf32(float x) { return of_bits(bits_of(x) & 0xffffe000u); }
 
-/* By hand: the instruction looks for infinity, at five times the cost. What is lost of a NaN its rest still has. */
+/* Rounded by integer arithmetic: the instruction also checks for infinity, at five times the cost. A NaN that becomes a
+   number here remains NaN in the low part. */
 DEVICE float round_tf32(float x) { return truncate_tf32(of_bits(bits_of(x) + 0x1000u)); }
 
-/* True for n >= 0, since grids are one block deep; the compiler does not know and schedules what it guards by itself. */
+/* True for n >= 0, since grids are one block deep. The compiler does not know this, and does not move code across it.
+   */
 DEVICE bool always_true(int n) { return gridDim.z < n + 2; }
 
-/* sum += A B for a warp, each number read as `cut` gives it. With g = lane / 4 and t = lane % 4 a lane brings rows g and
-   g + 8 of A at inputs t (first two) and t + 4, inputs t and t + 4 of B at column g, and holds columns 2 t and 2 t + 1
-   of the sums' rows g (first two) and g + 8. */
+/* sum += A B for a warp, mma.m16n8k8, each number read as `truncate_tf32` gives it. With g = lane / 4 and t = lane % 4
+   a lane brings rows g and g + 8 of A at inputs t (first two) and t + 4, inputs t and t + 4 of B at column g, and holds
+   columns 2 t and 2 t + 1 of the sums' rows g (first two) and g + 8. */
 DEVICE void mma_tf32(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -142,8 +145,8 @@ DEVICE void mma_tf32(float (&sum)[4], const float (&a)[4], const float (&b)[2]) 
 #endif
 }
 
-/* The same for 16 inputs in halves: rows g (first and third) and g + 8 of A at inputs 2 t and 2 t + 1 (first two) and 8
-   further on, the same inputs of B at column g. */
+/* The same for 16 inputs in halves, mma.m16n8k16: rows g (first and third) and g + 8 of A at inputs 2 t and 2 t + 1
+   (first two) and 8 further on, the same inputs of B at column g. */
 DEVICE void mma_fp16(float (&sum)[4], const float (&a)[4], const float (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -154,8 +157,9 @@ DEVICE void mma_fp16(float (&sum)[4], const float (&a)[4], const float (&b)[2]) 
 #endif
 }
 
-/* Stores that are counted where they arrive. A mailbox is open for one round after another; a round is over when as many
-   bytes have come as were expected, in whatever order the expectation and the bytes came. */
+/* Asynchronous stores into another block's memory, counted by an mbarrier there. An mbarrier has one phase after
+   another; a phase ends when as many bytes have arrived as were expected, in whatever order the expectation and the
+   bytes came. */
 typedef unsigned long long Mbarrier;
 
 DEVICE unsigned shared_address(const Mbarrier *at) { return (unsigned)__cvta_generic_to_shared(at); }
@@ -173,7 +177,7 @@ DEVICE void mbarrier_expect(Mbarrier *barrier, int bytes) {
 #endif
 }
 
-/* Wait for the end of a round; rounds are told apart by whether their number is odd. */
+/* Wait for the end of a phase; phases are distinguished by the parity of their number. */
 DEVICE void mbarrier_wait(Mbarrier *barrier, int odd) {
 #if __CUDA_ARCH__ >= 900
     unsigned over;
@@ -206,8 +210,8 @@ template <int N> DEVICE void async_store(float *at, Mbarrier *barrier, int rank,
 #endif
 }
 
-/* Copies into shared memory that run by themselves: started, closed into groups, and waited for until at most PENDING
-   of the last groups are still on their way. Only the thread that started a copy may read it after its wait. */
+/* Asynchronous copies into shared memory: started, committed in groups, and waited for until at most PENDING of the
+   last groups are unfinished. After the wait only the thread that started a copy may read it. */
 DEVICE void copy_start(float *to, const float *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to)), "l"(from) : "memory");
@@ -216,12 +220,12 @@ DEVICE void copy_start(float *to, const float *from) {
 #endif
 }
 
-/* A byte comes with the four that it is among; of its address the last two bits say which one it is. */
+/* A byte is copied with the aligned word of four bytes it lies in; the last two bits of its address say which it is. */
 DEVICE const float *word_of(const signed char *byte) { return (const float *)((size_t)byte & ~(size_t)3); }
 DEVICE float byte_of(float word, unsigned address) { return (signed char)(bits_of(word) >> (address & 3) * 8); }
 
-/* N neighbouring numbers, of which the first `count` are copied and the others become zero. They must begin at a multiple
-   of their bytes on both sides; four leave the L1 cache aside. */
+/* Copy N neighbouring numbers, of which the first `count` are copied and the others become zero. Both addresses must be
+   multiples of their size in bytes; copies of four bypass the L1 cache. */
 template <int N> DEVICE void copy_start(float *to, const float *from, int count) {
 #if __CUDA_ARCH__ >= 800
     if (N == 1)
@@ -238,7 +242,7 @@ template <int N> DEVICE void copy_start(float *to, const float *from, int count)
 #endif
 }
 
-/* What this thread has written to device memory is seen by the copies that it starts. */
+/* Make this thread's writes to device memory visible to the copies that it starts. */
 DEVICE void memory_fence() { __threadfence(); }
 
 DEVICE void copy_commit() {

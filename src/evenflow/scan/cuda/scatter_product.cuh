@@ -1,13 +1,15 @@
-/* The other way to share a product among blocks, for tiles with SCATTER: a block multiplies what it has by all that
-   depends on it, and sends each block the sums that are that block's. A step brings a block BLOCKS numbers for each of its
-   items, however many numbers go in per unit: a fraction of the states where those are the gates of a backward pass.
+/* The product with exchanged sums, for tiles with SCATTER: a block multiplies its own inputs by all weights that belong
+   to them, and sends each block the partial sums of that block's units. In one step a block receives BLOCKS numbers for
+   each of its items, however many numbers per unit go into the product: much less than all inputs where those are the
+   gates of a backward pass.
 
-   A state is the block's own here, IN numbers of OWNED positions for each row. The warps share the outputs among
-   themselves, so no sums meet inside a block. What arrives lies twice, like a state: a block is at most one step ahead. */
+   A state is the block's own here, for each row IN numbers of OWNED positions. The warps divide the outputs among
+   themselves, so no sums are added inside a block. The inbox for arriving sums exists twice, like a state, since a
+   block is at most one step ahead of another. */
 
 template <class T, bool FORWARD> struct Product<T, FORWARD, SCATTERED> {
     const Fragments<T> fragments;
-    float *inbox; /* [of the two][from block][item] */
+    float *inbox; /* [step % 2][sending block][item] */
     int inputs, scales;
 
     DEVICE Product(const ThreadCoords<T> &coords, const float *weight, float *memory, float *global_weights)
@@ -24,12 +26,12 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, SCATTERED> {
         return weight[T::template entry<FORWARD>(0, j, input / T::OWNED, k)];
     }
 
-    /* Of this lane's outputs in matrix m, first or second. */
+    /* The position of this lane's first or second output in matrix m. */
     static DEVICE int position(const ThreadCoords<T> &coords, int m, int second) {
         return (coords.thread / 32 * T::M_TILES + m) * 16 + second * 8 + coords.thread % 32 / 4;
     }
 
-    /* Where an item's sum lies. Rows are turned, so that lanes with neighbouring units read from different banks. */
+    /* The place of an item's sum. Rows are rotated, so that lanes with neighbouring units read from different banks. */
     static DEVICE int slot(int unit, int row) {
         return unit * T::ROWS + row / 8 * 8 + (row + unit / (32 / T::ROWS) * 2) % 8;
     }
@@ -46,7 +48,8 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, SCATTERED> {
             float *at = arrived + coords.rank * T::OWNED * T::ROWS;
             UNROLL for (int r = 0; r < T::ROWS / 8; r++) {
                 const float pair[2] = {total[m][r][second * 2], total[m][r][second * 2 + 1]};
-                async_store(at + slot(j % T::OWNED, r * 8 + coords.thread % 4 * 2), exchange.mbarrier(step), j / T::OWNED, pair);
+                float *place = at + slot(j % T::OWNED, r * 8 + coords.thread % 4 * 2);
+                async_store(place, exchange.mbarrier(step), j / T::OWNED, pair);
             }
         }
         exchange.wait_arrivals(coords, step);

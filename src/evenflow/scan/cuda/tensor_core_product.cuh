@@ -1,18 +1,18 @@
 /* The product of a step on tensor cores, for tiles with TENSOR_CORES.
 
-   A group is LANES / 32 whole warps, and its outputs (UNITS units, OUT gates each) are the rows of matrices A of 16 rows
-   and 16 inputs; eight rows of the batch at a time are the columns of matrices B. The warps of a group share the inputs
-   among themselves, 16 at a time, so that a state is read from shared memory once per group. Their sums meet in shared
-   memory and are added up there, always in the same order.
+   A group is LANES / 32 whole warps. Its outputs, OUT numbers of UNITS units, are the rows of matrices A of 16 rows and
+   16 inputs; eight rows of the batch are the columns of a matrix B. The warps of a group divide the inputs among
+   themselves, 16 at a time, so that a group reads a state from shared memory once. Their sums are added up in shared
+   memory, always in the same order.
 
-   Weights and states are halves, two for each number (fp16_split.cuh), and three products give what single precision would.
-   The hardware adds up 16 inputs alone; all longer sums are made outside of it, where they are rounded. */
+   Weights and states are split into two halves each (fp16_split.cuh), and three products give single precision. A
+   tensor core adds up 16 inputs; longer sums are added outside of it, where they are rounded. */
 
 template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {
     static constexpr int WARPS = T::LANES / 32;
     const Fragments<T> fragments;
     float *partial; /* [warp][row][gate][unit] */
-    int inputs, scales; /* where in a state this lane reads first */
+    int inputs, scales; /* the first places of a state that this lane reads */
 
     DEVICE Product(const ThreadCoords<T> &coords, const float *weight, float *memory, float *global_weights)
         : fragments(coords, memory, global_weights, [&](int i, int q) { return read(coords, weight, i, q); }) {
@@ -25,22 +25,24 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {
         const int n = i / T::M_TILES, output = i % T::M_TILES * 16 + q % 2 * 8 + coords.thread % 32 / 4;
         const int j = coords.rank * T::OWNED + coords.thread / T::LANES * T::UNITS + output % T::UNITS;
         const int k = (n % T::COLUMNS * WARPS + coords.lane / 32) * 16 + coords.thread % 4 * 4 + q / 2;
-        if ((T::BLOCKS * T::OWNED > T::H && j >= T::H) || (T::COLUMNS * T::INPUTS_PER_READ > T::H && k >= T::H)) return 0;
+        if (T::BLOCKS * T::OWNED > T::H && j >= T::H) return 0;
+        if (T::COLUMNS * T::INPUTS_PER_READ > T::H && k >= T::H) return 0;
         return weight[T::template entry<FORWARD>(output / T::UNITS, j, n / T::COLUMNS, k)];
     }
 
-    /* What this lane's items get, summed over the group. */
+    /* The sums of this lane's items over the whole group. */
     DEVICE void operator()(const ThreadCoords<T> &coords, const Exchange<T> &exchange, int step,
                            float (&sum)[T::SUMS][T::OUT]) const {
         auto at = [](int n) { return n / T::COLUMNS * T::WIDTH + n % T::COLUMNS * WARPS * 16; };
         typename Fragments<T>::Sums total;
         const float *state = exchange.state(step);
         fragments(state + inputs, exchange.scales(state) + scales, at, total);
-        meet(coords, total, sum);
+        add_warps(coords, total, sum);
     }
 
-    /* Hand each lane its items. No warp is here again before all have read: the exchange of states is between. */
-    DEVICE void meet(const ThreadCoords<T> &coords, const typename Fragments<T>::Sums &total,
+    /* Add up the sums of the group's warps, each lane for its items. The exchange of states comes between two calls, so
+       no warp overwrites `partial` before all have read it. */
+    DEVICE void add_warps(const ThreadCoords<T> &coords, const typename Fragments<T>::Sums &total,
                      float (&sum)[T::SUMS][T::OUT]) const {
         const int high = coords.thread % 32 / 4, low = coords.thread % 4, item = coords.lane / T::COPIES * T::ITEMS;
         float *mine = partial + coords.thread / 32 * T::ROWS * T::SUM_STRIDE;
@@ -53,8 +55,9 @@ template <class T, bool FORWARD> struct Product<T, FORWARD, ON_TENSOR_CORES> {
         UNROLL for (int gate = 0; gate < T::OUT; gate++) {
             UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][gate] = 0;
             UNROLL for (int warp = 0; warp < WARPS; warp++) {
-                const auto got = *(const Vector<float, T::ITEMS> *)(all + warp * T::ROWS * T::SUM_STRIDE + gate * T::UNITS);
-                UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][gate] += got.value[q];
+                const float *at = all + warp * T::ROWS * T::SUM_STRIDE + gate * T::UNITS;
+                const auto sums = *(const Vector<float, T::ITEMS> *)at;
+                UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][gate] += sums.value[q];
             }
         }
     }
