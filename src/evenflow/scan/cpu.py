@@ -18,7 +18,7 @@ struct job {
     int64_t models, steps, batch, threads;
     const int64_t *number;      /* see `emit_c.number_names` */
     const int64_t *batch_sizes; /* (T), or NULL where every row runs to the end */
-    void *const *tensor;        /* see `emit_c.tensor_names` */
+    void *const *tensor;        /* see `generated_code.tensor_names` */
 };
 
 """

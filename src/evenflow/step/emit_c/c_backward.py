@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from evenflow.step.emit_c.c_direction import CDirection
-from evenflow.step.emit_c.c_loops import Spot
+from evenflow.step.emit_c.c_loops import Pointer
+from evenflow.step.generated_code import backward_products, braces
 from evenflow.step.graph import Node
 from evenflow.step.program import flat
 from evenflow.step.schedule import PassProduct, Schedule
@@ -15,124 +16,123 @@ from evenflow.step.schedule import PassProduct, Schedule
 class CBackward(CDirection):
     """The gradients by a, outputs of products, first states and parameters, from the last step to the first.
 
-    The gradient by a state is what arrives from outside, what the step after has left (`carry`), and what the products
-    of the step after return, which is added when it is read.
+    The gradient by a state has three parts: what arrives from outside (``g``), what the step after hands over
+    (``carry``), and the results of the products of the step after, which are added when they are read.
     """
 
     backward = True
-    loop = "for (int64_t t = T - 1; t >= 0; t--) {"
+    loop = "for (int64_t t = T - 1; t >= 0; t--)"
 
     def arrays(self) -> list[tuple[str, Sequence[Node], str]]:
-        found = [(f"before{i}", blocks, "REAL") for i, blocks in enumerate(self.program.states)]
-        found += [(f"s{i}", blocks, "REAL") for i, blocks in enumerate(self.program.new)]
-        found += [("kept", self.places.kept, "REAL"), ("a", self.program.a, "REAL")]
-        return [*found, ("marks", self.places.marks, "int8_t")]
+        before = [(f"before{i}", blocks, "REAL") for i, blocks in enumerate(self.program.states)]
+        after = [(f"s{i}", blocks, "REAL") for i, blocks in enumerate(self.program.new)]
+        marks = ("marks", self.places.marks, "int8_t")
+        return [*before, *after, ("kept", self.places.kept, "REAL"), ("a", self.program.a, "REAL"), marks]
 
     @cached_property
-    def arrived(self) -> dict[Node, tuple[int, int]]:
+    def arriving(self) -> dict[Node, tuple[int, int]]:
         """State and block of each gradient by a new state."""
         return {v: (i, k) for i, blocks in enumerate(self.gradient.by_new) for k, v in enumerate(blocks)}
 
     def is_leaf(self, v: Node) -> bool:
-        return super().is_leaf(v) or v in self.arrived
+        return super().is_leaf(v) or v in self.arriving
 
-    def leaf(self, v: Node, pointer: Callable[[Spot], str]) -> str | None:
-        if v not in self.arrived:
-            return super().leaf(v, pointer)
-        i, k = self.arrived[v]
-        from_outside = Spot(f"g{i} + {self.sizes.of(self.gradient.by_new[i][:k])}", "const REAL")
-        return " + ".join(f"{pointer(spot)}[]" for spot in [from_outside, *self._left(i, k)])
+    def leaf(self, v: Node, variable: Callable[[Pointer], str]) -> str | None:
+        if v not in self.arriving:
+            return super().leaf(v, variable)
+        i, k = self.arriving[v]
+        from_outside = Pointer(f"g{i} + {self.sizes.of(self.gradient.by_new[i][:k])}", "const REAL")
+        return " + ".join(f"{variable(pointer)}[]" for pointer in [from_outside, *self._from_later(i, k)])
 
-    def _left(self, i: int, k: int) -> list[Spot]:
-        """What the step after has left for block k of state i."""
+    def _from_later(self, i: int, k: int) -> list[Pointer]:
+        """The parts of the gradient by block k of state i that come from the step after."""
         carried = [] if self.places.carried[i][k] is None else [self._carry(i, k)]
         return [*carried, *(self.results[v] for v in self.places.deferred[i][k])]
 
-    def _carry(self, i: int, k: int) -> Spot:
-        return Spot(f"carry{i}_{k} + (b - low) * {self.sizes.of(self.program.states[i][k])}")
+    def _carry(self, i: int, k: int) -> Pointer:
+        return Pointer(f"carry{i}_{k} + (b - low) * {self.sizes.of(self.program.states[i][k])}")
 
     @cached_property
     def carried(self) -> list[tuple[int, int, Node]]:
-        listed = enumerate(self.places.carried)
-        return [(i, k, v) for i, blocks in listed for k, v in enumerate(blocks) if v is not None]
+        """State, block and node of what a step hands to the step before."""
+        rows = enumerate(self.places.carried)
+        return [(i, k, v) for i, blocks in rows for k, v in enumerate(blocks) if v is not None]
 
-    def made(self) -> list[PassProduct]:
-        listed = enumerate(zip(self.gradient.outputs, self.gradient.returned, strict=True))
-        return [PassProduct(p, tuple(flat(views)), returned) for p, (views, returned) in listed if views and returned]
+    def products(self) -> list[PassProduct]:
+        return backward_products(self.gradient)
 
     def targets(self) -> list[Node]:
-        wanted = [*self.gradient.a, *self.places.rest, *(v for _, _, v in self.carried), *self.places.added]
-        several = len(Schedule(self.made(), wanted, self.is_leaf).passes()) > 1
-        return [*(self.arrived if several else []), *wanted]
+        targets = [*self.gradient.a, *self.places.rest, *(v for _, _, v in self.carried), *self.places.added]
+        several = len(Schedule(self.products(), targets, self.is_leaf).passes()) > 1
+        return [*(self.arriving if several else []), *targets]
 
-    def stores(self) -> dict[Node, list[Spot]]:
-        found: dict[Node, list[Spot]] = {}
-        for name, blocks in (("d_a", self.gradient.a), ("d_rest", self.places.rest)):
-            for k, v in enumerate(blocks):
-                found.setdefault(v, []).append(Spot(f"{name} + {self.sizes.of(blocks[:k])}"))
-        for p, blocks in self.joined.items():
-            for k, v in enumerate(blocks):
-                place = f"x{p} + (b - low) * {self.sizes.of(blocks)} + {self.sizes.of(blocks[:k])}"
-                found.setdefault(v, []).append(Spot(place))
-        for i, k, v in self.carried:
-            found.setdefault(v, []).append(self._carry(i, k))
+    @property
+    def gradient_arrays(self) -> list[tuple[str, Sequence[Node]]]:
+        return [("d_a", self.gradient.a), ("d_rest", self.places.rest)]
+
+    def stores(self) -> dict[Node, list[Pointer]]:
+        rows = [*self.gradient_arrays]
+        rows += [(f"x{p} + (b - low) * {self.sizes.of(blocks)}", blocks) for p, blocks in self.joined.items()]
+        pairs = [pair for name, blocks in rows for pair in self.pointers(name, blocks)]
+        pairs += [(v, self._carry(i, k)) for i, k, v in self.carried]
         for k, v in enumerate(self.places.added):
-            found.setdefault(v, []).append(Spot(f"sums{k} + (m * B + b) * {self.sizes.of(v)}", "double"))
-        for v, spot in self.buffers.items():
-            if spot.address.startswith("saved"):
-                found.setdefault(v, []).append(spot)
-        return found
+            pairs.append((v, Pointer(f"sums{k} + (m * B + b) * {self.sizes.of(v)}", "double")))
+        pairs += [(v, pointer) for v, pointer in self.buffers.items() if pointer.address.startswith("saved")]
+        stores: dict[Node, list[Pointer]] = {}
+        for v, pointer in pairs:
+            stores.setdefault(v, []).append(pointer)
+        return stores
 
     @cached_property
     def joined(self) -> dict[int, tuple[Node, ...]]:
-        """Gradients by outputs that have to be brought together for their product."""
-        return {m.number: m.inputs for m in self.made() if self.places.gradients(m.inputs) is None}
+        """Gradients by outputs that have to be copied side by side for their product."""
+        return {p.number: p.inputs for p in self.products() if self.places.gradients(p.inputs) is None}
 
-    def place_results(self, made: Sequence[PassProduct]) -> None:
+    def allocate_products(self, products: Sequence[PassProduct]) -> None:
         states = self.sizes.of(flat(self.program.states))
-        self.take("nothing", states)  # in place of gradients that are not there
-        self.packed.append(f"memset(nothing, 0, {states} * sizeof(REAL));")
-        for m in made:
-            p, product = m.number, self.program.products[m.number]
-            depth, height = self.sizes.of(m.inputs), self.sizes.of(m.outputs)
-            self.take(*((f"split{p}", depth) if self.is_square(p) else (f"w{p}", f"{depth} * NAME(padded)({height})")))
+        self.allocate("nothing", states)  # zeros in place of missing gradients
+        self.packing.append(f"memset(nothing, 0, {states} * sizeof(REAL));")
+        for each in products:
+            p, product = each.number, self.program.products[each.number]
+            depth, height = self.sizes.of(each.inputs), self.sizes.of(each.outputs)
+            if self.is_square(p):
+                self.allocate(f"split{p}", depth)
+            else:
+                self.allocate(f"w{p}", f"{depth} * NAME(padded)({height})")
             above: list[Node] = []
             for n, (view, out) in enumerate(zip(product.views, product.outputs, strict=True)):
                 columns = f"columns{view.matrix}"
-                down, across = ("1", columns) if view.transposed else (columns, "1")
+                strides = f"1, {columns}" if view.transposed else f"{columns}, 1"
                 if self.is_square(p):
-                    self.packed.append(f"NAME(pack_split)({self.matrix(p, n)}, {depth}, {down}, {across}, &split{p});")
+                    self.packing.append(f"NAME(pack_split)({self.matrix(p, n)}, {depth}, {strides}, &split{p});")
                 else:
-                    sizes, start = (
-                        f"{self.sizes.of(out)}, {height}, {down}, {across}",
-                        f"w{p} + {self.sizes.of(above)} * PANEL",
-                    )
-                    self.packed.append(f"NAME(pack)({self.matrix(p, n)}, {sizes}, {start}, {depth});")
+                    sizes, start = f"{self.sizes.of(out)}, {height}, {strides}", f"{self.sizes.of(above)} * PANEL"
+                    self.packing.append(f"NAME(pack)({self.matrix(p, n)}, {sizes}, w{p} + {start}, {depth});")
                 above += out
-            self.place_result(f"z{p}", m.outputs)
+            self.allocate_result(f"z{p}", each.outputs)
 
-    def place_buffers(self, schedule: Schedule, made: Sequence[PassProduct]) -> None:
-        super().place_buffers(schedule, made)
-        if len(schedule.passes()) > 1:  # what arrived is read by later passes after its sources have changed
-            for v in self.arrived:
-                self.save(v)
-        for name, blocks in (("d_a", self.gradient.a), ("d_rest", self.places.rest)):
-            for k, v in enumerate(blocks):
+    def allocate_buffers(self, schedule: Schedule, products: Sequence[PassProduct]) -> None:
+        super().allocate_buffers(schedule, products)
+        if len(schedule.passes()) > 1:  # later passes read arriving gradients after their sources have changed
+            for v in self.arriving:
+                self.allocate_saved(v)
+        for name, blocks in self.gradient_arrays:
+            for v, pointer in self.pointers(name, blocks):
                 if not self.is_leaf(v):
-                    self.buffers.setdefault(v, Spot(f"{name} + {self.sizes.of(blocks[:k])}"))
+                    self.buffers.setdefault(v, pointer)
         for i, k, _ in self.carried:
-            self.take_rows(f"carry{i}_{k}", self.sizes.of(self.program.states[i][k]))
+            self.allocate_rows(f"carry{i}_{k}", self.sizes.of(self.program.states[i][k]))
         for p, inputs in self.joined.items():
-            self.take_rows(f"x{p}", self.sizes.of(inputs))
+            self.allocate_rows(f"x{p}", self.sizes.of(inputs))
 
-    def product_text(self, made: PassProduct) -> list[str]:
-        p, depth = made.number, self.sizes.of(made.inputs)
-        place = self.places.gradients(made.inputs)
+    def product_text(self, product: PassProduct) -> list[str]:
+        p, depth = product.number, self.sizes.of(product.inputs)
+        place = self.places.gradients(product.inputs)
         x, row = self.source(place, {"d_a": "d_a_rows", "d_rest": "d_rest_rows"}) or (f"x{p}", depth)
-        given = f"{x}, running - low, {depth}, {row}"
+        inputs = f"{x}, running - low, {depth}, {row}"
         if self.is_square(p):
-            return [f"NAME(product_split)({given}, &split{p}, z{p});"]
-        return [f"NAME(product)({given}, w{p}, {self.sizes.of(made.outputs)}, z{p});"]
+            return [f"NAME(product_split)({inputs}, &split{p}, z{p});"]
+        return [f"NAME(product)({inputs}, w{p}, {self.sizes.of(product.outputs)}, z{p});"]
 
     def model_text(self) -> list[str]:
         lines = [self.row(f"first{i}", f"s0_{i}", "m * B", b) for i, b in enumerate(self.program.states)]
@@ -140,23 +140,14 @@ class CBackward(CDirection):
         for k in range(len(self.places.added)):
             before = self.sizes.of(self.places.added[:k])
             lines.append(f"double *sums{k} = {self.tensor('sums', 'double')} + job->models * B * {before};")
-        for m in self.made():
-            row = f"NAME(padded)({self.sizes.of(m.outputs)})"
-            lines.append(f"memset(z{m.number}, 0, rows * {row} * sizeof(REAL));")
-        for i, k, _ in self.carried:
-            row = self.sizes.of(self.program.states[i][k])
-            lines.append(f"memset(carry{i}_{k}, 0, rows * {row} * sizeof(REAL));")
-        return lines
+        zeroed = [(f"z{p.number}", f"NAME(padded)({self.sizes.of(p.outputs)})") for p in self.products()]
+        zeroed += [(f"carry{i}_{k}", self.sizes.of(self.program.states[i][k])) for i, k, _ in self.carried]
+        return [*lines, *(f"memset({name}, 0, rows * {row} * sizeof(REAL));" for name, row in zeroed)]
 
     def step_text(self) -> list[str]:
-        lines = [
-            self.row("a_rows", "a", "at", self.program.a),
-            self.row("d_a_rows", "d_a", "at", self.program.a, "REAL"),
-        ]
-        return [
-            *lines,
-            *([self.row("d_rest_rows", "d_rest", "at", self.places.rest, "REAL")] if self.places.rest else []),
-        ]
+        rows = [("a", self.program.a, "const REAL"), ("d_a", self.program.a, "REAL")]
+        rows += [("d_rest", self.places.rest, "REAL")] if self.places.rest else []
+        return [self.row(f"{name}_rows", name, "at", blocks, kind) for name, blocks, kind in rows]
 
     def row_text(self) -> list[str]:
         size = self.sizes.of(self.program.a)
@@ -175,25 +166,26 @@ class CBackward(CDirection):
         return lines
 
     def tap_text(self) -> list[str]:
-        """∂L/∂h_t, where a call asks for it."""
-        row = self.gradient.by_new[0]
-        lines = [f"if ({self.tensor('tap')}) {{", f"    {self.row('tap', 'tap', '(at + b)', row, 'REAL')}"]
-        for k, v in enumerate(row):
-            arrives = (self.leaf(v, lambda spot: f"({spot.address})") or "0").replace("[]", "[j]")
-            each = f"for (int64_t j = 0; j < {self.sizes.of(v)}; j++)"
-            lines.append(f"    {each} tap[{self.sizes.of(row[:k])} + j] = {arrives};")
-        return [*lines, "}"]
+        """Store ∂L/∂h_t, where a call asks for it."""
+        blocks = self.gradient.by_new[0]
+        lines = [self.row("tap", "tap", "(at + b)", blocks, "REAL")]
+        for k, v in enumerate(blocks):
+            text = (self.leaf(v, lambda pointer: f"({pointer.address})") or "0").replace("[]", "[j]")
+            lines.append(self._each_unit(v, f"tap[{self.sizes.of(blocks[:k])} + j] = {text};"))
+        return braces(f"if ({self.tensor('tap')})", lines)
+
+    def _each_unit(self, v: Node, statement: str) -> str:
+        return f"for (int64_t j = 0; j < {self.sizes.of(v)}; j++) {statement}"
 
     def model_end(self) -> list[str]:
-        lines = ["for (int64_t b = low; b < high; b++) {"]
+        lines = []
         for i, blocks in enumerate(self.program.states):
-            lines.append(f"    {self.row(f'd_s0_{i}', f'd_s0_{i}', '(m * B + b)', blocks, 'REAL')}")
+            lines.append(self.row(f"d_s0_{i}", f"d_s0_{i}", "(m * B + b)", blocks, "REAL"))
             for k, v in enumerate(blocks):
-                total = " + ".join(f"({spot.address})[j]" for spot in self._left(i, k)) or "0"
-                each = f"for (int64_t j = 0; j < {self.sizes.of(v)}; j++)"
-                lines.append(f"    {each} d_s0_{i}[{self.sizes.of(blocks[:k])} + j] = {total};")
-        return [*lines, "}"]
+                total = " + ".join(f"({pointer.address})[j]" for pointer in self._from_later(i, k)) or "0"
+                lines.append(self._each_unit(v, f"d_s0_{i}[{self.sizes.of(blocks[:k])} + j] = {total};"))
+        return braces("for (int64_t b = low; b < high; b++)", lines)
 
     def written(self) -> list[tuple[str, str, str]]:
-        listed = [("d_a", self.program.a), ("tap", self.program.states[0]), ("d_rest", self.places.rest)]
-        return [(name, "REAL", self.sizes.of(blocks)) for name, blocks in listed if blocks]
+        arrays = [("d_a", self.program.a), ("tap", self.program.states[0]), ("d_rest", self.places.rest)]
+        return [(name, "REAL", self.sizes.of(blocks)) for name, blocks in arrays if blocks]

@@ -1,12 +1,13 @@
-"""What both directions of a step have in common as C: leaves, memory, and the function around the loop over time."""
+"""What both passes of a step have in common as C: leaves, memory, and the function around the loop over time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from evenflow.step.emit_c.c_loops import CLoops, Spot, sum_name
-from evenflow.step.emit_c.c_sizes import CSizes, number_names, tensor_names
+from evenflow.step.emit_c.c_loops import CLoops, Pointer, sum_name
+from evenflow.step.emit_c.c_sizes import CSizes, number_names
+from evenflow.step.generated_code import braces, tensor_names
 from evenflow.step.graph import Node
 from evenflow.step.places import Place, Places, layout
 from evenflow.step.program import flat
@@ -14,52 +15,56 @@ from evenflow.step.schedule import PassProduct, Schedule
 
 
 class CDirection:
-    """One direction of a step; see `CForward` and `CBackward`.
+    """One pass of a step; see `CForward` and `CBackward`.
+
+    The names in its text: ``m`` the model, ``t`` the step, ``b`` the row of the batch, ``j`` the unit. A thread runs
+    the rows from ``low`` to ``high``, of which those before ``running`` still run at this step. ``at`` is the first row of
+    the step in arrays of all steps.
 
     Attributes:
-        scratch: memory of a thread in the order in which it is taken: what it is for, and how many numbers.
-        packed: statements that bring each model's matrices into the order of products.
-        buffers: where passes leave what later passes of a step read.
-        results: where products leave their results.
+        scratch: a thread's memory, in the order of its allocation: names, and how many numbers.
+        packing: statements that bring each model's matrices into the order in which products read them.
+        buffers: where a step's passes over the units store nodes that its later passes read.
+        results: where products write their results.
     """
 
     backward = False
-    loop = "for (int64_t t = 0; t < T; t++) {"
+    loop = "for (int64_t t = 0; t < T; t++)"
 
     def __init__(self, places: Places) -> None:
         self.places, self.program, self.gradient = places, places.program, places.gradient
         self.sizes = CSizes(layout(self.program))
         self.scratch: list[tuple[str, str]] = []
-        self.packed: list[str] = []
-        self.buffers: dict[Node, Spot] = {}
-        self.results: dict[Node, Spot] = {}
+        self.packing: list[str] = []
+        self.buffers: dict[Node, Pointer] = {}
+        self.results: dict[Node, Pointer] = {}
 
-    # What the two directions differ in.
+    # What the two passes define.
 
     def arrays(self) -> list[tuple[str, Sequence[Node], str]]:
         """Arrays that leaves are read from: name of the row's pointer, its blocks, type of its numbers."""
         raise NotImplementedError
 
-    def made(self) -> list[PassProduct]:
+    def products(self) -> list[PassProduct]:
         raise NotImplementedError
 
     def targets(self) -> list[Node]:
         raise NotImplementedError
 
-    def stores(self) -> dict[Node, list[Spot]]:
+    def stores(self) -> dict[Node, list[Pointer]]:
         """Where computed nodes are stored."""
         raise NotImplementedError
 
-    def place_results(self, made: Sequence[PassProduct]) -> None:
-        """Take memory for matrices and results of products."""
+    def allocate_products(self, products: Sequence[PassProduct]) -> None:
+        """Allocate matrices and results of products."""
         raise NotImplementedError
 
-    def place_buffers(self, schedule: Schedule, made: Sequence[PassProduct]) -> None:
-        """Take memory for what later passes of a step read."""
-        for v in (v for each in schedule.passes() for v in each.saved):
-            self.save(v)
+    def allocate_buffers(self, schedule: Schedule, products: Sequence[PassProduct]) -> None:
+        """Allocate what later passes over the units read."""
+        for v in (v for unit_pass in schedule.passes() for v in unit_pass.saved):
+            self.allocate_saved(v)
 
-    def product_text(self, made: PassProduct) -> list[str]:
+    def product_text(self, product: PassProduct) -> list[str]:
         raise NotImplementedError
 
     def model_text(self) -> list[str]:
@@ -71,7 +76,7 @@ class CDirection:
         raise NotImplementedError
 
     def row_text(self) -> list[str]:
-        """Pointers to the row under way."""
+        """Pointers to the current row."""
         raise NotImplementedError
 
     def tap_text(self) -> list[str]:
@@ -90,65 +95,68 @@ class CDirection:
     # Leaves.
 
     @cached_property
-    def streams(self) -> dict[Node, Spot]:
-        found: dict[Node, Spot] = {}
+    def streams(self) -> dict[Node, Pointer]:
+        """The leaves in arrays."""
+        streams: dict[Node, Pointer] = {}
         for name, blocks, kind in self.arrays():
-            for k, v in enumerate(blocks):
-                found.setdefault(v, Spot(f"{name} + {self.sizes.of(blocks[:k])}", f"const {kind}"))
-        return found
+            for v, pointer in self.pointers(name, blocks, f"const {kind}"):
+                streams.setdefault(v, pointer)
+        return streams
 
     @cached_property
-    def parameters(self) -> dict[Node, Spot]:
-        found: dict[Node, Spot] = {}
+    def parameters(self) -> dict[Node, Pointer]:
+        parameters: dict[Node, Pointer] = {}
         for i, blocks in enumerate(self.program.parameters):
-            for k, v in enumerate(blocks):
-                found[v] = Spot(f"p{i} + {self.sizes.of(blocks[:k])}", "const REAL")
-        return found
+            parameters |= dict(self.pointers(f"p{i}", blocks, "const REAL"))
+        return parameters
+
+    def pointers(self, name: str, blocks: Sequence[Node], kind: str = "REAL") -> list[tuple[Node, Pointer]]:
+        """The blocks of a row at `name`, with their pointers."""
+        return [(v, Pointer(f"{name} + {self.sizes.of(blocks[:k])}", kind)) for k, v in enumerate(blocks)]
 
     def is_leaf(self, v: Node) -> bool:
         return v.op == "const" or v in self.streams or v in self.parameters
 
-    def leaf(self, v: Node, pointer: Callable[[Spot], str]) -> str | None:
-        for found in (self.streams, self.parameters, self.results):
-            if v in found:
-                return f"{pointer(found[v])}[]"
+    def leaf(self, v: Node, variable: Callable[[Pointer], str]) -> str | None:
+        for pointers in (self.streams, self.parameters, self.results):
+            if v in pointers:
+                return f"{variable(pointers[v])}[]"
         return None
 
     # Memory and products.
 
     def tensor(self, name: str, kind: str = "const REAL") -> str:
-        return f"({kind} *)job->tensor[{tensor_names(self.places, self.backward).index(name)}]"
+        return f"({kind} *)job->tensor[{tensor_names(self.program, self.backward, matrices=True).index(name)}]"
 
     def row(self, name: str, tensor: str, at: str, blocks: Sequence[Node], kind: str = "const REAL") -> str:
         """A pointer to row `at` of a tensor."""
         return f"{kind} *{name} = {self.tensor(tensor, kind)} + {at} * {self.sizes.of(blocks)};"
 
-    def take(self, name: str, numbers: str) -> None:
+    def allocate(self, name: str, numbers: str) -> None:
         self.scratch.append((name, numbers))
 
-    def take_rows(self, name: str, row: str) -> None:
-        self.take(name, f"rows * {row}")
+    def allocate_rows(self, name: str, row: str) -> None:
+        self.allocate(name, f"rows * {row}")
 
-    def save(self, v: Node) -> None:
-        """Memory for a node between two passes."""
+    def allocate_saved(self, v: Node) -> None:
+        """Memory for a node between two passes over the units."""
         if v not in self.buffers:
-            self.take_rows(f"saved{v.id}", self.sizes.of(v))
-            self.buffers[v] = Spot(f"saved{v.id} + (b - low) * {self.sizes.of(v)}")
+            self.allocate_rows(f"saved{v.id}", self.sizes.of(v))
+            self.buffers[v] = Pointer(f"saved{v.id} + (b - low) * {self.sizes.of(v)}")
 
-    def place_result(self, name: str, nodes: Sequence[Node]) -> None:
-        """Memory for the result of a product, whose rows are as long as its panels."""
+    def allocate_result(self, name: str, nodes: Sequence[Node]) -> None:
+        """Memory for the result of a product, whose rows are padded to whole panels."""
         row = f"NAME(padded)({self.sizes.of(nodes)})"
-        self.take_rows(name, row)
-        for k, v in enumerate(nodes):
-            self.results[v] = Spot(f"{name} + (b - low) * {row} + {self.sizes.of(nodes[:k])}", "const REAL")
+        self.allocate_rows(name, row)
+        self.results |= dict(self.pointers(f"{name} + (b - low) * {row}", nodes, "const REAL"))
 
     def matrix(self, p: int, n: int) -> str:
-        """Where the part of a matrix begins that a product uses."""
+        """The address of the part of a matrix that a product uses."""
         view = self.program.products[p].views[n]
         return f"{self.tensor(f'w{view.matrix}')} + m * size{view.matrix} + view{p}_{n}"
 
     def source(self, place: Place | None, pointers: Mapping[str, str]) -> tuple[str, str] | None:
-        """Address of a product's inputs at row `low`, and from row to row; None where they have to be joined."""
+        """Address of a product's inputs at row `low`, and the stride of rows; None where they have to be joined."""
         if place is None:
             return None
         row = self.sizes.of(place.row)
@@ -156,7 +164,7 @@ class CDirection:
         return None if name is None else (f"{name} + low * {row} + {self.sizes.of(place.skipped)}", row)
 
     def is_square(self, p: int) -> bool:
-        """Whether a product is of one whole square matrix, whose large entries are then added last."""
+        """Return True for a product of one whole square matrix, whose large entries are then added last."""
         product = self.program.products[p]
         view = product.views[0]
         whole = len(product.views) == 1 and (view.rows, view.columns) == self.program.matrices[view.matrix]
@@ -165,39 +173,41 @@ class CDirection:
     # The whole.
 
     def text(self) -> str:
-        made = self.made()
-        schedule = Schedule(made, self.targets(), self.is_leaf)
-        self.place_results(made)
-        self.place_buffers(schedule, made)
-        for v in (v for each in schedule.passes() for v in each.sums):
-            self.take(sum_name(v), "rows")
-        by_number = {m.number: m for m in made}
-        known: dict[Node, Spot] = {}
+        products = self.products()
+        schedule = Schedule(products, self.targets(), self.is_leaf)
+        self.allocate_products(products)
+        self.allocate_buffers(schedule, products)
+        for v in (v for unit_pass in schedule.passes() for v in unit_pass.sums):
+            self.allocate(sum_name(v), "rows")
+        by_number = {product.number: product for product in products}
+        stored: dict[Node, Pointer] = {}
         body: list[str] = []
         for phase in schedule.phases:
             for p in phase.products:
                 body += self.product_text(by_number[p])
             if not phase.passes:
                 continue
-            inside = [*self.row_text(), *([] if known else self.tap_text())]
-            for each in phase.passes:
-                loops = CLoops(self.sizes, self.stores(), dict(known), self.leaf)
-                inside += loops.text(each, schedule)
-                known |= {v: self.buffers[v] for v in (*each.roots, *each.saved) if v in self.buffers}
-            body += ["for (int64_t b = low; b < running; b++) {", *(f"    {line}" for line in inside), "}"]
+            lines = [*self.row_text(), *([] if stored else self.tap_text())]
+            for unit_pass in phase.passes:
+                lines += CLoops(self.sizes, self.stores(), dict(stored), self.leaf).text(unit_pass, schedule)
+                stored |= {v: self.buffers[v] for v in (*unit_pass.roots, *unit_pass.saved) if v in self.buffers}
+            body += self.each_row(lines)
         return self._function(body)
+
+    def each_row(self, lines: Sequence[str]) -> list[str]:
+        return braces("for (int64_t b = low; b < running; b++)", lines)
 
     def _function(self, body: list[str]) -> str:
         name = "backward" if self.backward else "forward"
         numbers = [f"const int64_t {n} = job->number[{k}];" for k, n in enumerate(number_names(self.places))]
-        split = {which for which, _ in self.scratch if which.startswith("split")}
-        takes = [
-            f"NAME(split) {w} = NAME(take_split)(&scratch, {n});"
-            if w in split
-            else f"REAL *{w} = NAME(take)(&scratch, {n});"
-            for w, n in self.scratch
+        split = {piece for piece, _ in self.scratch if piece.startswith("split")}
+        allocate = [
+            f"NAME(split) {piece} = NAME(take_split)(&scratch, {n});"
+            if piece in split
+            else f"REAL *{piece} = NAME(take)(&scratch, {n});"
+            for piece, n in self.scratch
         ]
-        needed = [f"NAME(split_scratch)({n})" if w in split else n for w, n in self.scratch]
+        needed = [f"NAME(split_scratch)({n})" if piece in split else n for piece, n in self.scratch]
         margin = 64 * (3 * len(self.scratch) + 3)  # each piece begins at a cache line
         steps = [
             "const int64_t running = !job->batch_sizes || job->batch_sizes[t] > high ? high : job->batch_sizes[t];",
@@ -211,20 +221,16 @@ class CDirection:
             "const int64_t low = first > m * B ? first - m * B : 0;",
             "const int64_t high = last < (m + 1) * B ? last - m * B : B;",
             *self.model_text(),
-            *self.packed,
-            self.loop,
-            *(f"    {line}" for line in steps),
-            "}",
+            *self.packing,
+            *braces(self.loop, steps),
             *self.model_end(),
         ]
         rows = [
             "const struct job *job = argument;",
             "const int64_t B = job->batch, T = job->steps, rows = last - first;",
             *numbers,
-            *takes,
-            "for (int64_t m = first / B; m * B < last; m++) {",
-            *(f"    {line}" for line in models),
-            "}",
+            *allocate,
+            *braces("for (int64_t m = first / B; m * B < last; m++)", models),
         ]
         call = [
             "const int64_t B = job->batch, T = job->steps;",
@@ -237,9 +243,8 @@ class CDirection:
             f"const size_t bytes = ({' + '.join(needed) or '0'}) * sizeof(REAL) + {margin};",
             f"return parallel(NAME({name}_rows), job, bounds, threads, bytes);",
         ]
-        head = f"static void NAME({name}_rows)(const void *argument, int64_t first, int64_t last, char *scratch) {{"
-        lines = [head, *(f"    {line}" for line in rows), "}", "", f"int NAME({name})(const struct job *job) {{"]
-        return "\n".join([*lines, *(f"    {line}" for line in call), "}", ""])
+        head = f"static void NAME({name}_rows)(const void *argument, int64_t first, int64_t last, char *scratch)"
+        return "\n".join([*braces(head, rows), "", *braces(f"int NAME({name})(const struct job *job)", call), ""])
 
     def _work(self) -> str:
         """Multiplications of one row and step."""

@@ -1,4 +1,4 @@
-"""What a call of compiled code brings along: its tensors, its numbers, and how widths are written."""
+"""How generated C writes the widths of blocks, and the numbers that a call passes for them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class CSizes:
 
     def __init__(self, widths: Sequence[int]) -> None:
         self.widths = widths
-        self._rowwise = None if set(widths) == {1} else 1  # with units of one number there is nothing to tell apart
+        self._rowwise = None if set(widths) == {1} else 1  # in layers of one unit both kinds of blocks are alike
 
     def of(self, nodes: Sequence[Node] | Node) -> str:
-        """Numbers in some blocks side by side."""
+        """The number of numbers in some blocks side by side."""
         counts: dict[str, int] = {}
         for v in [nodes] if isinstance(nodes, Node) else nodes:
             name = self.name(v.width)
@@ -30,17 +30,6 @@ class CSizes:
     def loop(self, v: Node) -> int | None:
         """The width of the loop that computes a node; None for a number per row."""
         return None if self.name(v.width) == "1" else v.width
-
-
-def tensor_names(places: Places, backward: bool) -> list[str]:
-    """What a call of one direction takes and writes, in order."""
-    program = places.program
-    states = range(len(program.states))
-    names = ["a", *(f"s0_{i}" for i in states), *(f"w{i}" for i in range(len(program.matrices)))]
-    names += [*(f"p{i}" for i in range(len(program.parameters))), *(f"s{i}" for i in states), "kept", "marks"]
-    if backward:
-        names += [*(f"g{i}" for i in states), "d_a", "d_rest", *(f"d_s0_{i}" for i in states), "tap", "sums"]
-    return names
 
 
 def number_names(places: Places) -> list[str]:

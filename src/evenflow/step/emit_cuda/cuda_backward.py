@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from evenflow.step.emit_cuda.cuda_direction import ITEMS, CudaDirection, Texts, braces, text_of
+from evenflow.step.emit_cuda.cuda_direction import ITEMS, CudaDirection, Texts, text_of
 from evenflow.step.emit_cuda.cuda_stages import SUMS, size
+from evenflow.step.generated_code import backward_products, braces
 from evenflow.step.graph import Node
 from evenflow.step.program import flat
 from evenflow.step.schedule import PassProduct
@@ -21,8 +22,7 @@ class CudaBackward(CudaDirection):
         return [*self.gradient.a, *self.places.rest, *carried, *self.places.added]
 
     def matrix_products(self) -> list[PassProduct]:
-        pairs = enumerate(zip(self.gradient.outputs, self.gradient.returned, strict=True))
-        return [PassProduct(p, tuple(flat(views)), returned) for p, (views, returned) in pairs if views and returned]
+        return backward_products(self.gradient)
 
     @property
     def rows(self) -> list[tuple[str, tuple[Node, ...]]]:
@@ -46,13 +46,6 @@ class CudaBackward(CudaDirection):
                 seen.add(v)
                 stack.extend(v.operands)
         return True
-
-    @property
-    def tensor_names(self) -> list[str]:
-        states = range(len(self.program.states))
-        names = ["a", *(f"s0_{i}" for i in states), *(f"p{i}" for i in range(len(self.program.parameters)))]
-        names += [*(f"s{i}" for i in states), "kept", "marks", *(f"g{i}" for i in states), "d_a", "d_rest"]
-        return [*names, *(f"d_s0_{i}" for i in states), "tap", "sums"]
 
     @cached_property
     def arriving(self) -> list[tuple[int, int, Node]]:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from evenflow.step.emit_cuda.cuda_stages import SUMS, CudaStages, size
+from evenflow.step.generated_code import INFIX, braces, tensor_names
 from evenflow.step.graph import Node
 
-INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 EXPRESSIONS = {
     "positive": "({0} <= 0.0f ? 0.0f : 1.0f)",
     "less": "({0} < {1} ? 1.0f : 0.0f)",
@@ -36,18 +36,14 @@ class CudaDirection(CudaStages):
     copied ahead, ``p`` parameters, ``nodeI`` node I; ``running`` whether the thread's row still runs at this step.
     """
 
-    @property
-    def tensor_names(self) -> list[str]:
-        """The tensors of a call, in order, without the weights of the stages, which follow them."""
-        raise NotImplementedError
-
     def body(self) -> list[str]:
         raise NotImplementedError
 
     @cached_property
     def tensors(self) -> list[str]:
+        """The tensors of a call, in order; the weights of the stages stand last."""
         weights = [f"weight{n}" for n, stage in enumerate(self.stages) if stage.number is not None]
-        return [*self.tensor_names, *weights]
+        return [*tensor_names(self.program, self.backward, matrices=False), *weights]
 
     def tensor(self, name: str, kind: str = "const float") -> str:
         return f"(({kind} *)job.tensor[{self.tensors.index(name)}])"
@@ -228,10 +224,6 @@ class CudaDirection(CudaStages):
             convert = f"{ITEMS} out[q] = ({kind})({text});"
             lines += braces("", [f"{kind} out[T0::ITEMS];", convert, f"{call}(coords0, {pointer} + {offset}, out);"])
         return lines
-
-
-def braces(head: str, lines: Iterable[str], end: str = "}") -> list[str]:
-    return [f"{head} {{".lstrip(), *(f"    {line}" for line in lines), end]
 
 
 def expression(v: Node, x: Sequence[str]) -> str:

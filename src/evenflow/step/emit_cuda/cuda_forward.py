@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from evenflow.step.emit_cuda.cuda_direction import ITEMS, CudaDirection, braces, text_of
+from evenflow.step.emit_cuda.cuda_direction import ITEMS, CudaDirection, text_of
 from evenflow.step.emit_cuda.cuda_stages import CudaStage, size
+from evenflow.step.generated_code import braces, forward_products
 from evenflow.step.graph import Node
 from evenflow.step.program import flat
 from evenflow.step.schedule import PassProduct
@@ -18,7 +19,7 @@ class CudaForward(CudaDirection):
         return [*flat(self.program.new), *self.places.kept, *self.places.marks]
 
     def matrix_products(self) -> list[PassProduct]:
-        return [PassProduct(p, x.inputs, tuple(flat(x.outputs))) for p, x in enumerate(self.program.products)]
+        return forward_products(self.program)
 
     @property
     def rows(self) -> list[tuple[str, tuple[Node, ...]]]:
@@ -29,12 +30,6 @@ class CudaForward(CudaDirection):
 
     def is_carried(self, product: PassProduct) -> bool:
         return set(product.inputs) <= self.in_registers()
-
-    @property
-    def tensor_names(self) -> list[str]:
-        states = range(len(self.program.states))
-        parameters = [f"p{i}" for i in range(len(self.program.parameters))]
-        return ["a", *(f"s0_{i}" for i in states), *parameters, *(f"s{i}" for i in states), "kept", "marks"]
 
     @cached_property
     def registers(self) -> dict[Node, tuple[int, int]]:
