@@ -1,10 +1,10 @@
-"""The command ``evenflow``, also as ``python -m evenflow``; it needs the packages of the extra ``lab``."""
+"""The command ``evenflow``, also run by ``python -m evenflow``. It needs the packages of the extra ``lab``."""
 
 import sys
 
 
 def main() -> None:
-    """Run the command line, or name the package that it lacks."""
+    """Run the command line. If a package is not installed, exit with a line that says how to install it."""
     try:
         from evenflow.lab.cli import main as run
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The demonstration: a plain network forgets, an orthogonal one remembers, under the same rules."""
+"""The settings of `evenflow demo`: four networks on the copy task, trained under the same rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TASK: dict[str, Any] = {"name": "copy", "length": 100}
 SYSTEMS: list[dict[str, Any]] = [
     {"name": "rnn", "hidden_size": 96},
     {"name": "lstm", "hidden_size": 96},
-    {"name": "urnn", "hidden_size": 96, "activation": "identity"},  # linear, as Vorontsov et al. 2017 on this task
+    {"name": "urnn", "hidden_size": 96, "activation": "identity"},  # linear, as in Vorontsov et al. 2017
     {"name": "exprnn", "hidden_size": 96},
 ]
 TRAINING: dict[str, Any] = {
@@ -32,8 +32,8 @@ TRAINING: dict[str, Any] = {
 LRS = (1e-2, 1e-3, 1e-4)
 TITLE = "Watch a gradient vanish, and then not vanish"
 INTRO = """\
-Every network was shown ten symbols, then a hundred blanks, and then asked for the symbols again. A network that \
-remembers nothing can only predict the blanks; its loss is the dashed line.
+Every network reads ten symbols and then a hundred blanks, and has to output the symbols again. A network without \
+memory can only predict the blanks; its loss is the dashed line.
 
 The rules, the same for all:
 
@@ -41,7 +41,7 @@ The rules, the same for all:
 {clip_norm:g}, {hidden} hidden units, one layer, seed {seed}.
 - Each network was trained three times, at the learning rates {lrs}; the page shows the one with the lowest \
 validation loss.
-- Nothing was tuned for one of them alone; rnn and urnn start from an orthogonal matrix alike. With more updates an \
+- No setting was tuned for one network only; rnn and urnn both start from an orthogonal matrix. With more updates an \
 LSTM may learn the task as well."""
 
 

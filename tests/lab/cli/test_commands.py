@@ -10,10 +10,12 @@ import sys
 
 import pytest
 
+import evenflow
 from evenflow.lab import cli, demo
 from evenflow.lab.training import Run
 from evenflow.penalties import PENALTIES
 
+COMMANDS = [c.name or c.callback.__name__ for c in cli.app.registered_commands]
 QUICK = ["--hidden", "8", "--steps", "4", "--batch-size", "3", "--validation-batches", "1", "-t", "length=10", "-q"]
 
 
@@ -23,10 +25,15 @@ def run(*arguments: str) -> int:
     return left.value.code
 
 
-@pytest.mark.parametrize("command", ["demo", "systems", "tasks", "train", "resume", "compare", "report"])
+@pytest.mark.parametrize("command", [*COMMANDS, "data list", "data get"])
 def test_every_command_explains_itself_with_an_example(command, capsys):
-    assert run(command, "--help") == 0
-    assert f"Example:  evenflow {command}" in " ".join(capsys.readouterr().out.split("\n")[0:12]).replace("\n", " ")
+    assert run(*command.split(), "--help") == 0
+    assert f"Example:  evenflow {command}" in capsys.readouterr().out
+
+
+def test_the_version(capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"evenflow {evenflow.__version__}\n"
 
 
 def test_no_arguments_show_the_commands(capsys):
@@ -43,12 +50,6 @@ def test_systems_and_tasks_list_everything(capsys):
     shown = capsys.readouterr().out
     assert all(name in shown for name in [*SYSTEMS, *TASKS])
     assert "1,282" in shown  # sgornn: 14 x 64 angles, 128 x 2 inputs, 128 biases, 2 gates
-
-
-@pytest.mark.parametrize("command", ["list", "get"])
-def test_every_data_command_explains_itself_with_an_example(command, capsys):
-    assert run("data", command, "--help") == 0
-    assert f"Example:  evenflow data {command}" in capsys.readouterr().out
 
 
 def test_data_list_shows_every_set_and_the_folder(tmp_path, capsys, monkeypatch):

@@ -32,8 +32,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         say(f"evenflow {evenflow.__version__}")
         raise typer.Exit()
 

@@ -28,11 +28,11 @@ def list_data(data: DataFolder = None) -> None:
     table = new_table("data set", "state", "size", "terms", "from", "how", right=("size",))
     faults = []
     for name, source in CATALOG.items():
-        found = state(source, folder, verify=True)
+        status = state(source, folder, verify=True)
         size = "" if source.size is None else f"{source.size / 1e6:.2f} MB"
-        table.add_row(name, found.word, size, source.terms, source.origin, "get" if source.fetchable else "by hand")
-        if found.word == "damaged":
-            faults.append(f"Damaged: {name}, {found.reason}.")
+        table.add_row(name, status.word, size, source.terms, source.origin, "get" if source.fetchable else "by hand")
+        if status.word == "damaged":
+            faults.append(f"Damaged: {name}, {status.reason}.")
     show(table)
     for fault in faults:
         say(fault)

@@ -16,7 +16,7 @@ from typing import Any
 from evenflow.checks import unknown
 
 from .catalog import CATALOG
-from .guarded import GZIP_MAGIC, cannot_read, read_bytes, read_gzip
+from .guarded import GZIP_MAGIC, FilePath, cannot_read, read_bytes, read_gzip
 from .source import File, Source
 
 TIMEOUT = 30  # seconds without a byte
@@ -42,7 +42,7 @@ class State:
     reason: str = ""
 
 
-def get(name: str, folder: str | os.PathLike[str], progress: bool = True) -> list[Path]:
+def get(name: str, folder: FilePath, progress: bool = True) -> list[Path]:
     """Check the files of a data set that are in the folder, and download the others.
 
     A downloaded file appears complete and with the right checksum, or not at all. A file that is already in the folder

@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+FilePath = str | os.PathLike[str]
+
 DEFAULT = 1 << 30  # bytes; the largest file in the catalogue has 66 MB
 CHUNK = 1 << 20
 # zipfile decompresses as many compressed bytes as one read asks for; for bz2 and LZMA the result has no limit.
@@ -23,12 +25,12 @@ LONGEST_HEADER = 1 << 14  # numpy itself refuses headers of more than 10,000 byt
 GZIP_MAGIC, NPY_MAGIC, PICKLE_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"\x93NUMPY", b"\x80", b"PK"
 
 
-def cannot_read(path: str | os.PathLike[str], why: str) -> ValueError:
+def cannot_read(path: FilePath, why: str) -> ValueError:
     """The error for a file that cannot be used: its path and what is wrong with it."""
     return ValueError(f"cannot read {str(path)!r}: {why}")
 
 
-def read_bytes(path: str | os.PathLike[str], limit: int = DEFAULT) -> bytes:
+def read_bytes(path: FilePath, limit: int = DEFAULT) -> bytes:
     """The bytes of a file of at most `limit` bytes.
 
     Raises:
@@ -44,7 +46,7 @@ def read_bytes(path: str | os.PathLike[str], limit: int = DEFAULT) -> bytes:
     return data
 
 
-def read_gzip(path: str | os.PathLike[str], limit: int = DEFAULT) -> bytes:
+def read_gzip(path: FilePath, limit: int = DEFAULT) -> bytes:
     """The content of a gzip file of at most `limit` bytes.
 
     Raises:
@@ -69,7 +71,7 @@ def read_gzip(path: str | os.PathLike[str], limit: int = DEFAULT) -> bytes:
     return bytes(data)
 
 
-def read_text(path: str | os.PathLike[str], limit: int = DEFAULT) -> str:
+def read_text(path: FilePath, limit: int = DEFAULT) -> str:
     """The text of a UTF-8 file, compressed with gzip if its name ends in ``.gz``, without a byte order mark.
 
     Raises:
@@ -86,7 +88,7 @@ def read_text(path: str | os.PathLike[str], limit: int = DEFAULT) -> str:
 
 
 def read_arrays(
-    path: str | os.PathLike[str], names: Sequence[str], limit: int = DEFAULT, optional: Sequence[str] = ()
+    path: FilePath, names: Sequence[str], limit: int = DEFAULT, optional: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
     """Arrays of numbers or text from an npz file, by name.
 
@@ -118,7 +120,7 @@ def read_arrays(
         return {name: _array(path, name, _member(path, archive, members[name])) for name in present}
 
 
-def _opened(path: str | os.PathLike[str], limit: int) -> BinaryIO:
+def _opened(path: FilePath, limit: int) -> BinaryIO:
     """Open a regular file of at most `limit` bytes."""
     try:
         # Checked before opening: opening a pipe waits for a writer.
@@ -144,7 +146,7 @@ def _opened(path: str | os.PathLike[str], limit: int) -> BinaryIO:
         raise
 
 
-def _archive(path: str | os.PathLike[str], file: BinaryIO) -> zipfile.ZipFile:
+def _archive(path: FilePath, file: BinaryIO) -> zipfile.ZipFile:
     start = file.read(len(NPY_MAGIC))
     try:
         return zipfile.ZipFile(file)
@@ -158,7 +160,7 @@ def _archive(path: str | os.PathLike[str], file: BinaryIO) -> zipfile.ZipFile:
         raise cannot_read(path, "it is not an npz file") from None
 
 
-def _member(path: str | os.PathLike[str], archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytearray:
+def _member(path: FilePath, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytearray:
     """The content of one member. zipfile stops at the declared size and then compares the checksum."""
     chunk = CHUNK if info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else SMALL_CHUNK
     data = bytearray()
@@ -173,7 +175,7 @@ def _member(path: str | os.PathLike[str], archive: zipfile.ZipFile, info: zipfil
     return data
 
 
-def _array(path: str | os.PathLike[str], name: str, data: bytearray) -> np.ndarray:
+def _array(path: FilePath, name: str, data: bytearray) -> np.ndarray:
     """The array in the bytes of one npy member. Its header must not claim Python objects or another size."""
     stream = io.BytesIO(data[:LONGEST_HEADER])
     try:

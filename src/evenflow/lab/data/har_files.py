@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from evenflow.checks import one_of
 
 from .catalog import SIGNALS
-from .guarded import cannot_read, read_arrays, read_text
+from .guarded import FilePath, cannot_read, read_arrays, read_text
 from .number_table import number_table
 
 VERSIONS = ("original", "rebuilt", "subset")
@@ -39,7 +38,7 @@ class Windows(NamedTuple):
     note: str
 
 
-def read_har(folder: str | os.PathLike[str], version: str) -> Windows:
+def read_har(folder: FilePath, version: str) -> Windows:
     """Read UCI HAR from a data folder.
 
     Args:

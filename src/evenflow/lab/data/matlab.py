@@ -7,14 +7,13 @@ cannot be caught. This reader checks every size; `test_matlab` compares it with 
 from __future__ import annotations
 
 import math
-import os
 import struct
 import zlib
 from collections.abc import Iterator
 
 import numpy as np
 
-from .guarded import cannot_read, read_bytes
+from .guarded import FilePath, cannot_read, read_bytes
 
 LIMIT = 1 << 28  # bytes, compressed or not; the largest music set has 35 MB
 MOST = 100_000  # elements in a row; an element takes far more memory than its bytes, and the largest set has 694
@@ -29,7 +28,7 @@ class _Damaged(Exception):
     """What is wrong with the file."""
 
 
-def read_cells(path: str | os.PathLike[str]) -> dict[str, list[np.ndarray]]:
+def read_cells(path: FilePath) -> dict[str, list[np.ndarray]]:
     """The cells of real matrices in a MATLAB 5 file: a dictionary from names to matrices, in MATLAB's order.
 
     Other variables are ignored.

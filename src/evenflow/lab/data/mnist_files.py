@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from evenflow.checks import one_of
 
 from .catalog import CATALOG
 from .folder import data_folder
-from .guarded import cannot_read, read_bytes, read_gzip
+from .guarded import FilePath, cannot_read, read_bytes, read_gzip
 
 PARTS = {"train": "train", "test": "t10k"}
 SIDE, CLASSES = 28, 10
@@ -19,7 +18,7 @@ UNSIGNED_BYTE = 8  # the code of this type in an idx file
 LIMIT = 1 << 26  # bytes; the largest of the four files has 47,040,016
 
 
-def read_mnist(folder: str | os.PathLike[str] | None = None, part: str = "train") -> tuple[np.ndarray, np.ndarray]:
+def read_mnist(folder: FilePath | None = None, part: str = "train") -> tuple[np.ndarray, np.ndarray]:
     """The images and labels of MNIST: 60,000 for training, 10,000 for testing.
 
     Shapes:
@@ -53,7 +52,7 @@ def read_mnist(folder: str | os.PathLike[str] | None = None, part: str = "train"
     return images, labels
 
 
-def read_idx(path: str | os.PathLike[str], dimensions: int, limit: int) -> np.ndarray:
+def read_idx(path: FilePath, dimensions: int, limit: int) -> np.ndarray:
     """The array in an idx file of unsigned bytes, compressed with gzip or not.
 
     The idx format: two zero bytes, the type, the number of dimensions, their sizes as big-endian 32-bit numbers, then

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from evenflow.checks import unknown
 
-from .guarded import cannot_read, read_arrays, read_text
+from .guarded import FilePath, cannot_read, read_arrays, read_text
 from .number_table import LARGEST, SHOWN, number
 
 SETS = ("bibtex", "mediamill")
@@ -30,7 +29,7 @@ class Multilabel(NamedTuple):
     y_test: np.ndarray
 
 
-def read_multilabel(folder: str | os.PathLike[str], name: str) -> Multilabel:
+def read_multilabel(folder: FilePath, name: str) -> Multilabel:
     """One multi-label set from a data folder.
 
     The set is either ``multilabel/NAME.npz``, with bits packed along the rows, or two text files of the extreme
@@ -63,7 +62,7 @@ def read_multilabel(folder: str | os.PathLike[str], name: str) -> Multilabel:
     return Multilabel(x_train, y_train, x_test, y_test)
 
 
-def read_sparse(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
+def read_sparse(path: FilePath) -> tuple[np.ndarray, np.ndarray]:
     """Features ``(N, F)`` float32 and labels ``(N, L)`` uint8 from one file of sparse text."""
     first, *rows = read_text(path).rstrip().split("\n")
     sizes = first.split()
@@ -103,7 +102,7 @@ def _fill(x: np.ndarray, pairs: list[str]) -> bool:
     return True
 
 
-def _position(path: str | os.PathLike[str], line: int, kind: str, token: str, count: int) -> int:
+def _position(path: FilePath, line: int, kind: str, token: str, count: int) -> int:
     if not (token.isascii() and token.isdigit() and len(token) < 12 and int(token) < count):
         allowed = f"and {kind}s are whole numbers from 0 to {count - 1}"
         raise cannot_read(path, f"line {line} holds {kind} {token[:SHOWN]!r}, {allowed}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 
 from evenflow.checks import unknown
 
-from .guarded import cannot_read
+from .guarded import FilePath, cannot_read
 from .matlab import read_cells
 
 SETS = ("JSB_Chorales", "MuseData", "Nottingham", "Piano_midi")
@@ -17,7 +16,7 @@ NOTES = 88
 PARTS = ("train", "valid", "test")
 
 
-def read_music(folder: str | os.PathLike[str], name: str) -> dict[str, list[np.ndarray]]:
+def read_music(folder: FilePath, name: str) -> dict[str, list[np.ndarray]]:
     """Read one polyphonic music set. The numbers of pieces:
 
     | set | train | valid | test |

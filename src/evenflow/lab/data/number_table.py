@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import numpy as np
 
-from .guarded import cannot_read
+from .guarded import FilePath, cannot_read
 
 SHOWN = 20  # characters of a token that an error message shows
 LARGEST = float(np.finfo(np.float32).max)  # larger numbers would become infinite as float32
 
 
-def number_table(path: str | os.PathLike[str], text: str) -> tuple[np.ndarray, list[int]]:
+def number_table(path: FilePath, text: str) -> tuple[np.ndarray, list[int]]:
     """Parse rows of numbers, separated by commas if there are any, else by blanks or tabs. Empty lines are ignored.
 
     Args:
@@ -30,7 +29,7 @@ def number_table(path: str | os.PathLike[str], text: str) -> tuple[np.ndarray, l
     return number_rows(path, rows, "," if "," in text else None), [line for line, _ in rows]
 
 
-def number_rows(path: str | os.PathLike[str], rows: Sequence[tuple[int, str]], separator: str | None) -> np.ndarray:
+def number_rows(path: FilePath, rows: Sequence[tuple[int, str]], separator: str | None) -> np.ndarray:
     """Parse rows, each with its line number, as `number_table` does."""
     if not rows:
         raise cannot_read(path, "there are no rows in it")
@@ -45,14 +44,14 @@ def number_rows(path: str | os.PathLike[str], rows: Sequence[tuple[int, str]], s
     return table
 
 
-def numbers(path: str | os.PathLike[str], line: int, tokens: Sequence[str], width: int) -> list[float]:
+def numbers(path: FilePath, line: int, tokens: Sequence[str], width: int) -> list[float]:
     """Parse one row, which must have `width` numbers."""
     if len(tokens) != width:
         raise cannot_read(path, f"line {line} has {len(tokens)} values, the first row has {width}")
     return [number(path, f"line {line}", token) for token in tokens]
 
 
-def number(path: str | os.PathLike[str], place: str, token: str) -> float:
+def number(path: FilePath, place: str, token: str) -> float:
     """Parse one number that fits a float32; `place`, such as "line 3", is for error messages."""
     shown = token.strip()[:SHOWN]
     if shown in ("", "?"):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .guarded import cannot_read, read_text
+from .guarded import FilePath, cannot_read, read_text
 from .number_table import LARGEST, SHOWN, number
 from .own_sequences import LIMIT, WHOLE, OwnSequences, check_choices, classes
 
@@ -19,7 +18,7 @@ SEQUENCE, TARGET, TIME = "sequence", "target", "time"
 
 
 def read_csv(
-    path: str | os.PathLike[str],
+    path: FilePath,
     sequence: str = SEQUENCE,
     target: str = TARGET,
     kind: str | None = None,
@@ -85,7 +84,7 @@ Columns = tuple[list[str] | None, list[list[str]], np.ndarray]  # sequences, tar
 
 
 def _columns(
-    path: str | os.PathLike[str], sequence: str, target: str, kind: str | None
+    path: FilePath, sequence: str, target: str, kind: str | None
 ) -> tuple[list[int], tuple[str, ...], Columns]:
     """The line number of each row, the names of the inputs, and the columns by their use."""
     text = read_text(path, LIMIT)
@@ -118,7 +117,7 @@ def _columns(
     return lines, names, (ids if sequence in header else None, tokens, np.concatenate(tables))
 
 
-def _rows(path: str | os.PathLike[str], text: str) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: FilePath, text: str) -> Iterator[tuple[int, list[str]]]:
     """The line number (from 1) and the cells of each row; all rows must be equally long, empty lines are ignored."""
     start = text[:100_000].lstrip("\r\n").partition("\n")[0]
     separator = "," if "," in start else next((mark for mark in ";\t" if mark in start), ",")
@@ -136,7 +135,7 @@ def _rows(path: str | os.PathLike[str], text: str) -> Iterator[tuple[int, list[s
         raise cannot_read(path, f"line {reader.line_num} is not CSV ({error})") from None
 
 
-def _header(path: str | os.PathLike[str], cells: Sequence[str]) -> list[str]:
+def _header(path: FilePath, cells: Sequence[str]) -> list[str]:
     header = [cell.strip() for cell in cells]
     if not any(header):
         raise cannot_read(path, "there are no columns in it")
@@ -149,9 +148,7 @@ def _header(path: str | os.PathLike[str], cells: Sequence[str]) -> list[str]:
     return header
 
 
-def _grouped(
-    path: str | os.PathLike[str], ids: list[str] | None, lines: list[int], steps: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _grouped(path: FilePath, ids: list[str] | None, lines: list[int], steps: int) -> tuple[np.ndarray, np.ndarray]:
     """The order that sorts the rows by sequence, and the lengths of the sequences."""
     if ids is None:
         return np.arange(steps), np.array([steps])
@@ -162,7 +159,7 @@ def _grouped(
     return np.argsort(codes, kind="stable"), np.bincount(codes)
 
 
-def _numbers(path: str | os.PathLike[str], name: str, tokens: Sequence[str], lines: Sequence[int]) -> np.ndarray:
+def _numbers(path: FilePath, name: str, tokens: Sequence[str], lines: Sequence[int]) -> np.ndarray:
     try:
         values = np.array(tokens, np.float64)
         if (np.abs(values) <= LARGEST).all():
@@ -173,7 +170,7 @@ def _numbers(path: str | os.PathLike[str], name: str, tokens: Sequence[str], lin
     return np.array([number(path, f"line {line}{place}", token) for line, token in zip(lines, tokens, strict=True)])
 
 
-def _filled(path: str | os.PathLike[str], name: str, tokens: Sequence[str], lines: Sequence[int]) -> list[str]:
+def _filled(path: FilePath, name: str, tokens: Sequence[str], lines: Sequence[int]) -> list[str]:
     stripped = [token.strip() for token in tokens]
     if "" in stripped:
         line = lines[stripped.index("")]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import numpy as np
 
-from .guarded import cannot_read, read_arrays
+from .guarded import FilePath, cannot_read, read_arrays
 from .own_sequences import LIMIT, Labels, OwnSequences, check_choices, classes
 
 ARRAYS = ("x", "y", "lengths")
 
 
-def read_npz(path: str | os.PathLike[str], kind: str | None = None, readout: str | None = None) -> OwnSequences:
+def read_npz(path: FilePath, kind: str | None = None, readout: str | None = None) -> OwnSequences:
     """Read sequences from an npz file with these arrays:
 
     - ``x``: inputs, ``(N, T, I)``, or ``(N, T)`` for one input.
@@ -83,9 +82,7 @@ class _NpzPart(NamedTuple):
         return self._replace(targets=[code(values) for values in self.targets or []])
 
 
-def _part(
-    path: str | os.PathLike[str], arrays: dict[str, np.ndarray], end: str, kind: str | None, readout: str | None
-) -> _NpzPart:
+def _part(path: FilePath, arrays: dict[str, np.ndarray], end: str, kind: str | None, readout: str | None) -> _NpzPart:
     x = arrays[f"x{end}"]
     if x.ndim not in (2, 3) or not x.size or x.dtype.kind not in "fiub":
         raise cannot_read(path, f"'x{end}' must be numbers (N, T) or (N, T, I), got {x.dtype} {x.shape}")
@@ -119,7 +116,7 @@ def _part(
     return _NpzPart(inputs, y, kind, readout, y.shape[1] if y.ndim == 2 else 1)
 
 
-def _lengths(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], end: str, x: np.ndarray) -> np.ndarray:
+def _lengths(path: FilePath, arrays: dict[str, np.ndarray], end: str, x: np.ndarray) -> np.ndarray:
     n, steps = x.shape[:2]
     lengths = arrays.get(f"lengths{end}")
     if lengths is None:
@@ -131,7 +128,7 @@ def _lengths(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], end: s
     return lengths.astype(np.int64)
 
 
-def _cut(path: str | os.PathLike[str], name: str, array: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+def _cut(path: FilePath, name: str, array: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
     """The steps of each sequence up to its length; floating-point numbers must be finite."""
     cut = [row[:length] for row, length in zip(array, lengths.tolist(), strict=True)]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -147,7 +144,7 @@ def _float32(array: np.ndarray) -> np.ndarray:
         return array.astype(np.float32, copy=False)
 
 
-def _whole(path: str | os.PathLike[str], name: str, y: np.ndarray) -> np.ndarray:
+def _whole(path: FilePath, name: str, y: np.ndarray) -> np.ndarray:
     """Convert classes to whole numbers or text."""
     if y.dtype.kind == "f" and bool((np.abs(y) < 2**53).all()) and bool((y % 1 == 0).all()):
         y = y.astype(np.int64)

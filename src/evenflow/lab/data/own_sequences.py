@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ import numpy as np
 
 from evenflow.checks import one_of
 
-from .guarded import cannot_read
+from .guarded import FilePath, cannot_read
 
 KINDS = ("classification", "regression", "next")
 READOUTS = ("last", "every")
@@ -86,7 +85,7 @@ def check_choices(kind: str | None, readout: str | None) -> None:
         raise ValueError("readout must be every for kind next, got 'last'")
 
 
-def classes(path: str | os.PathLike[str], values: Iterable[object]) -> tuple[Labels, dict[object, int]]:
+def classes(path: FilePath, values: Iterable[object]) -> tuple[Labels, dict[object, int]]:
     """The sorted labels, and the position of each value: whole numbers if all values are, else text."""
     words = {value: str(value) for value in set(values)}
     whole = all(WHOLE.fullmatch(word) for word in words.values())

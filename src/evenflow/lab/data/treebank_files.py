@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from evenflow.checks import one_of, whole_number
 
 from .catalog import CATALOG
 from .folder import data_folder
-from .guarded import cannot_read, read_text
+from .guarded import FilePath, cannot_read, read_text
 
 PARTS = ("train", "valid", "test")
 END, UNKNOWN = "<eos>", "<unk>"
@@ -45,7 +44,7 @@ class Sentences:
         return self.symbols[self.offsets[n] : self.offsets[n + 1]]
 
 
-def vocabulary(folder: str | os.PathLike[str] | None = None) -> list[str]:
+def vocabulary(folder: FilePath | None = None) -> list[str]:
     """The words of the training text and `<eos>`, the most frequent first, equally frequent words in alphabetical
     order.
 
@@ -54,7 +53,7 @@ def vocabulary(folder: str | os.PathLike[str] | None = None) -> list[str]:
     return list(_vocabulary(_files(folder, "train")[0]))
 
 
-def read_words(folder: str | os.PathLike[str] | None = None, part: str = "train") -> np.ndarray:
+def read_words(folder: FilePath | None = None, part: str = "train") -> np.ndarray:
     """One part of the text as an array of word numbers, with an `<eos>` at the end of every line.
 
     Words that are not in the training text are read as `<unk>`.
@@ -79,7 +78,7 @@ def read_words(folder: str | os.PathLike[str] | None = None, part: str = "train"
     return _word_numbers(*_files(folder, part))
 
 
-def character_set(folder: str | os.PathLike[str] | None = None) -> list[str]:
+def character_set(folder: FilePath | None = None) -> list[str]:
     """The characters of the training sentences in order of their code points.
 
     49 for the Penn Treebank, including the blank between words. Publications that count the end of a line have 50.
@@ -87,9 +86,7 @@ def character_set(folder: str | os.PathLike[str] | None = None) -> list[str]:
     return list(_character_set(_files(folder, "train")[0]))
 
 
-def read_characters(
-    folder: str | os.PathLike[str] | None = None, part: str = "train", longest: int | None = None
-) -> Sentences:
+def read_characters(folder: FilePath | None = None, part: str = "train", longest: int | None = None) -> Sentences:
     """The sentences of one part, one per line, as characters.
 
     A sentence is its line without the blanks around it. The blanks between words and the five characters of `<unk>`
@@ -122,7 +119,7 @@ def read_characters(
     return Sentences(sentences.symbols[np.repeat(short, lengths)], _offsets(lengths[short]))
 
 
-def _files(folder: str | os.PathLike[str] | None, part: str) -> tuple[TextFile, TextFile]:
+def _files(folder: FilePath | None, part: str) -> tuple[TextFile, TextFile]:
     """The training text and the text of a part."""
     one_of("part", part, PARTS)
     paths = [CATALOG["ptb"].locate(data_folder(folder), f"ptb/ptb.{name}.txt") for name in ("train", part)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from evenflow.checks import unknown
 
-from .guarded import cannot_read, read_arrays, read_text
+from .guarded import FilePath, cannot_read, read_arrays, read_text
 from .number_table import number_rows, number_table
 
 ENDINGS = ("", ".txt", ".tsv", ".ts")
@@ -35,19 +34,19 @@ class UcrSeries(NamedTuple):
     labels: tuple[int, ...] | tuple[str, ...]
 
 
-def names(folder: str | os.PathLike[str]) -> list[str]:
+def names(folder: FilePath) -> list[str]:
     """The names of the sets in a data folder, sorted."""
     root = Path(folder) / "ucr"
-    found = {path.stem for path in root.glob("*.npz")}
+    available = {path.stem for path in root.glob("*.npz")}
     for ending in ENDINGS:
         for path in (*root.glob(f"*_TRAIN{ending}"), *root.glob(f"*/*_TRAIN{ending}")):
             name = path.name.removesuffix(f"_TRAIN{ending}")
             if path.parent in (root, root / name):
-                found.add(name)
-    return sorted(found)
+                available.add(name)
+    return sorted(available)
 
 
-def read_ucr(folder: str | os.PathLike[str], name: str) -> UcrSeries:
+def read_ucr(folder: FilePath, name: str) -> UcrSeries:
     """One set of the UCR archive from a data folder.
 
     The reader looks for ``ucr/NAME.npz`` with arrays x_train, y_train, x_test, y_test, then, in ``ucr/NAME`` and in

@@ -124,8 +124,8 @@ def require(name: str, folder: Path) -> None:
     from evenflow.lab.data.fetch import state
 
     source = CATALOG.get(name)
-    if source is not None and (found := state(source, folder)).word == "missing":
-        where = f"{found.reason} in the data folder {str(folder)!r}"
+    if source is not None and (status := state(source, folder)).word == "missing":
+        where = f"{status.reason} in the data folder {str(folder)!r}"
         raise ValueError(f"the data set {name} is not there ({where}): {source.remedy(folder)}")
 
 

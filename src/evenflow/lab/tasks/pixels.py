@@ -139,18 +139,18 @@ class Pixels(FileData, Labelled):
             return super().take(rows)
         batch = super().take(rows // self._variants)
         steps, size, width = batch.inputs.shape
-        seen = batch.inputs.transpose(0, 1).reshape(size, PIXELS)  # one image per row, pixels in the order of the steps
-        changed = self._distorted(seen, rows) if self._changes else self._moved(seen, rows)
+        images = batch.inputs.transpose(0, 1).reshape(size, PIXELS)  # pixels in the order of the steps
+        changed = self._distorted(images, rows) if self._changes else self._moved(images, rows)
         return Batch(changed.view(size, steps, width).transpose(0, 1).contiguous(), batch.targets)
 
-    def _moved(self, seen: Tensor, rows: Tensor) -> Tensor:
-        dark = torch.nn.functional.pad(seen, (0, 1))  # a dark pixel at index 784
-        return dark.gather(1, _sources(self, rows.device)[rows % self._variants])
+    def _moved(self, images: Tensor, rows: Tensor) -> Tensor:
+        with_dark = torch.nn.functional.pad(images, (0, 1))  # a dark pixel at index 784
+        return with_dark.gather(1, _sources(self, rows.device)[rows % self._variants])
 
-    def _distorted(self, seen: Tensor, rows: Tensor) -> Tensor:
+    def _distorted(self, images: Tensor, rows: Tensor) -> Tensor:
         order, step = _both_orders(self, rows.device)
-        images = seen[:, step].view(-1, SIDE, SIDE)
-        return distorted(images, rows, self.distort or 0.0, self.bend or 0.0).view(-1, PIXELS)[:, order]
+        square = images[:, step].view(-1, SIDE, SIDE)
+        return distorted(square, rows, self.distort or 0.0, self.bend or 0.0).view(-1, PIXELS)[:, order]
 
     def solved(self, metric: float) -> bool:
         return metric >= SOLVED_ACCURACY[self.order]
@@ -172,11 +172,8 @@ def _both_orders(task: Pixels, device: torch.device) -> tuple[Tensor, Tensor]:
 def _sources(task: Pixels, device: torch.device) -> Tensor:
     """For each shift and place of the sequence, the place whose pixel moves there, or 784 for a dark pixel."""
     order = task._order()
-    when = np.argsort(order)
-    row, column = np.divmod(order, SIDE)
-    found = np.full((len(task._shifts), PIXELS), PIXELS, np.int64)
-    for source, (down, right) in zip(found, task._shifts, strict=True):
-        from_row, from_column = row - down, column - right
-        inside = (from_row >= 0) & (from_row < SIDE) & (from_column >= 0) & (from_column < SIDE)
-        source[inside] = when[(from_row * SIDE + from_column)[inside]]
-    return torch.from_numpy(found).to(device)
+    place = np.append(np.argsort(order), PIXELS)  # of each pixel, and of the dark one
+    image = np.pad(np.arange(PIXELS).reshape(SIDE, SIDE), FURTHEST, constant_values=PIXELS)
+    corners = [(FURTHEST - down, FURTHEST - right) for down, right in task._shifts]
+    moved = [image[row : row + SIDE, column : column + SIDE].flatten()[order] for row, column in corners]
+    return torch.from_numpy(place[np.stack(moved)]).to(device)
