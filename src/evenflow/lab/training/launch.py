@@ -66,14 +66,14 @@ class _Tf32:
     def __init__(self) -> None:
         self._lock, self._runs, self._before = threading.Lock(), 0, "none"
 
-    def open(self) -> None:
+    def start(self) -> None:
         with self._lock:
             if self._runs == 0:
                 self._before = torch.backends.cuda.matmul.fp32_precision
                 torch.backends.cuda.matmul.fp32_precision = "tf32"
             self._runs += 1
 
-    def close(self) -> None:
+    def stop(self) -> None:
         with self._lock:
             self._runs -= 1
             if self._runs == 0:
@@ -100,11 +100,11 @@ def matmul_precision(precision: str) -> Iterator[None]:
     if precision != "tf32":
         yield
         return
-    _tf32().open()
+    _tf32().start()
     try:
         yield
     finally:
-        _tf32().close()
+        _tf32().stop()
 
 
 def _without_broadcasts() -> dict[str, bool]:
