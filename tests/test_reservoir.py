@@ -442,9 +442,9 @@ X = noise(STEPS, BATCH, INPUT)
         (lambda: EchoState(1, 5, leak=1.5), "leak must be a number above 0 and at most 1, got 1.5"),
         (lambda: EchoState(1, 5, leak=0), "leak must be a number above 0 and at most 1, got 0"),
         (lambda: EchoState(1, 5, density=-0.1), "density must be a number above 0 and at most 1, got -0.1"),
-        (lambda: EchoState(1, 5, input_scaling=-1), "input_scaling must be a number at least 0, got -1"),
-        (lambda: EchoState(1, 5, bias_scaling="a"), "bias_scaling must be a number at least 0, got 'a'"),
-        (lambda: EchoState(1, 5, ridge=-1e-6), "ridge must be a number at least 0, got -1e-06"),
+        (lambda: EchoState(1, 5, input_scaling=-1), "input_scaling must be a number of at least 0, got -1"),
+        (lambda: EchoState(1, 5, bias_scaling="a"), "bias_scaling must be a number of at least 0, got 'a'"),
+        (lambda: EchoState(1, 5, ridge=-1e-6), "ridge must be a number of at least 0, got -1e-06"),
         (lambda: EchoState(1, 5, washout=-1), "washout must be a whole number of at least 0, got -1"),
         (
             lambda: EchoState(1, 400, density=1e-7, generator=seeded()),

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Real
+from operator import ge, gt, le, lt
+from typing import Any
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
@@ -42,10 +44,22 @@ def one_of(argument: str, value: object, known: Iterable[str]) -> None:
         raise ValueError(f"{argument} must be one of {', '.join(choices)}, got {value!r}")
 
 
-def number(argument: str, value: object) -> None:
-    """Raise a ValueError unless `value` is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ValueError(f"{argument} must be a finite number, got {value!r}")
+def number(
+    argument: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+) -> None:
+    """Raise a ValueError unless `value` is a finite number within these limits."""
+    rules = [("above", gt, above), ("of at least", ge, least), ("below", lt, below), ("at most", le, most)]
+    limits = [(f"{words} {limit:g}", holds, limit) for words, holds, limit in rules if limit is not None]
+    finite = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not finite or not all(holds(value, limit) for _, holds, limit in limits):
+        kind = "number " + " and ".join(words for words, *_ in limits) if limits else "finite number"
+        raise ValueError(f"{argument} must be a {kind}, got {value!r}")
 
 
 def whole_number(argument: str, value: object, least: int) -> None:

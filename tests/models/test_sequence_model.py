@@ -182,9 +182,12 @@ def test_dtype_follows_the_layer():
         (lambda: SequenceModel(RNN(2, 4), 1, vocabulary=5)(torch.randn(3, 2)), "whole numbers"),
         (
             lambda: SequenceModel(RNN(2, 4), 1, output_dropout=1.0),
-            "output_dropout must be at least 0 and below 1, got 1.0",
+            "output_dropout must be a number of at least 0 and below 1, got 1.0",
         ),
-        (lambda: SequenceModel(RNN(2, 4), 1, score_dropout=-1), "score_dropout must be at least 0 and below 1, got -1"),
+        (
+            lambda: SequenceModel(RNN(2, 4), 1, score_dropout=-1),
+            "score_dropout must be a number of at least 0 and below 1, got -1",
+        ),
     ],
 )
 def test_bad_input(call, words):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from evenflow.checks import whole_number
+from evenflow.checks import number, whole_number
 from evenflow.models.sequence_model import SequenceModel
 
 
@@ -78,8 +78,7 @@ def stream(
     """
     _check_model(model)
     batched = _check_prompt(model, prompt)
-    if not (isinstance(temperature, (int, float)) and 0 < temperature < math.inf):
-        raise ValueError(f"temperature must be a number above 0, got {temperature!r}")
+    number("temperature", temperature, above=0)
     width = model.output.out_features
     if top_k is not None:
         whole_number("top_k", top_k, 1)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from evenflow.checks import one_of, whole_number
+from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.last_state import last_state
 from evenflow.layers.sequences import unpacked
 
@@ -87,7 +86,8 @@ class SequenceModel(nn.Module):
             if vocabulary is not None:
                 start = torch.randn(vocabulary, _size(layer, "input_size"), generator=generator)
                 if embedding_range is not None:
-                    nn.init.uniform_(start, *_symmetric(embedding_range), generator=generator)
+                    number("embedding_range", embedding_range, above=0)
+                    nn.init.uniform_(start, -embedding_range, embedding_range, generator=generator)
                 self.embedding = nn.Embedding.from_pretrained(start, freeze=False).to(like)
             self.layer = layer  # after the embedding: optimisers identify parameters by their order
             width = units * (2 if getattr(layer, "bidirectional", False) else 1)
@@ -176,15 +176,8 @@ def _linear(inputs: int, outputs: int, generator: torch.Generator | None) -> nn.
 
 
 def _dropout(name: str, p: float) -> nn.Dropout:
-    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p < 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, got {p!r}")
+    number(name, p, least=0, below=1)
     return nn.Dropout(p)
-
-
-def _symmetric(limit: float) -> tuple[float, float]:
-    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 < limit < math.inf:
-        raise ValueError(f"embedding_range must be a number above 0, got {limit!r}")
-    return -limit, limit
 
 
 def _size(layer: nn.Module, name: str) -> int:

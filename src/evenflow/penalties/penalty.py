@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from evenflow.checks import number
 from evenflow.layers.layer_run import LayerRun
 from evenflow.layers.recurrent import Recurrent
 from evenflow.probes.model_layer import record_runs
@@ -75,8 +75,7 @@ class Penalty:
     reads_gradients = False  # ∂L/∂h_t
 
     def __init__(self, strength: float) -> None:
-        if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength < math.inf:
-            raise ValueError(f"the strength of {self.name} must be a number of at least 0, got {strength!r}")
+        number(f"the strength of {self.name}", strength, least=0)
         self.strength = float(strength)
 
     def value(self, watched: Watched, loss: Tensor) -> Tensor:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from evenflow.activations import ActivationChoice
 from evenflow.cells import Elman, ScalarGated
-from evenflow.checks import whole_number
+from evenflow.checks import number, whole_number
 from evenflow.reservoir.readout import SolvedReadout
 from evenflow.reservoir.sparse import Sparse
 
@@ -68,12 +66,12 @@ class EchoState(SolvedReadout):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        _between("radius", radius, above=True)
-        _between("leak", leak, most=1, above=True)
-        _between("density", density, most=1, above=True)
-        _between("input_scaling", input_scaling)
-        _between("bias_scaling", bias_scaling)
-        _between("ridge", ridge)
+        number("radius", radius, above=0)
+        number("leak", leak, above=0, most=1)
+        number("density", density, above=0, most=1)
+        number("input_scaling", input_scaling, least=0)
+        number("bias_scaling", bias_scaling, least=0)
+        number("ridge", ridge, least=0)
         whole_number("washout", washout, 0)
         # With a leak of 1 the equation is that of the plain cell, which is faster.
         cell = Elman(activation) if leak == 1 else ScalarGated(activation, gates="free", alpha=leak, beta=1 - leak)
@@ -118,11 +116,3 @@ def _uniform(shape: torch.Size, generator: torch.Generator | None) -> Tensor:
     """U(-1, 1)."""
     where = "cpu" if generator is None else generator.device
     return 2 * torch.rand(shape, generator=generator, dtype=torch.float64, device=where).cpu() - 1
-
-
-def _between(name: str, value: float, most: float = math.inf, *, above: bool = False) -> None:
-    """Raise a ValueError unless `value` is a number from 0 to `most`; with `above`, 0 itself is not allowed."""
-    number = isinstance(value, (int, float)) and math.isfinite(value)
-    if not number or not (value > 0 if above else value >= 0) or value > most:
-        allowed = ("above 0" if above else "at least 0") + ("" if most == math.inf else f" and at most {most:g}")
-        raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
