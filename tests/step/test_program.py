@@ -72,7 +72,7 @@ def test_phases_of_a_step_whose_products_wait_for_each_other() -> None:
     """r from one product, U_n (r h) by another: two products, each followed by a pass over the units."""
     step = made(Recurrent(CELLS["gru u(r h)"](), 2, 6))
     forward = emit_c.CForward(step.places)
-    schedule = Schedule(forward.made(), forward.targets(), lambda v: v.op == "input" or v.op == "const")
+    schedule = Schedule(forward.products(), forward.targets(), lambda v: v.op == "input" or v.op == "const")
     assert [len(phase.products) for phase in schedule.phases] == [0, 1, 1]
     assert [len(phase.passes) for phase in schedule.phases] == [0, 1, 1]
 
@@ -81,7 +81,7 @@ def test_phases_of_a_normalised_step() -> None:
     """A mean, then the variance that needs it, then what needs both: three passes after the products."""
     step = made(Recurrent(CELLS["layer-norm gru"](), 2, 6))
     forward = emit_c.CForward(step.places)
-    schedule = Schedule(forward.made(), forward.targets(), lambda v: v.op == "input" or v.op == "const")
+    schedule = Schedule(forward.products(), forward.targets(), lambda v: v.op == "input" or v.op == "const")
     assert [len(each.sums) for each in schedule.passes()] == [1, 1, 0]
 
 

@@ -18,8 +18,8 @@ class CDirection:
     """One pass of a step; see `CForward` and `CBackward`.
 
     The names in its text: ``m`` the model, ``t`` the step, ``b`` the row of the batch, ``j`` the unit. A thread runs
-    the rows from ``low`` to ``high``, of which those before ``running`` still run at this step. ``at`` is the first row of
-    the step in arrays of all steps.
+    the rows from ``low`` to ``high``, of which those before ``running`` still run at this step. ``at`` is the first row
+    of the step in arrays of all steps.
 
     Attributes:
         scratch: a thread's memory, in the order of its allocation: names, and how many numbers.
