@@ -15,6 +15,7 @@ from test_structure import ROOMS
 
 from evenflow.lab import cli
 from evenflow.lab.recipes.recipe_catalog import names
+from evenflow.maps import Map
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -145,3 +146,12 @@ def test_the_rooms_of_the_architecture_are_those_of_the_package() -> None:
 @pytest.mark.parametrize("script", sorted((ROOT / "docs").glob("*.py")), ids=lambda script: script.name)
 def test_scripts_of_the_docs_load(script: Path) -> None:
     runpy.run_path(str(script), run_name="not_main")
+
+
+def test_the_methods_of_a_map_exist() -> None:
+    text = (ROOT / "docs/maps.md").read_text("utf-8")
+    table = text[text.index("| method or attribute |") : text.index("## Precision")]
+    first_cells = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
+    methods = [name.partition("(")[0] for cell in first_cells for name in IN_BACKTICKS.findall(cell)]
+    assert len(methods) >= 8
+    assert [name for name in methods if not hasattr(Map, name)] == []
