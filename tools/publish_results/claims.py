@@ -92,8 +92,8 @@ CLAIMS = (
 
 def verdict(claim: Claim, judged: Mapping[str, Reproduction]) -> tuple[str, str]:
     """The outcome (holds, does not hold or not run yet) and the measured values."""
-    done = judged[claim.recipe]
-    cells = [done.cells.get(at) for at in claim.cells]
+    result = judged[claim.recipe]
+    cells = [result.cells.get(at) for at in claim.cells]
     values = [None if cell is None else rank(cell, cell.column) for cell in cells]
     if any(value is None or math.isnan(value) for value in values):
         return NOT_RUN, ""

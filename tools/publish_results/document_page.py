@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from evenflow.lab.recipes import Reproduction, recipe_verdict
 from evenflow.lab.recipes.recipe_catalog import DOCUMENTS
-from evenflow.lab.recipes.recipe_figures import caption
+from evenflow.lab.recipes.recipe_legend import caption
 from evenflow.lab.report.numbers import duration
 
 from .import_record import digest
@@ -29,12 +29,12 @@ def page(document: str, parts: Sequence[str], waiting: Sequence[StoredRecord]) -
     return "\n\n".join([*head, *parts]) + "\n"
 
 
-def section(record: StoredRecord, done: Reproduction, remarks: Sequence[str], drawn: bool) -> str:
+def section(record: StoredRecord, result: Reproduction, remarks: Sequence[str], drawn: bool) -> str:
     """The section of a recipe."""
     recipe = record.recipe
     also = f" Also {', '.join(recipe.also)}." if recipe.also else ""
-    blocks = [f"## {recipe.name}: {plain(recipe.title)}", plain(recipe.measures + also), table(done)]
-    blocks.append("\n".join(f"- {plain(line)}" for line in summary(record, done)))
+    blocks = [f"## {recipe.name}: {plain(recipe.title)}", plain(recipe.measures + also), table(result)]
+    blocks.append("\n".join(f"- {plain(line)}" for line in summary(record, result)))
     if drawn:
         blocks.append(f"![{plain(recipe.title)}]({recipe.address}.svg)")
         if record.lines:
@@ -48,16 +48,16 @@ def section(record: StoredRecord, done: Reproduction, remarks: Sequence[str], dr
     return "\n\n".join(blocks)
 
 
-def table(done: Reproduction) -> str:
+def table(result: Reproduction) -> str:
     """A line for every row and column with a measured or published value."""
-    columns = done.recipe.columns
+    columns = result.recipe.columns
     what = ["row", "what", "measured"] if len(columns) > 1 else ["row", f"measured: {columns[0].name}"]
     head = [*what, "published", "verdict"]
     lines = [head, ["---"] * len(head)]
-    for label in done.labels:
+    for label in result.labels:
         first = label
         for column in columns:
-            cell = done.cells[label, column.name]
+            cell = result.cells[label, column.name]
             if not cell.values and cell.verdict == recipe_verdict.EMPTY:
                 continue
             what = [column.name] if len(columns) > 1 else []
@@ -73,14 +73,14 @@ def measured(cell: recipe_verdict.TableCell) -> str:
     return cell.measured_text() + several + cell.missing_text()
 
 
-def summary(record: StoredRecord, done: Reproduction) -> list[str]:
+def summary(record: StoredRecord, result: Reproduction) -> list[str]:
     """Sentences on how much has run, the verdicts, the provenance, and anything unusual."""
-    missing = [row.label for row in record.recipe.rows_at("full") if row.label not in done.labels]
-    lines = [f"Run {extent(record)}: {rows_run(record)} rows, {_seeds(record)}. {counts(done)}"]
+    missing = [row.label for row in record.recipe.rows_at("full") if row.label not in result.labels]
+    lines = [f"Run {extent(record)}: {rows_run(record)} rows, {_seeds(record)}. {counts(result)}"]
     if missing:
         more = f"; and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
         lines[0] += f" Not yet: {'; '.join(missing[:NAMED])}{more}."
-    ordering = recipe_verdict.summary(done.pairs)
+    ordering = recipe_verdict.summary(result.pairs)
     if ordering:
         lines.append(ordering)
     lines += _provenance(record)
@@ -94,15 +94,15 @@ def summary(record: StoredRecord, done: Reproduction) -> list[str]:
     for run in record.runs:
         for name, value in run.changed.items():
             changes.setdefault(f"{name} = {value}", []).append(run.row)
-    lines += [f"Changed from the recipe: {what} ({_rows(rows, done)})." for what, rows in changes.items()]
+    lines += [f"Changed from the recipe: {what} ({_rows(rows, result)})." for what, rows in changes.items()]
     old = [run.row for run in record.runs if run.recipe != digest(record.recipe, run.row)]
     if old:
-        lines.append(f"Run with earlier settings of the recipe: {_rows(old, done)}.")
+        lines.append(f"Run with earlier settings of the recipe: {_rows(old, result)}.")
     lines += [f"The data: {note}." for note in dict.fromkeys(run.data for run in record.runs) if note]
     return lines
 
 
-def counts(done: Reproduction) -> str:
+def counts(result: Reproduction) -> str:
     """The verdicts in a sentence."""
     words = (
         recipe_verdict.REPRODUCED,
@@ -111,7 +111,7 @@ def counts(done: Reproduction) -> str:
         recipe_verdict.DIFFERENT,
         recipe_verdict.NOT_COMPARABLE,
     )
-    of = {word: sum(cell.verdict == word for cell in done.cells.values()) for word in words}
+    of = {word: sum(cell.verdict == word for cell in result.cells.values()) for word in words}
     parts = ", ".join(f"{count} {word}" for word, count in of.items() if count)
     return f"Of the published numbers: {parts}." if parts else "No number was published."
 
@@ -155,9 +155,9 @@ def _named(runs: Sequence[StoredRun], record: StoredRecord) -> str:
     return "; and ".join(parts)
 
 
-def _rows(rows: Sequence[str], done: Reproduction) -> str:
+def _rows(rows: Sequence[str], result: Reproduction) -> str:
     unique = list(dict.fromkeys(rows))
-    return "all rows" if len(unique) == len(done.labels) else "; ".join(unique)
+    return "all rows" if len(unique) == len(result.labels) else "; ".join(unique)
 
 
 def plain(text: str) -> str:

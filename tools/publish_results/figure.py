@@ -8,7 +8,8 @@ from markupsafe import escape
 
 from evenflow.lab.recipes import Reproduction
 from evenflow.lab.recipes.recipe_curves import CURVES
-from evenflow.lab.recipes.recipe_figures import FIGURES, legend
+from evenflow.lab.recipes.recipe_figures import FIGURES
+from evenflow.lab.recipes.recipe_legend import legend
 from evenflow.lab.report.svg import series_variable, style_sheet
 
 DRAWN = (*CURVES, "lines", "dots")  # a record does not store the data of heat maps and spectra
@@ -17,15 +18,15 @@ LETTER = 6.9  # average width of a letter of the legend
 STYLE = " .title { font-size: 14px; font-weight: 600; fill: var(--ink); } .name { font-size: 13px; fill: var(--ink); }"
 
 
-def draw(done: Reproduction) -> str | None:
+def draw(result: Reproduction) -> str | None:
     """The SVG as text, or None if there is nothing to draw. Its colours follow the reader's light or dark scheme."""
-    kinds = [name for name in done.recipe.figures if name in DRAWN]
-    panels = [panel for name in kinds for panel in FIGURES[name](done) if panel.svg is not None]
+    kinds = [name for name in result.recipe.figures if name in DRAWN]
+    panels = [panel for name in kinds for panel in FIGURES[name](result) if panel.svg is not None]
     if not panels:
         return None
     columns = min(2, len(panels))
     width = columns * WIDTH + (columns + 1) * GAP
-    parts, top = _legend(done, width) if set(kinds) - {"dots"} else ([], GAP)
+    parts, top = _legend(result, width) if set(kinds) - {"dots"} else ([], GAP)
     for at in range(0, len(panels), columns):
         heights = []
         for index, panel in enumerate(panels[at : at + columns]):
@@ -38,7 +39,7 @@ def draw(done: Reproduction) -> str | None:
             parts.append(panel.svg.replace("<svg ", place, 1))
             heights.append(float(size[2]))
         top += LINE + max(heights) + GAP
-    alt = escape(f"{done.recipe.title}: " + " ".join(panel.alt for panel in panels))
+    alt = escape(f"{result.recipe.title}: " + " ".join(panel.alt for panel in panels))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {top:g}" width="{width:g}" height="{top:g}" '
         f'role="img" aria-label="{alt}"><style>{style_sheet()}{STYLE}</style>'
@@ -46,11 +47,11 @@ def draw(done: Reproduction) -> str | None:
     )
 
 
-def _legend(done: Reproduction, width: float) -> tuple[list[str], float]:
+def _legend(result: Reproduction, width: float) -> tuple[list[str], float]:
     """Rows with their colours and markers, from left to right, and the height at which the panels may start."""
     parts: list[str] = []
     left = top = GAP
-    for entry in legend(done):
+    for entry in legend(result):
         entry_width = 40 + LETTER * len(entry["label"]) + GAP
         if left > GAP and left + entry_width > width:
             left, top = GAP, top + LINE

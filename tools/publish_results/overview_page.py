@@ -61,8 +61,8 @@ def _extents(records: Mapping[str, StoredRecord], judged: Mapping[str, Reproduct
                 continue
             state = extent(record)
             words[state] += 1
-            done = judged[name]
-            verdicts = counts(done).removeprefix("Of the published numbers: ").rstrip(".") if record.runs else "–"
+            result = judged[name]
+            verdicts = counts(result).removeprefix("Of the published numbers: ").rstrip(".") if record.runs else "–"
             time = duration(sum(run.seconds for run in record.runs)) if record.runs else "–"
             title = plain(record.recipe.title)
             lines.append(f"| [{name}]({document}.md) | {title} | {state} | {rows_run(record)} | {time} | {verdicts} |")

@@ -80,10 +80,10 @@ def _section(
 ) -> str:
     """A recipe's section of its page. Every number of a remark must occur in the section, the recipe or the record."""
     name = record.recipe.address
-    done, sentences, drawn = judged[name], remarks_of.get(name, []), (into / f"{name}.svg").is_file()
-    section = document_page.section(record, done, [], drawn)
+    result, sentences, drawn = judged[name], remarks_of.get(name, []), (into / f"{name}.svg").is_file()
+    section = document_page.section(record, result, [], drawn)
     remarks.check(name, sentences, [section, (HOME / f"{name}.toml").read_text("utf-8"), *record.files().values()])
-    return document_page.section(record, done, sentences, drawn) if sentences else section
+    return document_page.section(record, result, sentences, drawn) if sentences else section
 
 
 def read_all(into: Path) -> dict[str, StoredRecord]:

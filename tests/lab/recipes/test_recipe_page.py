@@ -12,7 +12,8 @@ from made_recipes import made
 
 from evenflow.lab.recipes import load, reproduce
 from evenflow.lab.recipes.recipe_curves import CURVES
-from evenflow.lab.recipes.recipe_figures import FIGURES, caption
+from evenflow.lab.recipes.recipe_figures import FIGURES
+from evenflow.lab.recipes.recipe_legend import caption
 from evenflow.lab.recipes.recipe_table import show_reproduction
 from evenflow.lab.training import NonFiniteLoss
 from evenflow.lab.training.loop import Loop

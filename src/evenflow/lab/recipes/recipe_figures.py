@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from evenflow.lab.report.downsample import means
 from evenflow.lab.report.heatmap import colour_scale, heat_map
-from evenflow.lab.report.plotting import WIDE_RANGE, Panel, Plot, legend_key, legend_mark, log_axis, plot
+from evenflow.lab.report.plotting import WIDE_RANGE, Panel, Plot, log_axis, plot
 from evenflow.lab.report.singular import singular_panel
 from evenflow.lab.report.svg import INK, MUTED, series_colour
 
 from .measures import measure_of
 from .recipe_curves import CURVES, Curve, read_line, shown_by_metric
+from .recipe_legend import row_groups, style_index
 from .reproduction import Reproduction
 from .run_data import FigureLine, RunData
 from .schema import Recipe, RecipeRow
@@ -30,63 +30,25 @@ FLAT = 1e-3  # a relative range below it is rounding error
 RowLine = tuple[RecipeRow, np.ndarray, np.ndarray]  # x, and y of every seed
 
 
-def row_groups(done: Reproduction) -> dict[str, list[RecipeRow]]:
-    """The rows that ran, by group, in order."""
-    groups: dict[str, list[RecipeRow]] = {}
-    for row in done.rows:
-        groups.setdefault(row.group, []).append(row)
-    return groups
-
-
-def look(recipe: Recipe, row: RecipeRow) -> int:
-    """Number of the colour and marker of a row: the place of its line, or its own place in its group."""
-    if row.line:
-        return list(dict.fromkeys(r.line for r in recipe.rows)).index(row.line)
-    return [r.label for r in recipe.rows if r.group == row.group].index(row.label)
-
-
-def legend(done: Reproduction) -> list[dict[str, Any]]:
-    """Names of rows with their legend keys; rows of one line share one entry."""
-    looks: dict[str, int] = {}
-    several = len(row_groups(done)) > 1
-    for row in done.rows:
-        in_group = several and row.group and row.group not in row.label
-        name = row.line or (f"{row.group}: {row.label}" if in_group else row.label)
-        looks.setdefault(name, look(done.recipe, row))
-    return [{"label": name, "index": at, "key": legend_key(at), "mark": legend_mark(at)} for name, at in looks.items()]
-
-
-def caption(recipe: Recipe) -> str:
-    """What dashed lines and stars of the recipe's figures mean; empty if the figures have neither."""
-    curves = [CURVES[kind] for kind in recipe.figures if kind in CURVES]
-    sentences = [f"Dashed: {dashed}." for dashed in dict.fromkeys(curve.dashed for curve in curves) if dashed]
-    first = recipe.columns[0]
-    published = any(first.name in row.published for row in recipe.rows)
-    marked = any(curve.marks for curve in curves) and shown_by_metric(first)
-    if published and ("dots" in recipe.figures or marked):
-        sentences.append("Stars: published numbers.")
-    return " ".join(sentences)
-
-
-def _curves(kind: str, done: Reproduction) -> list[Panel]:
+def _curves(kind: str, result: Reproduction) -> list[Panel]:
     """One plot for each group of rows: the mean of the seeds, and their range."""
     return [
-        _curve_panel(kind, done, index, group, rows) for index, (group, rows) in enumerate(row_groups(done).items())
+        _curve_panel(kind, result, index, group, rows) for index, (group, rows) in enumerate(row_groups(result).items())
     ]
 
 
-def _curve_panel(kind: str, done: Reproduction, index: int, group: str, rows: list[RecipeRow]) -> Panel:
+def _curve_panel(kind: str, result: Reproduction, index: int, group: str, rows: list[RecipeRow]) -> Panel:
     curve = CURVES[kind]
-    tasks = [outcome.job.make_task() for row in rows for outcome in done.of(row.label)[:1]]
+    tasks = [outcome.job.make_task() for row in rows for outcome in result.of(row.label)[:1]]
     title = curve.title.replace("metric", " / ".join(sorted({task.metric_name for task in tasks})))
     panel = Panel(f"{kind}-{index}", f"{title}{f': {group}' if group else ''}")
     lines: list[RowLine] = []
-    levels: list[tuple[float, int | None]] = []  # and the look of the row, if each row has levels of its own
+    levels: list[tuple[float, int | None]] = []  # and the style of the row, if each row has levels of its own
     for row in rows:
-        runs = [o.data for o in done.of(row.label) if o.data is not None and (o.data.trained or not curve.trained)]
+        runs = [o.data for o in result.of(row.label) if o.data is not None and (o.data.trained or not curve.trained)]
         seeds = [read_line(run, kind) for run in runs]
         for seed in seeds[:1] if curve.per_row else seeds:
-            levels += [(level, look(done.recipe, row) if curve.per_row else None) for level in seed.levels]
+            levels += [(level, style_index(result.recipe, row) if curve.per_row else None) for level in seed.levels]
         line = _seed_lines(row, seeds)
         if line is None:
             diverged = any(run.diverged for run in runs)
@@ -98,9 +60,9 @@ def _curve_panel(kind: str, done: Reproduction, index: int, group: str, rows: li
         panel.alt = f"Line plot of {panel.title} against {curve.across}. {ends}."
         with plot(panel, curve.across) as current:
             for row, x, y in lines:
-                _draw_line(current, done.recipe, row, x, y)
+                _draw_line(current, result.recipe, row, x, y)
                 if curve.marks:
-                    _mark_published(done, row, current.axes, float(x[-1]))
+                    _mark_published(result, row, current.axes, float(x[-1]))
             # A log axis would squeeze the top of a share of right answers.
             share = kind == "metric" and any(task.higher_is_better for task in tasks)
             _draw_levels(current, curve, lines, levels, share)
@@ -122,7 +84,7 @@ def _seed_lines(row: RecipeRow, seeds: list[FigureLine]) -> RowLine | None:
 def _draw_line(current: Plot, recipe: Recipe, row: RecipeRow, x: np.ndarray, y: np.ndarray) -> None:
     with np.errstate(all="ignore"):
         mean = np.nanmean(y, 0)
-    finite, at = np.isfinite(mean), look(recipe, row)
+    finite, at = np.isfinite(mean), style_index(recipe, row)
     current.line(at, *means(x[finite], mean[finite], POINTS))
     if len(y) > 1:
         current.band(x[finite], np.nanmin(y, 0)[finite], np.nanmax(y, 0)[finite], series_colour(at), 0.15)
@@ -154,25 +116,25 @@ def _end(y: np.ndarray) -> float:
     return float(last[np.isfinite(last)].mean())
 
 
-def _mark_published(done: Reproduction, row: RecipeRow, axes: Axes, at: float) -> None:
+def _mark_published(result: Reproduction, row: RecipeRow, axes: Axes, at: float) -> None:
     """A star at the end of the curve for the published value of the first column."""
-    column = done.recipe.columns[0]
-    target = done.cells[row.label, column.name].target
+    column = result.recipe.columns[0]
+    target = result.cells[row.label, column.name].target
     if target is not None and shown_by_metric(column):
-        colour = series_colour(look(done.recipe, row))
+        colour = series_colour(style_index(result.recipe, row))
         axes.plot([at], [target / column.factor], marker="*", markersize=13, color=colour, zorder=3)
 
 
-def _first_probe(done: Reproduction, label: str, name: str) -> tuple[np.ndarray, np.ndarray] | None:
+def _first_probe(result: Reproduction, label: str, name: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Updates and values of a probe, of the first seed that was trained."""
-    runs: list[RunData] = [outcome.data for outcome in done.of(label) if outcome.data is not None]
+    runs: list[RunData] = [outcome.data for outcome in result.of(label) if outcome.data is not None]
     return runs[0].probe(name) if runs else None
 
 
-def _heat(done: Reproduction) -> list[Panel]:
+def _heat(result: Reproduction) -> list[Panel]:
     """How the last state depends on every state before it, over training, one map for each row; each probe is divided
     by its largest norm, as in the document."""
-    maps = {label: _first_probe(done, label, "jacobian_norm") for label in done.labels}
+    maps = {label: _first_probe(result, label, "jacobian_norm") for label in result.labels}
     norms: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for label, probe in maps.items():
         if probe is not None:
@@ -183,19 +145,19 @@ def _heat(done: Reproduction) -> list[Panel]:
     drawn = [heat_map(f"heat-{i}", label, *norms[label], scale, len(norms)) for i, label in enumerate(norms)]
     missing = [label for label in maps if label not in norms]
     return drawn + [
-        Panel(f"heat-gap-{i}", label, notes=[done.of(label)[0].gap or "nothing was recorded"])
+        Panel(f"heat-gap-{i}", label, notes=[result.of(label)[0].gap or "nothing was recorded"])
         for i, label in enumerate(missing)
     ]
 
 
-def _spectrum(done: Reproduction) -> list[Panel]:
+def _spectrum(result: Reproduction) -> list[Panel]:
     """Singular values over training, one panel for each row: mean, standard deviation, smallest and largest."""
     panels = []
-    for index, label in enumerate(done.labels):
+    for index, label in enumerate(result.labels):
         key, title, probe = (
             f"spectrum-{index}",
             f"Singular values: {label}",
-            _first_probe(done, label, "singular_values"),
+            _first_probe(result, label, "singular_values"),
         )
         if probe is None:
             panels.append(Panel(key, title, notes=["Nothing was recorded."]))
@@ -204,35 +166,35 @@ def _spectrum(done: Reproduction) -> list[Panel]:
     return panels
 
 
-def _lines(done: Reproduction) -> list[Panel]:
+def _lines(result: Reproduction) -> list[Panel]:
     """The first column against the rows' x, one line for each `line`, one plot for each group."""
-    column, panels = done.recipe.columns[0], []
-    for index, (group, rows) in enumerate(row_groups(done).items()):
+    column, panels = result.recipe.columns[0], []
+    for index, (group, rows) in enumerate(row_groups(result).items()):
         panel = Panel(f"lines-{index}", f"{column.name}{f': {group}' if group else ''}")
         lines: dict[str, list[tuple[float, float]]] = {}
         for row in rows:
-            y = done.cells[row.label, column.name].mean
+            y = result.cells[row.label, column.name].mean
             if row.x is not None and y is not None and math.isfinite(y):
                 lines.setdefault(row.line, []).append((row.x, y))
         texts = [f"{line}: " + ", ".join(f"{y:.4g} at {x:g}" for x, y in points) for line, points in lines.items()]
         panel.alt = f"Line plot of {panel.title} by depth. {'; '.join(texts)}."
         if lines:
-            looks = {row.line: look(done.recipe, row) for row in rows}
+            styles = {row.line: style_index(result.recipe, row) for row in rows}
             with plot(panel, "depth") as current:
                 for line, points in lines.items():
                     x, y = np.array(points).T
-                    current.line(looks[line], x, y, every=1, markersize=6)
+                    current.line(styles[line], x, y, every=1, markersize=6)
         else:
             panel.notes.append("There is nothing to draw.")
         panels.append(panel)
     return panels
 
 
-def _dots(done: Reproduction) -> list[Panel]:
+def _dots(result: Reproduction) -> list[Panel]:
     """The first column of every row, its standard deviation as a bar, and the published value as a star."""
-    column = done.recipe.columns[0]
+    column = result.recipe.columns[0]
     panel = Panel("dots", column.name)
-    cells = [] if measure_of(column).words else [done.cells[label, column.name] for label in done.labels]
+    cells = [] if measure_of(column).words else [result.cells[label, column.name] for label in result.labels]
     averages = [cell.mean for cell in cells if cell.mean is not None and math.isfinite(cell.mean)]
     if not averages:
         panel.notes.append("There is no number to draw.")

@@ -13,7 +13,8 @@ from evenflow.lab.training import atomic
 from . import recipe_verdict
 from .measures import measure_of, needs_training
 from .recipe_catalog import DOCUMENTS
-from .recipe_figures import FIGURES, caption, legend
+from .recipe_figures import FIGURES
+from .recipe_legend import caption, legend
 from .recipe_table import QUICK_NOTE
 from .reproduction import Reproduction, unique
 
@@ -25,41 +26,41 @@ TONES = {
 }
 
 
-def write_page(done: Reproduction) -> Path:
+def write_page(result: Reproduction) -> Path:
     """Write report.html beside the record, in one move, and return its path."""
-    path = done.folder / "report.html"
-    done.folder.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, render(done).encode())
+    path = result.folder / "report.html"
+    result.folder.mkdir(parents=True, exist_ok=True)
+    atomic.write(path, render(result).encode())
     return path
 
 
-def render(done: Reproduction) -> str:
+def render(result: Reproduction) -> str:
     """The page as text."""
-    recipe = done.recipe
-    notes = [*recipe.notes, recipe.scale(done.scale).note, *(row.note for row in done.rows)]
+    recipe = result.recipe
+    notes = [*recipe.notes, recipe.scale(result.scale).note, *(row.note for row in result.rows)]
     return template("recipe.html", Path(__file__).parent).render(
-        done=done,
+        result=result,
         recipe=recipe,
         document=DOCUMENTS.get(recipe.document, recipe.document),
-        lede=_lede(done),
+        lede=_lede(result),
         columns=[(column.name, measure_of(column).about) for column in recipe.columns],
         tones=TONES,
-        panels=[panel for name in recipe.figures for panel in FIGURES[name](done)],
+        panels=[panel for name in recipe.figures for panel in FIGURES[name](result)],
         caption=caption(recipe),
-        legend=legend(done),
-        notes=unique(notes) + [f"The data: {note}." for note in done.data_notes],
+        legend=legend(result),
+        notes=unique(notes) + [f"The data: {note}." for note in result.data_notes],
         version=evenflow.__version__,
-        seconds=duration(done.seconds),
+        seconds=duration(result.seconds),
     )
 
 
-def _lede(done: Reproduction) -> str:
+def _lede(result: Reproduction) -> str:
     """The verdicts in a sentence."""
-    if not needs_training(done.recipe):
+    if not needs_training(result.recipe):
         first = "Nothing is trained for it."
-    elif done.scale == "quick":
+    elif result.scale == "quick":
         first = f"At quick scale the numbers are too small to compare with the document's. {QUICK_NOTE}"
     else:
-        counts = Counter(cell.verdict for cell in done.cells.values())
+        counts = Counter(cell.verdict for cell in result.cells.values())
         first = "; ".join(f"{count} {word}" for word, count in counts.items()) + "."
-    return f"{first} {recipe_verdict.summary(done.pairs)}".strip()
+    return f"{first} {recipe_verdict.summary(result.pairs)}".strip()

@@ -24,14 +24,14 @@ FILE, FORMAT = "record.json", 2
 POINTS, ALL_POINTS = 100, 2400  # most points of one line of a figure, and of the lines of all rows
 
 
-def write_record(done: Reproduction) -> Path:
+def write_record(result: Reproduction) -> Path:
     """Write the record in one move and return its path.
 
     Runs of other rows and seeds in an earlier record of the same folder are kept among its `runs`.
     """
-    done.folder.mkdir(parents=True, exist_ok=True)
-    path = done.folder / FILE
-    record = _table(done)
+    result.folder.mkdir(parents=True, exist_ok=True)
+    path = result.folder / FILE
+    record = _table(result)
     new = {(run["row"], run["seed"]) for run in record["runs"]}
     record["runs"] = [run for run in _earlier_runs(path, record) if (run["row"], run["seed"]) not in new] + record[
         "runs"
@@ -49,32 +49,32 @@ def _earlier_runs(path: Path, record: dict[str, Any]) -> list[dict[str, Any]]:
         return []  # no record yet, or a damaged one
 
 
-def _table(done: Reproduction) -> dict[str, Any]:
+def _table(result: Reproduction) -> dict[str, Any]:
     """The record as JSON; a number that is infinite or missing is null."""
-    recipe = done.recipe
+    recipe = result.recipe
     return {
         "format": FORMAT,
         "recipe": recipe.address,
-        "scale": done.scale,
+        "scale": result.scale,
         "title": recipe.title,
         "evenflow": evenflow.__version__,
         "torch": str(torch.__version__),
-        "hardware": done.hardware,
+        "hardware": result.hardware,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "seconds": round(done.seconds, 1),
-        "rows": [_row(done, label) for label in done.labels],
-        "runs": [_run(done, outcome) for outcome in done.outcomes],
-        "ordering": [{"better": p.better, "worse": p.worse, "outcome": p.outcome} for p in done.pairs],
-        "notes": [*recipe.notes, *filter(None, [recipe.scale(done.scale).note])],
+        "seconds": round(result.seconds, 1),
+        "rows": [_row(result, label) for label in result.labels],
+        "runs": [_run(result, outcome) for outcome in result.outcomes],
+        "ordering": [{"better": p.better, "worse": p.worse, "outcome": p.outcome} for p in result.pairs],
+        "notes": [*recipe.notes, *filter(None, [recipe.scale(result.scale).note])],
     }
 
 
-def _run(done: Reproduction, outcome: RowOutcome) -> dict[str, Any]:
+def _run(result: Reproduction, outcome: RowOutcome) -> dict[str, Any]:
     """One row and seed."""
     job, data = outcome.job, outcome.data
     origin = provenance.read(job)
     values: dict[str, float | str] = {}
-    for column in done.recipe.columns:
+    for column in result.recipe.columns:
         value = outcome.values.get(column.measure)
         if isinstance(value, str):
             values[column.name] = value
@@ -91,7 +91,7 @@ def _run(done: Reproduction, outcome: RowOutcome) -> dict[str, Any]:
         "data": "" if data is None else data.task.note,
         **{name: origin[name] for name in ("hardware", "evenflow", "torch", "date")},
         "settings": _settings(outcome),
-        "lines": _lines(done, outcome),
+        "lines": _lines(result, outcome),
     }
 
 
@@ -105,17 +105,17 @@ def _ending(outcome: RowOutcome) -> str:
     return "stopped early" if outcome.data.status.get("stopped_early") else "finished"
 
 
-def _lines(done: Reproduction, outcome: RowOutcome) -> dict[str, Any]:
+def _lines(result: Reproduction, outcome: RowOutcome) -> dict[str, Any]:
     """The lines of the recipe's figures, downsampled and rounded."""
     lines: dict[str, Any] = {}
-    for kind in (name for name in done.recipe.figures if name in CURVES and outcome.data is not None):
+    for kind in (name for name in result.recipe.figures if name in CURVES and outcome.data is not None):
         assert outcome.data is not None
         if not outcome.data.trained and CURVES[kind].trained:
             continue
         line = read_line(outcome.data, kind)
         finite = np.isfinite(line.y)
         if finite.any():
-            x, y = means(line.x[finite], line.y[finite], min(POINTS, ALL_POINTS // len(done.recipe.rows) + 2))
+            x, y = means(line.x[finite], line.y[finite], min(POINTS, ALL_POINTS // len(result.recipe.rows) + 2))
             lines[kind] = {
                 "levels": [_digits(level, 4) for level in line.levels if math.isfinite(level)],
                 "x": [round(v) for v in x.tolist()],
@@ -133,8 +133,8 @@ def _digits(value: float, digits: int) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def _row(done: Reproduction, label: str) -> dict[str, Any]:
-    outcomes = done.of(label)
+def _row(result: Reproduction, label: str) -> dict[str, Any]:
+    outcomes = result.of(label)
     return {
         "label": label,
         "settings": _settings(outcomes[0]),
@@ -154,7 +154,7 @@ def _row(done: Reproduction, label: str) -> dict[str, Any]:
                 "verdict": cell.verdict,
                 "reason": cell.reason,
             }
-            for cell in done.row_cells(label)
+            for cell in result.row_cells(label)
         },
     }
 

@@ -59,19 +59,19 @@ def reproduce(
 
     A row that diverges or whose data is missing is an outcome, not an error.
 
-        >>> done = reproduce("galvan/figure-3.1", folder="runs/figure")
-        >>> done.cells["radius 0.8", "first / last component"].measured_text()
+        >>> result = reproduce("galvan/figure-3.1", folder="runs/figure")
+        >>> result.cells["radius 0.8", "first / last component"].measured_text()
     """
     recipe = load(recipe) if isinstance(recipe, str) else recipe
     parent = Path("runs") / recipe.document / recipe.name / scale if folder is None else Path(folder)
     runs = plan(recipe, scale, parent, seeds=seeds, seed=seed, rows=rows, task=task, data=data, device=device)
     check_plan(runs)
     outcomes = run_all(runs, progress, announce, limit)
-    done = judge_outcomes(recipe, scale, parent, outcomes)
-    done.left = len(runs.attempts) - len(outcomes)
+    result = judge_outcomes(recipe, scale, parent, outcomes)
+    result.left = len(runs.attempts) - len(outcomes)
     if outcomes:
-        done.record, done.page = write_record(done), write_page(done)
-    return done
+        result.record, result.page = write_record(result), write_page(result)
+    return result
 
 
 def check_plan(runs: RecipePlan) -> None:
@@ -105,8 +105,8 @@ def run_all(
         train_populations(runs, progress, announce)
         for index, group in enumerate(runs.attempts):
             check_stop()
-            spent, done = time.monotonic() - start, sum(guesses[:index])
-            rest = duration(spent / done * sum(guesses[index:]), rough=True) if done and spent > 1 else ""
+            spent, finished = time.monotonic() - start, sum(guesses[:index])
+            rest = duration(spent / finished * sum(guesses[index:]), rough=True) if finished and spent > 1 else ""
 
             def say(job: RecipeJob, at: int = index + 1, left: str = f", about {rest} left" if rest else "") -> None:
                 announce(f"{at} of {total}: {job.title}{left}")

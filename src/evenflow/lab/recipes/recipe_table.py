@@ -18,22 +18,22 @@ QUICK_NOTE = "Quick settings were chosen, with one seed, so that the ordering sh
 LONGEST = 120  # characters of a table cell
 
 
-def show_reproduction(done: Reproduction) -> None:
+def show_reproduction(result: Reproduction) -> None:
     """Print a line for every row and column: measured, published, verdict; then the ordering and the notes."""
-    columns = done.recipe.columns
+    columns = result.recipe.columns
     several = len(columns) > 1
     table = new_table("row", *(["what"] if several else []), "measured", "published", "verdict")
-    for label in done.labels:
-        for index, cell in enumerate(done.row_cells(label)):
+    for label in result.labels:
+        for index, cell in enumerate(result.row_cells(label)):
             texts = [cell.measured_text() + cell.missing_text(), cell.published_text(), cell.verdict_text()]
             what = [cell.column.name] if several else []
             table.add_row("" if index else label, *what, *(_shorten(text) for text in texts))
     show(table)
     if not several:
         say(f"Measured: {columns[0].name}, {measure_of(columns[0]).about}.")
-    quick_note = QUICK_NOTE if done.scale == "quick" and done.pairs else ""
-    notes = [f"The data: {note}." for note in done.data_notes]
-    for sentence in (recipe_verdict.summary(done.pairs), quick_note, done.recipe.scale(done.scale).note, *notes):
+    quick_note = QUICK_NOTE if result.scale == "quick" and result.pairs else ""
+    notes = [f"The data: {note}." for note in result.data_notes]
+    for sentence in (recipe_verdict.summary(result.pairs), quick_note, result.recipe.scale(result.scale).note, *notes):
         if sentence:
             say(sentence)
 

@@ -19,7 +19,7 @@ from evenflow.lab.report.profiles import component_profile, profiles
 from evenflow.lab.report.run_record import RunRecord, read_runs
 from evenflow.lab.training import atomic
 
-HERE = Path(__file__).parent
+TEMPLATES = Path(__file__).parent
 
 
 def write_report(
@@ -63,7 +63,7 @@ def write_report(
 def template(name: str, *folders: Path) -> Template:
     """A page template; the parts of pages in this folder are available to it."""
     environment = Environment(
-        loader=FileSystemLoader([*folders, HERE]), autoescape=True, undefined=StrictUndefined,
+        loader=FileSystemLoader([*folders, TEMPLATES]), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template(name)
@@ -86,7 +86,7 @@ def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | Non
         pairs = zip(bands.over_training(runs), bands.over_lags(runs), strict=True)
         jacobians = [panel for pair in pairs for panel in pair]
     panels = [*learning, *maps, *lines, *components, *(panel for _, panel in [*layers, *matrices, *jacobians])]
-    script = (HERE / "page.js").read_text(encoding="utf-8")
+    script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     groups = settings_table.settings_groups(runs)
     tabs = {
         "learning": "Learning",
