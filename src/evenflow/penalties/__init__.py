@@ -45,7 +45,7 @@ def _one(text: str) -> Penalty:
     if name not in PENALTIES:
         raise ValueError(unknown("penalty", name, PENALTIES))
     if number is None:
-        return PENALTIES[name]()  # type: ignore[call-arg]
+        return PENALTIES[name]()
     try:
         strength = float(number)
     except ValueError:

@@ -66,15 +66,17 @@ class Penalty:
     weights inside it.
 
     Args:
-        strength: a number of at least 0.
+        strength: a number of at least 0; None for `default_strength`.
     """
 
     name = ""
     equation = ""
+    default_strength = 1.0
     reads_states = False
     reads_gradients = False  # ∂L/∂h_t
 
-    def __init__(self, strength: float) -> None:
+    def __init__(self, strength: float | None = None) -> None:
+        strength = self.default_strength if strength is None else strength
         number(f"the strength of {self.name}", strength, least=0)
         self.strength = float(strength)
 

@@ -16,7 +16,7 @@ class Stabilizer(Penalty):
     """``β mean_t (|h_t| - |h_{t-1}|)²``, a mean over steps, sequences and layers: states keep their norm.
 
     Args:
-        strength: β; the paper uses 50 to 500.
+        strength: β, 50 by default; the paper uses 50 to 500.
 
     Note on the first step: the paper's sum starts with |h_0|, and a zero h_0 would pull h_1 to zero. Here it starts
     with the first two states of the sequence.
@@ -25,9 +25,7 @@ class Stabilizer(Penalty):
     """
 
     name, equation, reads_states = "stabilizer", "β mean (|h_t| - |h_{t-1}|)²", True
-
-    def __init__(self, strength: float = 50.0) -> None:
-        super().__init__(strength)
+    default_strength = 50.0
 
     def value(self, watched: Watched, loss: Tensor) -> Tensor:
         if not watched.states:
@@ -51,7 +49,7 @@ class NormPreserving(Penalty):
     A step of the backward pass should keep the norm of the gradient. The sum is over steps and layers.
 
     Args:
-        strength: λ; the paper tries 0.5 to 4.
+        strength: λ, 1 by default; the paper tries 0.5 to 4.
 
     It needs one more backward pass, for g at all steps; the products with the Jacobians are then computed at all steps
     in parallel. The layers must run one way and their state must be one vector; an LSTM raises an error.
@@ -64,9 +62,6 @@ class NormPreserving(Penalty):
 
     name, equation = "norm_preserving", "λ Σ (|g ∂h/∂h| / |g| - 1)²"
     reads_states, reads_gradients = True, True
-
-    def __init__(self, strength: float = 1.0) -> None:
-        super().__init__(strength)
 
     def value(self, watched: Watched, loss: Tensor) -> Tensor:
         need_plain_steps(watched.runs, self.name)

@@ -16,15 +16,13 @@ class SoftOrthogonality(Penalty):
     If W has more columns than rows, only its rows can be orthonormal, and the penalty is ``|WWᵀ - I|²``.
 
     Args:
-        strength: λ.
+        strength: λ, 0.001 by default.
 
     Reference: Vorontsov et al. 2017.
     """
 
     name, equation = "soft_orthogonality", "λ Σ |WᵀW - I|²"
-
-    def __init__(self, strength: float = 1e-3) -> None:
-        super().__init__(strength)
+    default_strength = 1e-3
 
     def value(self, watched: Watched, loss: Tensor) -> Tensor:
         total = []
@@ -43,15 +41,13 @@ class SingularValuePrior(Penalty):
     1/2v for a variance v.
 
     Args:
-        strength: λ.
+        strength: λ, 0.001 by default.
 
     Reference: Vorontsov et al. 2017.
     """
 
     name, equation = "singular_value_prior", "λ Σ (s - 1)²"
-
-    def __init__(self, strength: float = 1e-3) -> None:
-        super().__init__(strength)
+    default_strength = 1e-3
 
     def value(self, watched: Watched, loss: Tensor) -> Tensor:
         values = singular_values(watched.model, self.name)
@@ -69,15 +65,13 @@ class WeightDecay(Penalty):
     cannot change |W|², have no gradient.
 
     Args:
-        strength: λ.
+        strength: λ, 0.0001 by default.
 
     Reference: Vorontsov et al. 2017.
     """
 
     name, equation = "weight_decay", "λ/2 Σ |W|²"
-
-    def __init__(self, strength: float = 1e-4) -> None:
-        super().__init__(strength)
+    default_strength = 1e-4
 
     def value(self, watched: Watched, loss: Tensor) -> Tensor:
         tensors = singular_values(watched.model, self.name) or matrices(watched.model, self.name)

@@ -83,6 +83,6 @@ def list_penalties() -> None:
 
     table = new_table("penalty", "equation", "strength")
     for name, kind in PENALTIES.items():
-        table.add_row(name, kind.equation, f"{kind().strength:g}")  # type: ignore[call-arg]
+        table.add_row(name, kind.equation, f"{kind().strength:g}")
     show(table)
     say('Use them:  evenflow train adding rnn --penalty "soft_orthogonality(0.01) + stabilizer"')
