@@ -1,4 +1,4 @@
-"""Problems with a loss, a metric, the loss of a memoryless guesser, and a criterion for solved."""
+"""The tasks: problems to train on, each with a loss, a metric, a baseline and a criterion for solved."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Characters(RaggedData, FileData, NextSymbol):
 
     @property
     def baseline(self) -> float:
-        training = self.in_part("training").stored(HOST)  # type: ignore[attr-defined]
+        training = self.in_part("training").stored(HOST)
         counts = torch.bincount(training.values.long()).double()
         return float(torch.special.entr(counts / counts.sum()).sum())
 

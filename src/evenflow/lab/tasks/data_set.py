@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ class DataSet(Task):
     def test(self) -> Task | None:
         return self.in_part("test") if self.has_test() else None
 
-    def in_part(self, part: str) -> Task:
+    def in_part(self, part: str) -> Self:
         """The same task over another part."""
         other = copy.copy(self)
         object.__setattr__(other, "part", part)

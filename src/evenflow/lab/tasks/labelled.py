@@ -48,7 +48,7 @@ class Labelled(DataSet, Classification):
 
     @property
     def baseline(self) -> float:
-        labels = self.in_part("training").tensors()[1]  # type: ignore[attr-defined]
+        labels = self.in_part("training").tensors()[1]
         share = torch.bincount(labels).double() / len(labels)
         return float(torch.special.entr(share).sum())
 

@@ -64,7 +64,7 @@ class MultilabelRows(FileData, Labelled):
 
     @property
     def baseline(self) -> float:
-        share = self.in_part("training").tensors()[1].double().mean(0)  # type: ignore[attr-defined]
+        share = self.in_part("training").tensors()[1].double().mean(0)
         return float((torch.special.entr(share) + torch.special.entr(1 - share)).mean())
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class Music(RaggedData, FileData):
 
     @property
     def baseline(self) -> float:
-        share = self.in_part("training").stored(HOST).values.double().mean(0)  # type: ignore[attr-defined]
+        share = self.in_part("training").stored(HOST).values.double().mean(0)
         return float((torch.special.entr(share) + torch.special.entr(1 - share)).sum())
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -178,7 +178,7 @@ class OwnData(RaggedData):
 
     def _whole(self) -> OwnData:
         """One of the parts, by which all parts are cached together."""
-        return self.in_part("training")  # type: ignore[return-value]
+        return self.in_part("training")
 
 
 @dataclass(frozen=True)
