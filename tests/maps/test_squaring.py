@@ -24,7 +24,7 @@ from evenflow.maps.squaring import (
     exponential_vjp,
     norm,
     plan,
-    reach,
+    covered_angle,
 )
 
 # Entries of the matrix, against torch's in float64, which is right to some 1e-13 itself; times 1 + angle.
@@ -142,7 +142,7 @@ def test_value_and_gradient_by_every_polynomial(
 @pytest.mark.parametrize("dtype", ANGLES, ids=str)
 @pytest.mark.parametrize("angle", [0.1, 1.0, 12.6, 512.0])
 def test_as_far_as_the_squarings_reach(angle: float, dtype: torch.dtype) -> None:
-    found = reach(angle, dtype)
+    found = covered_angle(angle, dtype)
     assert found >= angle
     assert plan(found, dtype) == (3, plan(angle, dtype)[1])
     assert plan(1.001 * found, dtype)[1] == plan(angle, dtype)[1] + 1

@@ -1,4 +1,4 @@
-"""Deep networks without time: plain ones, and ones whose weights keep their singular values within a margin."""
+"""Deep networks without time: plain ones, and ones whose weights have singular values within a margin."""
 
 from evenflow.feedforward.networks import MLP, FeedForward, ResNet
 from evenflow.feedforward.spectral import SpectralMLP, SpectralResNet

@@ -1,4 +1,4 @@
-"""The plain deep networks: layer after layer, and blocks of two around a sum."""
+"""Plain deep networks: MLP and ResNet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Linear = Callable[[str, int, int, torch.Generator | None], nn.Linear]
 
 
 def free_linear(place: str, columns: int, rows: int, generator: torch.Generator | None) -> nn.Linear:
-    """An `nn.Linear` with a Glorot uniform weight and a zero bias, at every place."""
+    """Return an `nn.Linear` with a Glorot uniform weight and a zero bias."""
     layer = nn.utils.skip_init(nn.Linear, columns, rows)
     with torch.no_grad():
         layer.weight.copy_(init.glorot_uniform(rows, columns, generator=generator))
@@ -24,15 +24,21 @@ def free_linear(place: str, columns: int, rows: int, generator: torch.Generator 
 
 
 class FeedForward(nn.Module):
-    """What the four networks share: an input layer, `depth` layers of one width, a readout.
+    """The base class of the networks: an input layer, `depth` layers of one width, a readout.
 
     Shapes:
-        x ``(B, input_size)``, or any number of leading dimensions; result ``(B, output_size)``.
+        x ``(B, input_size)``, with any number of leading dimensions; result ``(B, output_size)``.
 
     Args:
-        linear: what makes the input layer and the hidden ones, a function of the place (``"input"``, ``"hidden"``, or
-            in a block ``"first"`` and ``"second"``), the two sizes and a generator. By default `free_linear`.
-        others: see `MLP`.
+        input_size, output_size: number of inputs and of outputs.
+        width: size of each hidden layer. Default: 128.
+        depth: number of layers after the input layer. Default: 30.
+        activation: a name or an `Activation`. Default: ``"relu"``.
+        linear: function that returns the input layer and the hidden layers, from the place (``"input"``,
+            ``"hidden"``, or ``"first"`` and ``"second"`` in a block), the two sizes and a generator. Default:
+            `free_linear`.
+        generator: source of the initial weights. Default: torch's global generator.
+        device, dtype: of the parameters.
     """
 
     def __init__(
@@ -58,24 +64,24 @@ class FeedForward(nn.Module):
         self.input = make_linear("input", input_size, width, generator)
         self.hidden = nn.ModuleList(make_linear(place, width, width, generator) for place in self._places())
         self.output = free_linear("output", width, output_size, generator)
-        # What the activation trains, one set for each of its places in the equation.
+        # The parameters of the activation, one set for each of its uses.
         starts = [self.activation.start(width, generator) for _ in range(self._activations())]
         self.activation_numbers = nn.ParameterList([start for start in starts if start is not None])
         self.to(device=device, dtype=dtype)
 
     def _places(self) -> list[str]:
-        """What each hidden layer is, in order."""
+        """Return the place of each hidden layer."""
         return ["hidden"] * self.depth
 
     def _activations(self) -> int:
-        """How often f stands in the equation."""
+        """Return the number of uses of the activation."""
         return self.depth + 1
 
     def _f(self, a: Tensor, index: int) -> Tensor:
         return self.activation(a, self._numbers(index))
 
     def _numbers(self, index: int) -> Tensor | None:
-        """What the activation trains at one of its places."""
+        """Return the parameters of the activation in one of its uses."""
         return self.activation_numbers[index] if self.activation.trained else None
 
     def _enter(self, x: Tensor) -> Tensor:
@@ -90,13 +96,16 @@ class FeedForward(nn.Module):
 class MLP(FeedForward):
     """``h_0 = f(W_in x + b_in)``, ``h_l = f(W_l h_{l-1} + b_l)`` for l = 1 to L, ``y = W_out h_L + b_out``.
 
-    Numbers: ``n(I + 1) + L n(n + 1) + O(n + 1)`` for a width of n, and what the activation trains, L + 1 times.
+    Numbers: ``n(I + 1) + L n(n + 1) + O(n + 1)`` for a width of n, and L + 1 times those of the activation.
 
     Args:
         input_size, output_size: I and O.
-        width, depth: n and L, the hidden layers after the input layer.
-        activation: f, see `activations`.
-        generator, device, dtype: of the starting values.
+        width: n. Default: 128.
+        depth: L, the number of hidden layers after the input layer. Default: 30.
+        activation: f, a name or an `Activation`. Default: ``"relu"``.
+        linear: function that returns the input layer and the hidden layers, see `FeedForward`.
+        generator: source of the initial weights. Default: torch's global generator.
+        device, dtype: of the parameters.
 
     Starting value: weights Glorot uniform, biases zero.
 
@@ -116,10 +125,14 @@ class MLP(FeedForward):
 class ResNet(FeedForward):
     """``h_0 = W_in x + b_in``, ``h_k = h_{k-1} + W_k2 f(W_k1 h_{k-1} + b_k1) + b_k2`` for k = 1 to L/2, then a readout.
 
-    Blocks of two layers, so L is even; ``y = W_out h_{L/2} + b_out``. Numbers: those of `MLP`; what the activation
-    trains stands L/2 times.
+    Blocks have two layers, so L is even; ``y = W_out h_{L/2} + b_out``. Numbers: as in `MLP`, with L/2 times those of
+    the activation.
 
-    Args, starting value: see `MLP`; depth is L, twice the number of blocks.
+    Args:
+        depth: L, twice the number of blocks. Default: 30.
+        input_size, output_size, width, activation, linear, generator, device, dtype: as in `MLP`.
+
+    Starting value: as in `MLP`.
 
     >>> ResNet(784, 10, depth=30)(torch.randn(64, 784)).shape
     torch.Size([64, 10])

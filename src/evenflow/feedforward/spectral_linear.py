@@ -1,4 +1,4 @@
-"""The linear layer whose singular values are held within a margin."""
+"""A linear layer whose singular values are held within a margin."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ class SpectralLinear(Picklable, nn.Linear):
 
     Args:
         in_features, out_features, bias, device, dtype: as in `torch.nn.Linear`.
-        reflectors, center, margin, bound: as in `maps.SVD`. By default min(in, out) reflectors on either side, which
-            make every matrix the margin allows (the document's Theorem 4), center 1 and margin 0.01.
-        generator: where starting values are drawn from.
+        reflectors: number on each side, or a pair. Default: min(in, out), with which W can be every matrix that the
+            margin allows (Theorem 4 of the document).
+        center: the middle of the interval of singular values. Default: 1.
+        margin: half of its length, or None for no bound. Default: 0.01.
+        bound: ``"sigmoid"`` (default) or ``"clip"``, see `maps.SVD`.
+        generator: source of the initial numbers. Default: torch's global generator.
 
-    Starting value: reflectors drawn at random, every s_i at the center, b zero.
+    Starting value: random reflectors, every s_i at the center, b zero.
 
     >>> layer = SpectralLinear(784, 128, margin=0.1)
     >>> bool((torch.linalg.svdvals(layer.weight) - 1).abs().max() < 1e-5)
@@ -56,7 +59,7 @@ class SpectralLinear(Picklable, nn.Linear):
         maps.attach(self, "weight", map, generator=generator)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Back to a starting value."""
+        """Draw new initial values."""
         if self.bias is not None:
             nn.init.zeros_(self.bias)
         if parametrize.is_parametrized(self, "weight"):
@@ -67,7 +70,7 @@ class SpectralLinear(Picklable, nn.Linear):
 
     @torch.no_grad()
     def share_reflectors(self) -> None:
-        """Give V the reflectors of U, so that ``W = U diag(s) Uᵀ``, the identity where every s_i is 1; W is square."""
+        """Copy the reflectors of U to V, so that ``W = U diag(s) Uᵀ``, the identity if every s_i is 1; W is square."""
         if self.in_features != self.out_features:
             raise ValueError(f"share_reflectors needs a square layer, got {self.in_features} to {self.out_features}")
         _, (u, v, _) = self._svd()
@@ -78,7 +81,7 @@ class SpectralLinear(Picklable, nn.Linear):
         v.copy_(u)
 
     def singular_values(self) -> Tensor:
-        """s ``(min(in, out))``, without the matrix."""
+        """Return s ``(min(in, out))``, without the matrix."""
         map, raw = self._svd()
         return map.singular_values(*raw)
 

@@ -1,4 +1,4 @@
-"""Put a map on a weight of any torch module, and take it off again."""
+"""Attach a map to a weight of any torch module, and detach it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def attach(
     blocks: str | Sequence[int | str] | None = None,
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """Make ``module.name`` the matrix of `map`, trained through the map's free numbers.
+    """Replace ``module.name`` by the matrix of `map`, which is trained through the free numbers of the map.
 
     Args:
-        module: any module; a weight of more than two dimensions (a convolution's) is taken as ``(out, rest)``.
+        module: any module. A weight of more than two dimensions, as in a convolution, is a matrix ``(out, rest)``.
         name: of the weight, such as ``"weight"`` or ``"weight_hh_l0"``.
-        map: a map of the weight's size, or of one block's. One map serves one weight.
-        blocks: for a weight of stacked gates: which of them get a matrix of their own, by index or by torch's letter
-            (``"rzn"`` for GRU, ``"ifgo"`` for LSTM). The others stay free.
-        generator: for the starting value.
+        map: a map of the size of the weight, or of one block. A map serves one weight.
+        blocks: for a weight of stacked gates, the gates that get a matrix of the map, by index or by torch's letter
+            (``"rzn"`` for GRU, ``"ifgo"`` for LSTM). The others stay free. Default: the whole weight is one matrix.
+        generator: source of the initial numbers. Default: torch's global generator.
 
-    The weight starts at ``map(*map.start(generator))``; assign to ``module.name`` afterwards to start elsewhere. With
-    `Free` it stays a plain parameter.
+    The weight is initialised with ``map(*map.start(generator))``; assign to ``module.name`` afterwards for another
+    value. With `Free` it stays a plain parameter.
 
     >>> layer = attach(nn.Linear(8, 8), "weight", Exponential(8))
     >>> bool(residual(layer.weight) < 1e-5)
@@ -58,7 +58,7 @@ def attach(
             weight.copy_(fitted(*raw))
         return module
     fitted.to(weight.device)
-    # parametrize asks right_inverse for the first numbers; a map knows them without solving for them.
+    # parametrize calls right_inverse for the initial numbers, which are known here without computing an inverse.
     fitted.right_inverse = lambda _: raw[0] if len(raw) == 1 else raw  # type: ignore[method-assign,assignment]
     try:
         parametrize.register_parametrization(module, name, fitted, unsafe=True)
@@ -68,12 +68,12 @@ def attach(
 
 
 def detach(module: nn.Module, name: str) -> nn.Module:
-    """Take the map off ``module.name`` and leave the matrix it had as a plain parameter."""
+    """Remove the map of ``module.name`` and leave its matrix as a plain parameter."""
     if not parametrize.is_parametrized(module, name):
         raise ValueError(f"{type(module).__name__}.{name} has no map attached")
     weight = getattr(module, name).detach()
-    _with_a_class_of_its_own(module)
-    # torch would put the matrix where the numbers were, which fails for a complex matrix of real numbers.
+    _unshare_class(module)
+    # torch would write the matrix into the parameter of the numbers: impossible for a complex matrix of real numbers.
     complex_of_real = weight.is_complex() and module.parametrizations[name].is_tensor  # type: ignore[index,union-attr]
     parametrize.remove_parametrizations(module, name, leave_parametrized=not complex_of_real)
     if complex_of_real:
@@ -81,18 +81,22 @@ def detach(module: nn.Module, name: str) -> nn.Module:
     return module
 
 
-def _with_a_class_of_its_own(module: nn.Module) -> None:
-    """A copy of a module shares its class, and torch takes the map's property from the class: from both of them."""
+def _unshare_class(module: nn.Module) -> None:
+    """Give the module a class of its own: torch removes the weight's property from the class, which copies share."""
     shared = type(module)
     module.__class__ = type(shared.__name__, shared.__bases__, dict(shared.__dict__))
 
 
 def parameter_groups(module: nn.Module, lr: float, map_lr: float | None = None) -> list[dict[str, object]]:
-    """The module's parameters in groups for an optimiser, each with its learning rate and whether it is Stiefel.
+    """Return the parameters of a module in groups for an optimiser, with the keys ``params``, ``lr`` and ``stiefel``.
 
-    Most are in one group with `lr`, those of maps in one with `map_lr`, which is `lr` by default. The spectrum of a
-    `Factorized` map has ``map_lr / 2r``; its bases are in a group marked ``stiefel``, for an optimiser that keeps their
-    columns orthonormal.
+    Args:
+        lr: learning rate of all parameters but those of maps.
+        map_lr: learning rate of the numbers of maps. Default: `lr`. The spectrum of a `Factorized` map gets
+            ``map_lr / 2r``.
+
+    The bases of a `Factorized` map are in a group with ``stiefel=True``, for an optimiser that keeps their columns
+    orthonormal.
 
     >>> layer = attach(nn.Linear(8, 8), "weight", Factorized(8, margin=0.1))
     >>> [(group["lr"], group["stiefel"]) for group in parameter_groups(layer, 0.01)]
@@ -107,14 +111,14 @@ def parameter_groups(module: nn.Module, lr: float, map_lr: float | None = None) 
 
 
 def mapped(module: nn.Module) -> Iterator[tuple[nn.Parameter, float, bool]]:
-    """Every raw parameter of an attached map, with its share of the learning rate and whether it is Stiefel."""
+    """Yield each raw parameter of the attached maps, with its factor of the learning rate and its `stiefel` flag."""
     for part in module.modules():
         if isinstance(part, parametrize.ParametrizationList) and len(part) == 1 and isinstance(part[0], Map):
             yield from zip(part.parameters(recurse=False), part[0].rates, part[0].stiefel, strict=True)
 
 
 def _fit(map: Map, module: nn.Module, name: str, weight: Tensor, blocks: str | Sequence[int | str] | None) -> Map:
-    """The map for the whole weight: itself, or wrapped for gate blocks or for more than two dimensions."""
+    """Return a map of the whole weight: `map`, or `Blocks` or `Flattened` of it."""
     what = f"{type(module).__name__}.{name}"
     if weight.dim() < 2:
         raise ValueError(f"{what} must have at least two dimensions to be a matrix, got shape {tuple(weight.shape)}")

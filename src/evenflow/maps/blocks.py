@@ -1,4 +1,4 @@
-"""Maps on weights that are not one matrix: gate blocks, and the kernels of a convolution."""
+"""Maps of weights that are not one matrix: stacked gates, and the kernels of a convolution."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from evenflow.maps.map import Map
 
 
 class Blocks(Map):
-    """Some of the equal blocks a tall weight is stacked from, each with a matrix of its own; the others stay free.
+    """A weight of stacked blocks of one size. Each chosen block is a matrix of the map; the others are free.
 
     Shapes:
-        raw: the free blocks' rows (left out when there are none), then the map's numbers, one set for each chosen
-        block; matrix ``(..., count · rows, columns)``.
+        raw: the rows of the free blocks (left out if there are none), then the numbers of the map, one set for each
+        chosen block; matrix ``(..., count · rows, columns)``.
 
     Args:
         map: the map of one block.
-        count: how many blocks there are.
-        chosen: which of them the map makes, by index.
+        count: number of blocks.
+        chosen: indices of the blocks that the map computes.
     """
 
     def __init__(self, map: Map, count: int, chosen: tuple[int, ...]) -> None:
@@ -67,7 +67,7 @@ class Blocks(Map):
         return free + made
 
     def start_beside(self, weight: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
-        """The first numbers, the free blocks being those of `weight`."""
+        """Return the initial numbers, with the free blocks of `weight`."""
         first = self.start(generator)
         if not self.others:
             return first
@@ -76,10 +76,10 @@ class Blocks(Map):
 
 
 class Flattened(Map):
-    """A weight of more than two dimensions, such as a convolution's ``(out, in, height, width)``, as one matrix.
+    """A weight of more than two dimensions, such as ``(out, in, height, width)`` of a convolution, as one matrix.
 
     Shapes:
-        raw as the map's; weight ``(out, ...)``, the matrix being ``(out, product of the rest)``.
+        raw as in the map; weight ``(out, ...)``, matrix ``(out, product of the rest)``.
     """
 
     def __init__(self, map: Map, shape: tuple[int, ...]) -> None:

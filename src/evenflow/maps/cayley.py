@@ -16,7 +16,7 @@ STRAIGHT = 1e-8  # smallest |1 + eigenvalue| for which the inverse transform kee
 class Cayley(Skew):
     """``W = (I + A)⁻¹ (I - A) D`` of a skew-symmetric A and a fixed diagonal D of signs.
 
-    With D = I: every orthogonal matrix without the eigenvalue -1. A matrix with it is reached with other signs.
+    With D = I: every orthogonal matrix without the eigenvalue -1. A matrix with that eigenvalue needs other signs.
 
     Shapes:
         raw ``(..., n(n-1)/2)``, matrix ``(..., n, n)``. n(n-1)/2 numbers; one inverse and four products of n x n
@@ -68,7 +68,7 @@ class Cayley(Skew):
         return super().constants() | {"diagonal": torch.tensor(self._signs)}
 
     def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        # In float64 whatever the numbers: the inverse loses as many digits as A is long, and costs hardly more.
+        # Always in float64: the inverse loses digits if A is large, and float64 costs hardly more.
         A = self.skew(raw[0].double())
         A.diagonal(dim1=-2, dim2=-1).add_(1)
         W = torch.linalg.inv_ex(A).inverse.mul_(2)
@@ -77,7 +77,7 @@ class Cayley(Skew):
 
     def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         G, W = self.signed(G), self.signed(W)
-        # (I + A)⁻¹ = (I + W)/2, so the inverse need not be kept: dA = -½ (I + Wᵀ) G (I + Wᵀ).
+        # (I + A)⁻¹ = (I + W)/2, so the inverse is not saved: dA = -½ (I + Wᵀ) G (I + Wᵀ).
         G = addmm(G, W.mT, G)
         return (self.pack(addmm(G, G, W.mT, -0.5, -0.5)),)
 

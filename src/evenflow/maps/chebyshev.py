@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Polynomial(NamedTuple):
-    """The numbers of the equation above; ``len(x)`` is k."""
+    """The coefficients of the equation above; ``len(x)`` is k."""
 
     c: float
     x: tuple[float, ...]
@@ -24,7 +24,7 @@ class Polynomial(NamedTuple):
     b: float
 
     def scaled(self, t: float) -> Polynomial:
-        """The same polynomial of ``A = tB``, written in B and B²; for k > 1."""
+        """Return the same polynomial of ``A = tB`` in B and B²; for k > 1."""
         (p, q, _), *rest = self.steps
         return Polynomial(
             t * self.c,
@@ -36,21 +36,21 @@ class Polynomial(NamedTuple):
 
 
 def series(angle: float, degree: int, last: float = 1.0) -> list[float]:
-    """c0 ... of ``c0 + c1 z + c2 z² + ... ≈ exp(z)`` for z = ix, |x| <= angle.
+    """Return c0 ... of ``c0 + c1 z + c2 z² + ... ≈ exp(z)`` for z = ix, |x| <= angle.
 
-    Chebyshev's series of ``exp(i angle x)`` cut after `degree`, which is 2 to the `degree` times closer than Taylor's.
-    Its last term counts `last` times.
+    This is Chebyshev's series of ``exp(i angle x)`` up to `degree`, with an error 2 to the `degree` times smaller than
+    Taylor's. The last term is multiplied by `last`.
     """
-    found = [0.0] * (degree + 1)
+    coefficients = [0.0] * (degree + 1)
     # iᵏ T_k(z / (i angle)) is a polynomial P_k of u = z / angle: 1, u, 2u² + 1, ... with P_k+1 = 2u P_k + P_k-1.
     before, now = [0.0] * (degree + 1), [1.0] + [0.0] * degree
     for k in range(degree + 1):
         J = sum((-1) ** m / math.factorial(m) / math.factorial(m + k) * (angle / 2) ** (2 * m + k) for m in range(12))
         weight = J if k == 0 else 2 * J * last if k == degree else 2 * J
-        found = [f + weight * v for f, v in zip(found, now, strict=True)]
+        coefficients = [f + weight * v for f, v in zip(coefficients, now, strict=True)]
         double = 1 if k == 0 else 2
         before, now = now, [double * v + w for v, w in zip([0.0, *now[:-1]], before, strict=True)]
-    return [f / angle**k for k, f in enumerate(found)]
+    return [f / angle**k for k, f in enumerate(coefficients)]
 
 
 def quartic(angle: float) -> Polynomial:
@@ -68,14 +68,14 @@ def sextic(angle: float) -> Polynomial:
 
 
 def nonic(angle: float) -> Polynomial:
-    """k = 3, of degree 9: Y₂ = A⁴ + q A² and Y₃ = c9 A⁸ + c7 A⁶ + c5 A⁴ + c3 A². The product brings an A¹⁰ with it."""
+    """k = 3, of degree 9: Y₂ = A⁴ + q A² and Y₃ = c9 A⁸ + c7 A⁶ + c5 A⁴ + c3 A². The product also has a term in A¹⁰."""
 
     def even(last: float) -> tuple[float, list[float]]:
-        """b of a series whose term of degree 10 counts `last` times."""
+        """Return b and the coefficients of a series whose term of degree 10 is multiplied by `last`."""
         c = series(angle, 10, last)
         return (c[6] - c[7] / c[9] * c[8]) / (c[5] - c[7] / c[9] * c[7]), c
 
-    # By how much b c9, the factor of A¹⁰, differs from that of the series, which is linear in `last`.
+    # The difference between b c9, the factor of A¹⁰, and that of the series; it is linear in `last`.
     none, whole = (even(last)[0] * even(last)[1][9] - even(last)[1][10] for last in (0.0, 1.0))
     b, (_, c1, c2, c3, c4, c5, _, c7, c8, c9, _) = even(none / (none - whole))
     q = c7 / c9 / 2

@@ -40,10 +40,10 @@ class Exponential(WithAngleRange, Skew):
     >>> bool(residual(map(*map.start())) < 1e-5)
     True
 
-    Note, the gradient: both methods have it written out, with no difference of eigenvalues in a denominator, so it is
-    right at B = 0 and at equal eigenvalues.
-    Note, CUDA: s is read from the device once per value, and has some headroom. In a CUDA graph it is fixed; numbers
-    beyond give a matrix of nan, see `squaring.AngleRange`.
+    Note, the gradient: neither method divides by a difference of eigenvalues, so that the gradient is right at B = 0
+    and at equal eigenvalues.
+    Note, CUDA: s is read from the device once per value. In a CUDA graph it is fixed for a range of angles; numbers
+    beyond the range give a matrix of nan, see `squaring.AngleRange`.
 
     Reference: Lin and Wang 2018; Plumbley 2004; Lezcano-Casado and Martínez-Rubio 2019.
     """
@@ -64,7 +64,7 @@ class Exponential(WithAngleRange, Skew):
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         self.gradient, self.method = gradient, method
-        self.capturable = method != "eigen"  # the eigenvalue solver talks to the host
+        self.capturable = method != "eigen"  # the eigenvalue solver synchronises with the host
 
     def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         B = self.skew(raw[0])
@@ -115,7 +115,7 @@ def _eigen_vjp(G: Tensor, values: Tensor, U: Tensor) -> Tensor:
     return (U @ ((U.mH @ G.to(U.dtype) @ U) * ratio.conj()) @ U.mH).real
 
 
-# For torch.compile, which cannot follow a number read from the device: the value and its gradient as two operators.
+# For torch.compile, which cannot trace a number read from the device: the matrix and its gradient as two operators.
 
 
 def _map(n: int, gradient: str, method: str, upper: Tensor) -> Exponential:

@@ -1,4 +1,4 @@
-"""Matrices by their singular value decomposition, with the bases as they are."""
+"""Matrices by their singular value decomposition, with bases that an optimiser keeps orthonormal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from evenflow.runtime.torch_state import ieee_products
 
 
 class Factorized(Map):
-    """``W = U diag(s) Vᵀ``; U and V are themselves the numbers, and must keep orthonormal columns.
+    """``W = U diag(s) Vᵀ``; U and V are raw parameters, which must keep orthonormal columns.
 
-    An optimiser for the Stiefel manifold moves U and V; an ordinary one would leave it. `stiefel` and
-    `parameter_groups` say which tensors they are.
+    U and V need an optimiser for the Stiefel manifold, such as `GeodesicSGD`. `stiefel` and `parameter_groups` mark
+    them.
 
     Shapes:
         raw: U ``(..., rows, k)``, V ``(..., columns, k)``, p ``(..., k)`` with k = min(rows, columns); matrix
@@ -30,7 +30,7 @@ class Factorized(Map):
 
     Starting value: those bases; all singular values s*, or those of the matrix where there is no bound.
 
-    Note, learning rate: p's is divided by 2r, so that a margin does not change how fast s moves; see `rates`.
+    Note, learning rate: that of p is divided by 2r, so that the margin does not change how fast s moves; see `rates`.
 
     >>> map = Factorized(64, margin=0.1)
     >>> bool(residual(map(*map.start())) < 1e-5)
@@ -70,18 +70,18 @@ class Factorized(Map):
         return True, True, False
 
     def singular_values(self, *raw: Tensor) -> Tensor:
-        """s ``(..., k)``; a margin above s* can make some negative."""
+        """Return s ``(..., k)``; with a margin above s* some may be negative."""
         return self.spectrum.values(raw[2])
 
     def penalty(self, *raw: Tensor) -> Tensor:
-        """``|s - s*|²``, to be added to a loss instead of a bound (``margin=None``)."""
+        """Return ``|s - s*|²``, a penalty for the loss in place of a bound (``margin=None``)."""
         return (self.singular_values(*raw) - self.spectrum.center).square().sum(-1)
 
     def matrix(self, *raw: Tensor) -> Tensor:
         left = raw[0] * self.singular_values(*raw).unsqueeze(-2)
         if torch.compiler.is_compiling():
             return left @ raw[1].mT
-        with ieee_products(left):  # margins of a thousandth are less than TF32 can tell from none
+        with ieee_products(left):  # TF32 cannot resolve a margin of a thousandth
             return left @ raw[1].mT
 
     def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""No constraint: the matrix is its own free numbers."""
+"""The map without a constraint: the matrix is the free numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STARTS: dict[str, Callable[..., Tensor]] = {
 
 
 class Free(Map):
-    """The matrix itself, ``W = raw``, for a choice of starting values.
+    """The unconstrained matrix, ``W = raw``, with a choice of starting values.
 
     Shapes:
         raw ``(..., rows, columns)``, matrix the same. ``rows · columns`` numbers, no cost.
@@ -30,7 +30,7 @@ class Free(Map):
             ``"spectral_radius"``: normal numbers scaled to `radius`.
         radius: largest absolute eigenvalue at the start, for ``init="spectral_radius"`` alone.
 
-    Starting value: as `init` says. `attach` leaves the weight a plain parameter: there is nothing to map.
+    Starting value: as `init` says. `attach` leaves the weight a plain parameter.
 
     >>> Free(3, init="identity").start()[0].diagonal()
     tensor([1., 1., 1.])

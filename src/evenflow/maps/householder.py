@@ -13,8 +13,8 @@ from evenflow.maps.map import need_orthogonal
 class Householder(Differentiated):
     """``W = H_n(u_n) ... H_k(u_k)``, ``H(u) = I - 2uuᵀ/|u|²``, with m = n - k + 1 reflections.
 
-    u_k lives in the last k coordinates; a zero vector gives the identity. With m = n: every orthogonal matrix, of
-    either determinant.
+    u_k has the last k coordinates; a zero vector gives the identity. With m = n: every orthogonal matrix, of either
+    determinant.
 
     Shapes:
         raw ``(..., mn - m(m-1)/2)``: u_n, then u_{n-1}, and so on; matrix ``(..., n, n)``. Six products of n x n by
@@ -30,8 +30,8 @@ class Householder(Differentiated):
     >>> bool(residual(map(*map.start())) < 1e-5)
     True
 
-    Note, length: only the direction of a vector counts. The release scales vectors to length one after each update;
-    here they keep the length they have, and the gradient is at a right angle to them.
+    Note, length: only the direction of a vector matters. The release scales vectors to length one after each update;
+    here they keep their length, and the gradient is orthogonal to them.
 
     Reference: Mhammedi et al. 2017; Zhang, Lei and Dhillon 2018.
     """
@@ -58,7 +58,7 @@ class Householder(Differentiated):
         return ((reflections.count(self.reflectors, self.rows),),)
 
     def vectors(self, raw: Tensor) -> Tensor:
-        """The vectors as rows ``(..., m, n)``, u_n first."""
+        """Return the vectors as rows ``(..., m, n)``, u_n first."""
         return reflections.vectors(raw, self.filled, self.reflectors, self.rows)
 
     def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -74,7 +74,7 @@ class Householder(Differentiated):
         return (kernels.vjp(G, W, self.rows, self.reflectors, saved[0]),)
 
     def blocked_forward(self, raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The matrix by products of matrices, and what `blocked_vjp` needs."""
+        """Return the matrix by products of matrices, and the tensors that `blocked_vjp` needs."""
         V = self.vectors(raw)
         S, Y = reflections.compact(V)
         W = minus_mm(V.mT, Y)
@@ -82,7 +82,7 @@ class Householder(Differentiated):
         return W, (V, S, Y)
 
     def blocked_vjp(self, G: Tensor, V: Tensor, S: Tensor, Y: Tensor) -> Tensor:
-        """The gradient of the packed vectors."""
+        """Return the gradient of the packed vectors."""
         dV = reflections.compact_vjp(minus_mm(Y, G.mT), minus_mm(V, G), V, S, Y)
         return dV.flatten(-2).index_select(-1, self.filled)
 

@@ -7,14 +7,14 @@ from torch import Tensor
 
 HALVINGS = 3  # angles up to π become angles up to π/8, where the series below gains 1.4 digits a term
 TERMS = 12
-# cos of half the angle below which the angle counts as π: rounding leaves an error of 1e-8 on either side.
+# cos of half the angle below which the angle counts as π: rounding errors are 1e-8.
 STRAIGHT = 1e-8
 
 
 def unitary_log(matrix: Tensor) -> Tensor:
-    """The skew-Hermitian B with ``exp(B)`` the given matrix, its angles within [-π, π].
+    """Return the skew-Hermitian B with ``exp(B)`` equal to the matrix and angles within [-π, π].
 
-    The angles are halved three times; then ``log R = 2 artanh((R - I)(R + I)⁻¹)``, whose series is short.
+    All angles are halved three times; then ``log R = 2 artanh((R - I)(R + I)⁻¹)``, whose series is short.
 
     Shapes:
         ``(n, n)`` in and out: a complex128 unitary matrix, or a float64 orthogonal one of determinant +1.
@@ -33,12 +33,12 @@ def unitary_log(matrix: Tensor) -> Tensor:
 
 
 def _half_angle(matrix: Tensor, I: Tensor) -> Tensor:
-    """The turn by half of every angle: the unitary factor of ``I + R``, whose singular values are 2cos(θ/2)."""
+    """Return the root with half of each angle: the unitary factor of ``I + R``, with singular values 2cos(θ/2)."""
     P, length, Qh = torch.linalg.svd(matrix + I)
     straight = int((length < 2 * STRAIGHT).sum())
     if not matrix.is_complex():
-        # Planes turned by π give nothing to divide: any quarter turn of them is a root. The number of such directions
-        # is even, since the determinant is +1.
+        # In planes rotated by π these are zero, and any rotation by π/2 is a root. The number of such directions is
+        # even, since the determinant is +1.
         straight += straight % 2
     regular = len(length) - straight
     root = P[:, :regular] @ Qh[:regular]

@@ -1,4 +1,4 @@
-"""A map by its name."""
+"""Make a map from its name, its class or a function of its size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evenflow.maps.map import Map
 
 
 def options_of(map: str | type[Map] | Callable[..., Map]) -> list[str] | None:
-    """The settings of a named map or a class besides its size; None where they cannot be known."""
+    """Return the options of a named map or a class besides its size, or None for a function."""
     from evenflow.maps import MAPS
 
     kind = MAPS.get(map) if isinstance(map, str) else map
@@ -21,12 +21,12 @@ def options_of(map: str | type[Map] | Callable[..., Map]) -> list[str] | None:
 
 
 def make(map: str | type[Map] | Callable[..., Map], rows: int, columns: int | None = None, **options: Any) -> Map:
-    """The map called `map` for a ``(rows, columns)`` matrix.
+    """Return a map of ``(rows, columns)`` matrices.
 
     Args:
         map: a name in `MAPS`, a `Map` class, or a function of the size that returns a map.
         rows, columns: size of the matrix; `columns` defaults to `rows`.
-        options: settings of that map, such as ``reflectors=16``.
+        options: of that map, such as ``reflectors=16``; none for a function.
 
     >>> make("householder", 8, reflectors=2)
     Householder(8, reflectors=2)

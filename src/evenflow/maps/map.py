@@ -1,4 +1,4 @@
-"""What every map is: free numbers in, a constrained matrix out."""
+"""The base class of maps, which turn free numbers into a constrained matrix."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LIMIT = 4  # captures of one map: shapes, dtypes and streams beyond these run pl
 class Map(nn.Module):
     """A map from free numbers to a constrained matrix, in the form `torch.nn.utils.parametrize` takes.
 
-    ``W = map(*raw)``, and ``map.right_inverse(W)`` finds numbers that give W back. A subclass writes three methods in
-    full precision: `matrix` (the equation), `inverse` (its inverse) and `start` (the first numbers).
+    ``W = map(*raw)``, and ``map.right_inverse(W)`` returns numbers that give W. A subclass defines `raw_shapes`, and in
+    full precision `matrix` (the equation), `inverse` (its inverse) and `start` (the initial numbers).
 
     Shapes:
         raw: each ``(..., *shape)`` for the shapes in `raw_shapes`; matrix: ``(..., rows, columns)``. Leading
@@ -32,15 +32,15 @@ class Map(nn.Module):
 
     Args:
         rows, columns: size of the matrix; `columns` defaults to `rows`.
-        precision: ``"float32"`` or ``"float64"``: compute in that, whatever the numbers are stored in. None: in their
-            own, and in float32 if that is bfloat16 or float16.
+        precision: ``"float32"`` or ``"float64"``: the dtype of the computation. Default: the dtype of the numbers, or
+            float32 for bfloat16 and float16.
 
-    A bfloat16 or float16 matrix is computed in float32 and rounded once at the end, autocast or not: eight bits of
-    mantissa cannot hold an orthogonal matrix. A real orthogonal matrix goes from float64 to float32 by `rounded`, which
-    keeps its columns closer to orthonormal than the nearest float32 entries would.
+    A bfloat16 or float16 matrix is computed in float32 and rounded once at the end, with autocast or without: eight
+    bits of mantissa cannot hold an orthogonal matrix. A real orthogonal matrix is converted from float64 to float32 by
+    `rounded`, whose columns are closer to orthonormal than those of the nearest float32 entries.
     """
 
-    # Whether every matrix of the map is orthogonal (or unitary), whatever the numbers.
+    # Whether the matrix is orthogonal (or unitary) for all numbers.
     orthogonal = False
     # Whether its operations can be captured as a CUDA graph: False for a map that reads numbers on the host.
     capturable = True
@@ -79,7 +79,7 @@ class Map(nn.Module):
         self.graphs.clear()  # graphs read the buffers at addresses that change now
         empty = self._empty()
         super()._apply(*args, **options)
-        if empty and not self._empty():  # they were on no device, and now are somewhere, with anything in them
+        if empty and not self._empty():  # moved from the meta device, with uninitialised memory
             self._keep_constants()
         return self
 
@@ -88,12 +88,12 @@ class Map(nn.Module):
         super()._load_from_state_dict(*args, **options)
 
     def constants(self) -> dict[str, Tensor]:
-        """Tensors that follow from the map's sizes: kept as buffers, and not in the state_dict."""
+        """Return tensors that follow from the map's sizes. They are buffers, but not in the state_dict."""
         return {}
 
     def _keep_constants(self, device: torch.device | None = None) -> None:
-        """Put them in their buffers: where these are, if there are any yet."""
-        with torch.device("cpu") if self._non_persistent_buffers_set else nullcontext():  # there is no default then
+        """Register `constants` as buffers, on the device of those registered before."""
+        with torch.device("cpu") if self._non_persistent_buffers_set else nullcontext():  # not the default device
             constants = self.constants()
         for name, value in constants.items():
             before = self._buffers.get(name)
@@ -101,15 +101,16 @@ class Map(nn.Module):
             self.register_buffer(name, value.to(device or like.device, like.dtype), persistent=False)
 
     def _empty(self) -> bool:
+        """Return True if a constant is on the meta device."""
         buffers = (self._buffers[name] for name in self._non_persistent_buffers_set)
         return any(buffer is not None and buffer.is_meta for buffer in buffers)
 
     def need_square(self) -> None:
-        """Refuse a size that is not square: for the maps whose matrices all are."""
+        """Raise a ValueError if rows and columns differ."""
         if self.rows != self.columns:
             raise ValueError(f"{type(self).__name__} needs a square matrix, got {self.rows} x {self.columns}")
 
-    # The equation, its inverse and its starting value: what a subclass writes.
+    # Defined by a subclass: the equation, its inverse and its starting value.
 
     @property
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -117,24 +118,24 @@ class Map(nn.Module):
         raise NotImplementedError
 
     def matrix(self, *raw: Tensor) -> Tensor:
-        """The matrix ``(..., rows, columns)`` made from the free numbers."""
+        """Return the matrix ``(..., rows, columns)`` of the free numbers."""
         raise NotImplementedError
 
     def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
-        """Free numbers that give `matrix`, or a ValueError that says why there are none."""
+        """Return free numbers that give `matrix`, or raise a ValueError that says why there are none."""
         raise NotImplementedError
 
     def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
-        """The free numbers a new layer begins with, in float32 on the CPU."""
+        """Return the free numbers of a new layer, in float32 on the CPU."""
         raise NotImplementedError
 
-    # What every map offers.
+    # Provided for every map.
 
     def forward(self, *raw: Tensor) -> Tensor:
         if not raw[0].is_meta and torch.is_autocast_enabled(raw[0].device.type):
             with torch.autocast(raw[0].device.type, enabled=False):
                 return self.forward(*raw)
-        if not raw[0].is_meta and self._empty():  # numbers were assigned to a map that was on no device
+        if not raw[0].is_meta and self._empty():  # numbers were assigned to a map on the meta device
             self._keep_constants(raw[0].device)
         replayed = self._replay(raw) if raw[0].is_cuda else None
         return self.compute(*raw) if replayed is None else replayed
@@ -146,7 +147,7 @@ class Map(nn.Module):
         """Return the matrix by a captured CUDA graph; None in the first calls and inside another capture."""
         if not self.capturable or is_observed() or torch.cuda.is_current_stream_capturing():
             return None
-        if any(type(r) not in (Tensor, nn.Parameter) for r in raw):  # a subclass may mean something else
+        if any(type(r) not in (Tensor, nn.Parameter) for r in raw):  # subclasses of tensors may redefine operations
             return None
         device = raw[0].device
         # With the settings, as a margin may be changed later.
@@ -165,11 +166,11 @@ class Map(nn.Module):
         return (self.compute(*raw),)
 
     def compute(self, *raw: Tensor) -> Tensor:
-        """The matrix in the dtype of the numbers, by the operations of `matrix`."""
+        """Return the matrix in the dtype of the numbers, by the operations of `matrix`."""
         matrix, dtype = self.matrix(*self.full(*raw)), raw[0].dtype
         if self.orthogonal and (matrix.dtype, dtype) == (torch.float64, torch.float32):
             nearest = matrix.float()
-            # The gradient passes as through any rounding: unchanged.
+            # Rounding leaves the gradient unchanged.
             return nearest + (rounded(matrix.detach()) - nearest.detach())
         # There is no complex bfloat16: a complex matrix of half-precision numbers stays in complex64.
         return matrix.to(COMPLEX.get(dtype, matrix.dtype) if matrix.is_complex() else dtype)
@@ -186,11 +187,11 @@ class Map(nn.Module):
         return raw[0] if len(raw) == 1 else raw
 
     def product(self, h: Tensor, *raw: Tensor) -> Tensor:
-        """``h Wᵀ`` for rows h ``(..., columns)``: W applied to each, without forming W where that is cheaper."""
+        """Return ``h Wᵀ`` for rows h ``(..., columns)``, without forming W where that is cheaper."""
         return h @ self(*raw).mT
 
     def full(self, *raw: Tensor) -> tuple[Tensor, ...]:
-        """The numbers in the precision the matrix is computed in."""
+        """Return the numbers in the dtype in which the matrix is computed."""
         if self.precision is not None:
             return tuple(r.to(PRECISIONS[self.precision]) for r in raw)
         return tuple(r.float() for r in raw) if raw[0].dtype in HALF else raw
@@ -202,12 +203,12 @@ class Map(nn.Module):
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The share of the learning rate each raw tensor should get; see `parameter_groups`."""
+        """The factor of the learning rate for each raw tensor; see `parameter_groups`."""
         return (1.0,) * len(self.raw_shapes)
 
     @property
     def stiefel(self) -> tuple[bool, ...]:
-        """Which raw tensors must keep orthonormal columns: they are moved by an optimiser that knows this."""
+        """Which raw tensors must keep orthonormal columns, and so need an optimiser such as `GeodesicSGD`."""
         return (False,) * len(self.raw_shapes)
 
     def extra_repr(self) -> str:
@@ -215,14 +216,14 @@ class Map(nn.Module):
 
 
 def residual(matrix: Tensor) -> Tensor:
-    """Largest entry of ``|WᵀW - I|`` (``|WWᴴ - I|`` for a wide W): zero for an orthogonal or unitary matrix."""
+    """Return the largest entry of ``|WᵀW - I|`` (``|WWᴴ - I|`` for a wide W): 0 for an orthogonal or unitary W."""
     tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mH
     gram = tall.mH @ tall
     return (gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)).abs().amax((-2, -1))
 
 
 def need_orthogonal(matrix: Tensor, name: str, dtype: torch.dtype) -> None:
-    """Refuse a float64 `matrix` further from orthogonal than rounding to `dtype` explains."""
+    """Raise a ValueError if a float64 `matrix` is further from orthogonal than rounding to `dtype` explains."""
     allowed = 1e-8 if dtype in (torch.float64, torch.complex128) else 1e-2 if dtype in HALF else 1e-4
     off = residual(matrix).max().item()
     if not off <= allowed:

@@ -19,36 +19,36 @@ from evenflow import init
 from evenflow.maps.differentiated import addmm
 from evenflow.runtime.triton_kernels import triton_module
 
-# Added to half of each squared length, so that a zero vector is not divided by; below any single-precision length.
+# Added to half of each squared length, against division by zero; below any single-precision length.
 TINY = 1e-300
-# A column this close to its place is taken to be there: no reflection.
+# A column this close to its column of I needs no reflection.
 IN_PLACE = 1e-12
 
 
 def count(m: int, n: int) -> int:
-    """How many numbers m reflections of n coordinates take."""
+    """Return the number of free numbers of m reflections of n coordinates."""
     return m * n - m * (m - 1) // 2
 
 
 def kernels(raw: Tensor, n: int, *counts: int) -> ModuleType | None:
-    """The CUDA kernels, where they can run and reflections of n coordinates are few."""
-    found = triton_module("evenflow.maps.reflections_cuda", raw)
-    return found if found is not None and found.suits(n, *counts) else None
+    """Return the module of CUDA kernels, or None if they cannot run or are slower than products of matrices."""
+    module = triton_module("evenflow.maps.reflections_cuda", raw)
+    return module if module is not None and module.suits(n, *counts) else None
 
 
 def places(m: int, n: int) -> Tensor:
-    """Where the packed numbers go in V, counted along its rows."""
+    """Return the flat indices in V of the packed numbers."""
     i, j = torch.triu_indices(m, n)
     return i * n + j
 
 
 def vectors(raw: Tensor, filled: Tensor, m: int, n: int) -> Tensor:
-    """V of the packed numbers."""
+    """Return V of the packed numbers."""
     return raw.new_zeros(*raw.shape[:-1], m * n).index_copy_(-1, filled, raw).unflatten(-1, (m, n))
 
 
 def compact(V: Tensor) -> tuple[Tensor, Tensor]:
-    """S (float64) and Y of the vectors V."""
+    """Return S (float64) and Y of the vectors V."""
     long = V.double()
     S = (long @ long.mT).triu()
     S.diagonal(dim1=-2, dim2=-1).mul_(0.5).add_(TINY)
@@ -56,7 +56,7 @@ def compact(V: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def compact_vjp(dV: Tensor, dY: Tensor, V: Tensor, S: Tensor, Y: Tensor) -> Tensor:
-    """The whole gradient of V, from what reaches V directly and what reaches it through Y."""
+    """Return the gradient of V, from its direct part and the gradient of Y."""
     Z = torch.linalg.solve_triangular(S.mT, dY.double(), upper=False).to(V.dtype)
     T = (Z @ Y.mT).triu()
     T.diagonal(dim1=-2, dim2=-1).mul_(0.5)
@@ -64,19 +64,19 @@ def compact_vjp(dV: Tensor, dY: Tensor, V: Tensor, S: Tensor, Y: Tensor) -> Tens
 
 
 def first_vectors(m: int, n: int, generator: torch.Generator | None) -> Tensor:
-    """Starting numbers: Glorot-uniform vectors scaled to length one, packed."""
+    """Return the initial numbers: Glorot-uniform vectors scaled to length one, packed."""
     if m == 0:
         return torch.zeros(0)
     V = init.glorot_uniform(m, n, generator=generator, device="cpu").triu()
-    # Two single coordinates can be drawn as zero; length one is then not to be had.
+    # A vector with a single coordinate can be drawn as zero, which has no direction.
     V = V / V.norm(dim=1, keepdim=True).clamp_min(torch.finfo(V.dtype).tiny)
     return V.flatten()[places(m, n)]
 
 
 def reduce(columns: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Vectors V whose product brings orthonormal columns ``(..., n, c)`` to the first of I, and what they leave.
+    """Return m vectors V whose reflections bring orthonormal columns ``(..., n, c)`` to those of I, and the result.
 
-    Householder's QR factorization with a positive diagonal. With m >= min(n, c) nothing is left to do.
+    This is Householder's QR factorization with a positive diagonal. With m >= min(n, c) the result is I.
     """
     Q = columns.clone()
     n, c = Q.shape[-2:]
@@ -96,5 +96,5 @@ def reduce(columns: Tensor, m: int) -> tuple[Tensor, Tensor]:
 
 
 def left_over(Q: Tensor) -> float:
-    """How far what `reduce` leaves is from the columns of I."""
+    """Return the largest difference between the result of `reduce` and the columns of I."""
     return (Q - torch.eye(*Q.shape[-2:], dtype=Q.dtype, device=Q.device)).abs().max().item()

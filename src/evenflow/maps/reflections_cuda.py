@@ -13,40 +13,40 @@ import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
 from torch import Tensor
 
-# With more reflections on a side, products of matrices are faster than steps.
+# With more reflections on a side, products of matrices are faster.
 MOST = 128
 LARGEST = 4096  # coordinates, 128 of them for each of a block's 32 warps
 
 
 @triton.jit
 def _vector(packed, i, n, j):  # type: ignore[no-untyped-def]
-    """Vector i as ``(1, N)``; it has the coordinates from i on."""
+    """Load vector i as ``(1, N)``; it has the coordinates from i on."""
     return tl.load(packed + (i * n - i * (i - 1) // 2 - i) + j, mask=(j >= i) & (j < n), other=0.0)
 
 
 @triton.jit
 def _factor(v):  # type: ignore[no-untyped-def]
-    """2/|v|², and 0 for a zero vector, which reflects nothing."""
+    """Return 2/|v|², or 0 for a zero vector."""
     square = tl.sum(v * v, 1)[:, None]
     return tl.where(square > 0, 2 / square, 0.0)
 
 
 @triton.jit
-def _through(x, packed, m, n, j, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Rows x times all reflections, the first of them first or last."""
+def _reflect(x, packed, m, n, j, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Multiply rows x by all reflections, the first of them first or last."""
     following = _vector(packed, 0 if FIRST else m - 1, n, j)
     for step in range(m):
         i = step if FIRST else m - 1 - step
         v = following.to(tl.float64)
-        # On its way while this one is used; after the last, the first again.
+        # Load the next vector while this one is used; after the last, the first again.
         following = _vector(packed, (i + 1 if FIRST else i + m - 1) % m, n, j)
         x -= tl.sum(x * v, 1)[:, None] * _factor(v) * v
     return x
 
 
 @triton.jit
-def _back(y, g, packed, slopes, m, n, j, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
-    """`_through` undone for rows y and for their gradient g; the vectors' gradients, summed over rows, to `slopes`."""
+def _reflect_back(y, g, packed, slopes, m, n, j, FIRST: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Undo `_reflect` for rows y and their gradient g; write the vectors' gradients, summed over rows, to `slopes`."""
     following = _vector(packed, m - 1 if FIRST else 0, n, j)
     for step in range(m):
         i = m - 1 - step if FIRST else step
@@ -70,16 +70,16 @@ def _forward(  # type: ignore[no-untyped-def]
     j = tl.arange(0, N)[None, :]
     live = (row < n) & (j < n)
     x = ((row == j) & live).to(tl.float64)
-    x = _through(x, u + model * count1, m1, n, j, True)
+    x = _reflect(x, u + model * count1, m1, n, j, True)
     if TWO:
         x *= tl.load(s + model * n + j, mask=j < n, other=0.0)
-        x = _through(x, v + model * count2, m2, n, j, False)
+        x = _reflect(x, v + model * count2, m2, n, j, False)
     tl.store(out + model * n * n + row * n + j, x, mask=live)
 
 
 @triton.jit
 def _vjp(  # type: ignore[no-untyped-def]
-    u, v, s, matrix, pull, parts, m1, m2, n, count1, count2, N: tl.constexpr, ROWS: tl.constexpr, TWO: tl.constexpr
+    u, v, s, matrix, gradient, parts, m1, m2, n, count1, count2, N: tl.constexpr, ROWS: tl.constexpr, TWO: tl.constexpr
 ):
     model = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -89,32 +89,32 @@ def _vjp(  # type: ignore[no-untyped-def]
     size = count1 + count2 + n if TWO else count1
     parts += (model * tl.num_programs(0) + tl.program_id(0)) * size
     y = tl.load(matrix + model * n * n + row * n + j, mask=live, other=0.0).to(tl.float64)
-    g = tl.load(pull + model * n * n + row * n + j, mask=live, other=0.0).to(tl.float64)
+    g = tl.load(gradient + model * n * n + row * n + j, mask=live, other=0.0).to(tl.float64)
     if TWO:
-        y, g = _back(y, g, v + model * count2, parts + count1, m2, n, j, False)
-        # Before the diagonal: not by division, since a singular value may be zero.
-        y = _through(((row == j) & live).to(tl.float64), u, m1, n, j, True)
+        y, g = _reflect_back(y, g, v + model * count2, parts + count1, m2, n, j, False)
+        # The rows before the diagonal, computed again: a singular value to divide by may be zero.
+        y = _reflect(((row == j) & live).to(tl.float64), u, m1, n, j, True)
         tl.store(parts + count1 + count2 + j, tl.sum(g * y, 0)[None, :], mask=j < n)
         g *= tl.load(s + model * n + j, mask=j < n, other=0.0)
-    y, g = _back(y, g, u, parts, m1, n, j, True)
+    y, g = _reflect_back(y, g, u, parts, m1, n, j, True)
 
 
 def suits(n: int, *counts: int) -> bool:
-    """Whether these kernels are for so many reflections of n coordinates on each side."""
+    """Return True if the kernels are faster than products for `counts` reflections of n coordinates on each side."""
     return n <= LARGEST and all(1 <= m <= MOST for m in counts)
 
 
-Right = tuple[int, Tensor, Tensor]  # of an SVD: how many reflections, their packed vectors, the singular values
+Right = tuple[int, Tensor, Tensor]  # the right side of an SVD: number of reflections, packed vectors, singular values
 
 
 def forward(n: int, m: int, u: Tensor, right: Right | None = None) -> Tensor:
-    """``H_n(u_n) ... H_k(u_k)`` ``(..., n, n)``, or that times diag(s) and the reflections of the right side.
+    """Return ``H_n(u_n) ... H_k(u_k)`` ``(..., n, n)``, or its product with diag(s) and the right reflections.
 
     Shapes:
         u ``(..., mn - m(m-1)/2)``, v likewise, s ``(..., n)``.
     """
     out = u.new_empty(*u.shape[:-1], n, n)
-    grid, options = _shared_out(n, u.shape[:-1].numel())
+    grid, options = _launch_options(n, u.shape[:-1].numel())
     m2, v, s = right or (0, u, u)
     counts = (m, m2, n, u.shape[-1], v.shape[-1])
     with torch.cuda.device(u.device):
@@ -123,8 +123,8 @@ def forward(n: int, m: int, u: Tensor, right: Right | None = None) -> Tensor:
 
 
 def vjp(G: Tensor, W: Tensor, n: int, m: int, u: Tensor, right: Right | None = None) -> Tensor:
-    """The gradients of u, or of u, v and s one after another, from the matrix W and its gradient G."""
-    grid, options = _shared_out(n, u.shape[:-1].numel())
+    """Return the gradients of u, or of u, v and s in one tensor, from the matrix W and its gradient G."""
+    grid, options = _launch_options(n, u.shape[:-1].numel())
     m2, v, s = right or (0, u, u)
     counts = (m, m2, n, u.shape[-1], v.shape[-1])
     size = u.shape[-1] if right is None else u.shape[-1] + v.shape[-1] + n
@@ -135,8 +135,8 @@ def vjp(G: Tensor, W: Tensor, n: int, m: int, u: Tensor, right: Right | None = N
     return parts.sum(-2)
 
 
-def _shared_out(n: int, models: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """How many programs, and what each of them is compiled for: a warp for every 128 coordinates."""
+def _launch_options(n: int, models: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """Return the grid of programs and their compile-time options: a warp for every 128 coordinates."""
     N = triton.next_power_of_2(n)
     rows = 2 if N <= 128 else 4 if N <= 512 else 8
     return (triton.cdiv(n, rows), models), {"N": N, "ROWS": rows, "num_warps": max(1, N // 128)}

@@ -11,7 +11,7 @@ from torch import Tensor
 from evenflow.maps.differentiated import Differentiated
 from evenflow.runtime.triton_kernels import triton_module
 
-SPREAD = 0.05  # starting angles are drawn from U(-SPREAD, SPREAD)
+SPREAD = 0.05  # initial angles are from U(-SPREAD, SPREAD)
 
 
 class Rotations(Differentiated):
@@ -79,18 +79,18 @@ class Rotations(Differentiated):
         return (kernel.vjp(G, W, saved[0], self.permutations),)
 
     def layered_forward(self, angles: Tensor) -> Tensor:
-        """The matrix, layer by layer."""
-        # Coordinates are rows here, so that a permutation moves whole rows. In float64: a rounded cos² + sin² is off by
-        # 6e-8, and such errors add up over the layers.
+        """Return the matrix, layer by layer."""
+        # Coordinates are rows here, so that a permutation moves whole rows. In float64: in float32, cos² + sin² is off
+        # by 6e-8, and these errors add up over the layers.
         full = angles.double()
         cos, sin = (x.unsqueeze(-1).unbind(-3) for x in (full.cos(), full.sin()))
         W = torch.eye(self.rows, dtype=full.dtype, device=full.device).expand(*full.shape[:-2], -1, -1)
         for k in reversed(range(self.layers)):
-            W = _turn(W.index_select(-2, self.permutations[k]), cos[k], sin[k])
+            W = _rotate(W.index_select(-2, self.permutations[k]), cos[k], sin[k])
         return W.to(angles.dtype)
 
     def layered_vjp(self, G: Tensor, W: Tensor, angles: Tensor) -> Tensor:
-        """The gradient of the angles. Every layer is undone by the opposite turn: nothing in between is saved."""
+        """Return the gradient of the angles. The opposite rotations undo each layer, so that no layer is saved."""
         cos, sin = (x.unsqueeze(-1).unbind(-3) for x in (angles.cos(), -angles.sin()))
         back = self.permutations.argsort()
         pair, half = torch.cat((W, G), -1), self.rows // 2
@@ -98,18 +98,18 @@ class Rotations(Differentiated):
         for k in range(self.layers):
             (a, b), (da, db) = (x.split(half, -2) for x in pair.split(self.rows, -1))
             slopes.append((db * a).sub_(da * b).sum(-1))
-            pair = _turn(pair, cos[k], sin[k]).index_select(-2, back[k])
+            pair = _rotate(pair, cos[k], sin[k]).index_select(-2, back[k])
         return torch.stack(slopes, -2)
 
     def plain(self, *raw: Tensor) -> Tensor:
         eye = torch.eye(self.rows, dtype=raw[0].dtype, device=raw[0].device)
-        return self._turned(eye.expand(*raw[0].shape[:-2], -1, -1), raw[0]).mT
+        return self._rotate_rows(eye.expand(*raw[0].shape[:-2], -1, -1), raw[0]).mT
 
     def product(self, h: Tensor, *raw: Tensor) -> Tensor:
-        return self._turned(h, self.full(*raw)[0])
+        return self._rotate_rows(h, self.full(*raw)[0])
 
-    def _turned(self, h: Tensor, angles: Tensor) -> Tensor:
-        # Beside rows (..., B, n) each layer's angles are (..., 1, n/2).
+    def _rotate_rows(self, h: Tensor, angles: Tensor) -> Tensor:
+        # For rows (..., B, n) the angles of each layer are (..., 1, n/2).
         rows = angles.unsqueeze(-2) if angles.dim() > 2 else angles
         layer = -3 if angles.dim() > 2 else -2
         cos, sin = rows.cos().to(h.dtype).unbind(layer), rows.sin().to(h.dtype).unbind(layer)
@@ -133,12 +133,12 @@ class Rotations(Differentiated):
 
 
 def _kernel(tensor: Tensor) -> ModuleType | None:
-    """The CUDA kernels, where they can run."""
+    """Return the module of CUDA kernels, or None if they cannot run."""
     return triton_module("evenflow.maps.rotations_cuda", tensor) if tensor.is_cuda else None
 
 
-def _turn(X: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rows i and i + n/2 of X ``(..., n, B)`` turned into each other by the angle of ``(..., n/2, 1)``."""
+def _rotate(X: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate rows i and i + n/2 of X ``(..., n, B)`` by the angle i of ``(..., n/2, 1)``."""
     a, b = X.chunk(2, -2)
     out = torch.empty_like(X)
     top, bottom = out.chunk(2, -2)

@@ -1,7 +1,7 @@
 """All layers of rotations in one CUDA kernel: the matrix, and its gradient. Imported by `rotations` on CUDA alone.
 
-One program owns a few columns of the matrix and walks through the layers; the rows it needs next were written by its
-own threads, so a barrier inside the program is all the waiting there is. `Rotations.value` and `slope` are the twins.
+One program computes a few columns of the matrix, layer by layer. Its own threads have written the rows it reads next,
+so that a barrier inside the program is enough. `Rotations.layered_forward` and `layered_vjp` do the same in torch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _vjp(  # type: ignore[no-untyped-def]
-    angles, permutations, matrix, pull, work, parts, layers, n, half, blocks, HALF: tl.constexpr, COLUMNS: tl.constexpr
+    angles, permutations, matrix, grad, work, parts, layers, n, half, blocks, HALF: tl.constexpr, COLUMNS: tl.constexpr
 ):
     block, model = tl.program_id(0), tl.program_id(1).to(tl.int64)
     rows = tl.arange(0, HALF)
@@ -65,8 +65,8 @@ def _vjp(  # type: ignore[no-untyped-def]
     work += model * 4 * size
     parts += (model * blocks + block) * layers * half
     angles += model * layers * half
-    # The first layer reads the matrix and its gradient themselves, the others what the layer before has written.
-    Y, D = matrix + model * size, pull + model * size
+    # The first layer reads the matrix and its gradient, the others the results of the layer before.
+    Y, D = matrix + model * size, grad + model * size
     for k in range(layers):
         if k > 0:
             Y = work + ((k + 1) % 2) * 2 * size
@@ -78,7 +78,7 @@ def _vjp(  # type: ignore[no-untyped-def]
         tl.store(parts + k * half + rows, tl.sum(db * a - da * b, 1), mask=rows < half)
         angle = tl.load(angles + k * half + i, mask=row_live, other=0.0)
         cos, sin = tl.cos(angle), tl.sin(angle)
-        # Turned back, then put where the permutation took them from.
+        # Rotate back, then undo the permutation.
         first = tl.load(permutations + k * n + i, mask=row_live, other=0)
         second = tl.load(permutations + k * n + half + i, mask=row_live, other=0)
         target = work + (k % 2) * 2 * size
@@ -90,7 +90,7 @@ def _vjp(  # type: ignore[no-untyped-def]
 
 
 def forward(angles: Tensor, permutations: Tensor) -> Tensor:
-    """The matrix ``(..., n, n)`` of angles ``(..., k, n/2)``, computed in float64."""
+    """Return the matrix ``(..., n, n)`` of angles ``(..., k, n/2)``, computed in float64."""
     layers, half = angles.shape[-2:]
     n, lead = 2 * half, angles.shape[:-2]
     models = lead.numel()
@@ -113,7 +113,7 @@ def forward(angles: Tensor, permutations: Tensor) -> Tensor:
 
 
 def vjp(G: Tensor, W: Tensor, angles: Tensor, permutations: Tensor) -> Tensor:
-    """The gradient of the angles, from the matrix W and its gradient G."""
+    """Return the gradient of the angles, from the matrix W and its gradient G."""
     layers, half = angles.shape[-2:]
     n, lead = 2 * half, angles.shape[:-2]
     models, blocks = lead.numel(), triton.cdiv(n, COLUMNS)

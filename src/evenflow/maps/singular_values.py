@@ -1,4 +1,4 @@
-"""Singular values held within a margin: what the two SVD maps share."""
+"""Singular values held within a margin, for the two SVD maps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 BOUNDS = ("sigmoid", "clip")
-ROUNDING = 1e-5  # of the margin: how far outside a given singular value may lie and still be taken as on its edge
+ROUNDING = 1e-5  # share of the margin by which a singular value may lie outside and count as on its edge
 
 
 class SingularValues:
@@ -17,8 +17,8 @@ class SingularValues:
 
     Args:
         center: s*, the middle.
-        margin: r, at least 0; None, or ``"none"`` in a file that has no word for it, for no bound.
-        bound: ``"sigmoid"`` (default) or ``"clip"``.
+        margin: r, at least 0. None, or ``"none"`` in a TOML file, for no bound.
+        bound: ``"sigmoid"`` or ``"clip"``.
 
     Reference: Vorontsov et al. 2017.
     """
@@ -33,6 +33,7 @@ class SingularValues:
         self.center, self.margin, self.bound = float(center), margin, bound
 
     def values(self, p: Tensor) -> Tensor:
+        """Return the singular values of the numbers p."""
         if self.margin is None:
             return p
         if self.bound == "clip":
@@ -40,7 +41,7 @@ class SingularValues:
         return self.margin * torch.tanh(p / 2) + self.center  # tanh(p/2) = 2σ(p) - 1
 
     def derivatives(self, p: Tensor) -> Tensor:
-        """The derivative of each value by its number."""
+        """Return the derivative of each singular value by its number."""
         if self.margin is None:
             return torch.ones_like(p)
         if self.bound == "clip":
@@ -48,13 +49,13 @@ class SingularValues:
         return 0.5 * self.margin * (1 - torch.tanh(p / 2).square())
 
     def allows(self, s: Tensor) -> bool:
-        """Whether all values lie within the margin, up to rounding."""
+        """Return True if all singular values lie within the margin, up to rounding."""
         if self.margin is None:
             return True
         return (s - self.center).abs().max().item() <= self.margin + ROUNDING * max(self.margin, self.margin == 0)
 
     def inverse(self, s: Tensor) -> Tensor:
-        """Numbers that give the values s, or a ValueError."""
+        """Return numbers that give the singular values s, or raise a ValueError."""
         if self.margin is None:
             return s
         if not self.allows(s):
@@ -68,7 +69,7 @@ class SingularValues:
         return 2 * torch.atanh(((s - self.center) / self.margin).clamp(-edge, edge))
 
     def start(self, count: int) -> Tensor:
-        """Numbers that give s* everywhere."""
+        """Return numbers that give s* everywhere."""
         return torch.full((count,), self.center if self.margin is None or self.bound == "clip" else 0.0)
 
     def __repr__(self) -> str:

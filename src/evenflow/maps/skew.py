@@ -1,4 +1,4 @@
-"""What maps from skew-symmetric matrices share: the packed numbers, the starting values, the inverse's checks."""
+"""The base class of maps of skew-symmetric matrices: packed numbers, starting values, checks of the inverse."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STARTS = ("henaff", "cayley", "haar", "identity")
 
 
 class Skew(Differentiated):
-    """A map of ``B = -Bᵀ``; the numbers above the diagonal of B, row by row, are the free ones.
+    """A map of ``B = -Bᵀ``. The free numbers are the entries above the diagonal of B, row by row.
 
     Shapes:
         raw ``(..., n(n-1)/2)``, matrix ``(..., n, n)``.
@@ -49,21 +49,21 @@ class Skew(Differentiated):
         return ((self.rows * (self.rows - 1) // 2,),)
 
     def skew(self, raw: Tensor) -> Tensor:
-        """The skew-symmetric matrix of the free numbers."""
+        """Return the skew-symmetric matrix of the free numbers."""
         n = self.rows
         half = raw.new_zeros(*raw.shape[:-1], n * n).index_copy_(-1, self.upper, raw).unflatten(-1, (n, n))
         return half - half.mT
 
     def pack(self, gradient: Tensor) -> Tensor:
-        """The gradient of the numbers, from one of B taken as if its entries were free."""
+        """Return the gradient of the free numbers from the gradient of all entries of B."""
         return (gradient - gradient.mT).flatten(-2).index_select(-1, self.upper)
 
     def logarithm(self, matrix: Tensor) -> Tensor:
-        """The B of one orthogonal float64 matrix ``(n, n)``, or a ValueError; what a subclass writes for `inverse`."""
+        """Return the B of one orthogonal float64 matrix ``(n, n)``, or raise a ValueError."""
         raise NotImplementedError
 
     def signed(self, matrix: Tensor) -> Tensor:
-        """The matrix with the map's signs undone, for a map that has them."""
+        """Return the matrix without the signs of the map, for a map that has signs."""
         return matrix
 
     def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
@@ -88,7 +88,7 @@ class Skew(Differentiated):
         return (B.flatten()[upper],)
 
     def block(self, angle: Tensor) -> Tensor:
-        """The entry of B that makes a 2 x 2 block a rotation by `angle`."""
+        """Return the entry of B for which a 2 x 2 block is a rotation by `angle`."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:

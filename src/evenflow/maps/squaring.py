@@ -17,7 +17,7 @@ from evenflow.runtime.cuda_graphs import in_capturing
 # In-place changes of the numbers, a few for each update, after which a map that was not replayed is measured again.
 UNSEEN_CHANGES = 8
 
-# The largest angles for which the polynomials are right to rounding: by one, two and three Hermitian matrices.
+# The largest angles for which the polynomials of one, two and three Hermitian matrices are exact up to rounding.
 ANGLES = {torch.float32: (0.12, 0.5, 1.6), torch.float64: (0.0007, 0.018, 0.2)}
 POLYNOMIALS = {
     dtype: tuple(fit(angle) for fit, angle in zip((quartic, sextic, nonic), angles, strict=True))
@@ -26,36 +26,36 @@ POLYNOMIALS = {
 
 
 def norm(B2: Tensor) -> Tensor:
-    """For each matrix a number not below the square of B's largest angle."""
+    """Return for each matrix an upper bound of the square of B's largest angle."""
     return torch.linalg.vector_norm(B2, 1, dim=-1).amax(-1)
 
 
 def largest(squares: Tensor) -> Tensor:
-    """Of all matrices; one that is infinite or not a number stays so by itself and is none of the others' business."""
+    """Return the largest finite square, so that a matrix with inf or nan does not affect the others."""
     return torch.where(torch.isfinite(squares), squares, 0.0).max()
 
 
 def plan(angle: float, dtype: torch.dtype) -> tuple[int, int]:
-    """For angles up to `angle`: of how many Hermitian matrices the polynomial is, and how often it is squared."""
+    """Return the number of Hermitian matrices of the polynomial for angles up to `angle`, and that of its squarings."""
     *small, most = ANGLES[dtype.to_real()]
     if not 0 < angle < math.inf:
         return 1, 0
     return 1 + sum(angle > limit for limit in small), max(0, math.ceil(math.log2(angle / most)))
 
 
-def reach(angle: float, dtype: torch.dtype) -> float:
-    """The largest angle for which the squarings for `angle` are enough."""
+def covered_angle(angle: float, dtype: torch.dtype) -> float:
+    """Return the largest angle for which the squarings for `angle` suffice."""
     return ANGLES[dtype.to_real()][-1] * 2.0 ** plan(angle, dtype)[1]
 
 
 def polynomial(dtype: torch.dtype, count: int, s: int) -> Polynomial:
-    """``exp(B / 2ˢ) - I`` by B and `count` Hermitian matrices."""
-    found = POLYNOMIALS[dtype.to_real()][count - 1]
-    return found.scaled(2.0**-s) if s else found
+    """Return the polynomial ``exp(B / 2ˢ) - I`` of B and `count` Hermitian matrices."""
+    unscaled = POLYNOMIALS[dtype.to_real()][count - 1]
+    return unscaled.scaled(2.0**-s) if s else unscaled
 
 
-def onto(c: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
-    """`addmm` into c, which nobody needs any more: without a copy of it."""
+def addmm_into(c: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1) -> Tensor:
+    """`addmm` in place of c, without a copy."""
     if c.dim() == 2:
         return c.addmm_(a, b, beta=beta, alpha=alpha)
     flat = (x.flatten(0, -3) for x in (a, b))
@@ -88,7 +88,7 @@ class AngleRange:
     @classmethod
     def largest_for(cls, angle: float, dtype: torch.dtype) -> float:
         """The largest angle for which a capture at `angle` is valid."""
-        return reach(2 * angle + cls.ROOM, dtype)
+        return covered_angle(2 * angle + cls.ROOM, dtype)
 
     def needs_recapture(self) -> bool:
         """Return True if half of the range is used up; asked before each replay.
@@ -158,17 +158,17 @@ class WithAngleRange(Map):
 
 
 def exponential(B: Tensor, angle_range: AngleRange | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """exp(B) ``(..., n, n)``, and what `exponential_vjp` needs.
+    """Return exp(B) ``(..., n, n)``, and the tensors that `exponential_vjp` needs.
 
-    That is B, the Hermitian matrices of the polynomial, B² first, and ``exp(B / 2ᵏ) - I`` for k = s ... 1. Only a
-    polynomial of all three Hermitian matrices is squared, so that their number tells how many of each there are.
+    These are B, the Hermitian matrices of the polynomial, B² first, and ``exp(B / 2ᵏ) - I`` for k = s ... 1. Only a
+    polynomial of all three Hermitian matrices is squared, so that the number of tensors tells how many are Hermitian.
     """
     B2 = B @ B
     captured = B.is_cuda and torch.cuda.is_current_stream_capturing()
     if captured:
         if angle_range is None or not in_capturing():
             # Nothing asks whether a graph of the user's own needs a new capture, so its range is large.
-            angle_range = AngleRange(reach(512.0, B.dtype), torch.zeros_like(largest(norm(B2))))
+            angle_range = AngleRange(covered_angle(512.0, B.dtype), torch.zeros_like(largest(norm(B2))))
         angle = angle_range.largest
     else:
         angle = math.sqrt(largest(norm(B2)).item()) if B2.numel() else 0.0
@@ -185,7 +185,7 @@ def exponential(B: Tensor, angle_range: AngleRange | None = None) -> tuple[Tenso
     plain = torch.add(B, B2, alpha=x[0] / c)
     for Y, share in zip(hermitian[1:], x[1:], strict=True):
         plain.add_(Y, alpha=share / c)
-    E = onto(plain, hermitian[-1], torch.add(B, B2, alpha=b / a), c, a)
+    E = addmm_into(plain, hermitian[-1], torch.add(B, B2, alpha=b / a), c, a)
     roots = []
     for _ in range(s):
         roots.append(E)
@@ -200,23 +200,23 @@ def exponential(B: Tensor, angle_range: AngleRange | None = None) -> tuple[Tenso
 
 
 def exponential_vjp(G: Tensor, B: Tensor, *saved: Tensor) -> Tensor:
-    """A gradient of B, of which the skew-Hermitian part counts, from the gradient G of exp(B)."""
+    """Return a gradient of B, whose skew-Hermitian part counts, from the gradient G of exp(B)."""
     most = len(POLYNOMIALS[B.dtype.to_real()])
     hermitian, roots = saved[:most], saved[most:]
     c, x, steps, a, b = polynomial(B.dtype, len(hermitian), len(roots))
     for E in reversed(roots):
-        G = onto(addmm(G, G, E.mH, 2), E.mH, G)
+        G = addmm_into(addmm(G, G, E.mH, 2), E.mH, G)
     # Backwards through E = cB + Σ xY + Y(aB + bB²) with the last Y: `right` is the gradient of the bracket, S of Y.
     right = hermitian[-1] @ G
     S = addmm(G, G, torch.add(B, hermitian[0], alpha=b / a).mH, x[-1], a)
-    square = b * right  # what B² gets besides what its own Y gets
+    square = b * right  # the gradient of B² besides that of its Y
     for Y, (p, q, r), share in zip(hermitian[-2::-1], reversed(steps), x[-2::-1], strict=True):
-        # Of S the Hermitian half counts, and then YS is the adjoint of SY.
+        # The Hermitian part of S counts, and then YS is the adjoint of SY.
         S = S + S.mH
         if r:
             square.add_(S, alpha=r / 2)
-        S = onto(torch.add(G, S, alpha=q / 2 / share), S, Y, share, p)
+        S = addmm_into(torch.add(G, S, alpha=q / 2 / share), S, Y, share, p)
     S.add_(square)
     S = S + S.mH
     # And BS is minus the adjoint of SB.
-    return onto(torch.add(G, right, alpha=a / c), S, B, c, -1)
+    return addmm_into(torch.add(G, right, alpha=a / c), S, B, c, -1)

@@ -12,7 +12,7 @@ from evenflow.maps.differentiated import Differentiated, addmm, minus_mm
 from evenflow.maps.map import residual
 from evenflow.maps.singular_values import SingularValues
 
-Pair = Tensor | tuple[Tensor, Tensor]  # one for either side; as a tensor, along its first dimension
+Pair = Tensor | tuple[Tensor, Tensor]  # one for each side; in a tensor, along its first dimension
 
 
 class SVD(Differentiated):
@@ -82,17 +82,17 @@ class SVD(Differentiated):
         )
 
     def singular_values(self, *raw: Tensor) -> Tensor:
-        """s ``(..., min(rows, columns))``, without the matrix; a margin above s* can make some negative."""
+        """Return s ``(..., min(rows, columns))`` without the matrix; with a margin above s* some may be negative."""
         return self.spectrum.values(raw[2])
 
     def penalty(self, *raw: Tensor) -> Tensor:
-        """``|s - s*|²``, to be added to a loss instead of a bound (``margin=None``)."""
+        """Return ``|s - s*|²``, a penalty for the loss in place of a bound (``margin=None``)."""
         return (self.singular_values(*raw) - self.spectrum.center).square().sum(-1)
 
     def bases(self, *raw: Tensor) -> tuple[Pair, Pair, Pair]:
-        """The vectors as rows, u ``(..., m1, rows)`` and v ``(..., m2, columns)``, with S and Y of either side.
+        """Return the vectors as rows, u ``(..., m1, rows)`` and v ``(..., m2, columns)``, with S and Y of each side.
 
-        Two sides of one shape are one tensor, worked on together: half the operations, each twice as large.
+        Two sides of one shape are one tensor: half the operations, each twice as large.
         """
         if self.twins:
             UV = reflections.vectors(torch.stack(raw[:2]), self.filled_u, self.m1, self.rows)
@@ -103,7 +103,7 @@ class SVD(Differentiated):
         return (U, V), (Su, Sv), (Yu, Yv)
 
     def kernels(self, tensor: Tensor) -> ModuleType | None:
-        """The CUDA kernels, for square matrices."""
+        """Return the module of CUDA kernels, for square matrices."""
         return reflections.kernels(tensor, self.rows, self.m1, self.m2) if self.rows == self.columns else None
 
     def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -114,7 +114,7 @@ class SVD(Differentiated):
         return kernels.forward(self.rows, self.m1, raw[0], (self.m2, raw[1], s)), (*raw, s)
 
     def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
-        kernels = self.kernels(W) if len(saved) == 4 else None  # what a value by the kernels keeps
+        kernels = self.kernels(W) if len(saved) == 4 else None  # four tensors are saved by the kernels
         if kernels is None:
             return self.blocked_vjp(G, *saved)
         u, v, p, s = saved
@@ -123,7 +123,7 @@ class SVD(Differentiated):
         return du, dv, ds * self.spectrum.derivatives(p)
 
     def blocked_forward(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The matrix by products of matrices, and what `blocked_vjp` needs."""
+        """Return the matrix by products of matrices, and the tensors that `blocked_vjp` needs."""
         UV, S, Y = self.bases(*raw)
         s = self.singular_values(*raw)
         # A = diag(s) (I - VᵀYv)ᵀ, then W = (I - UᵀYu) A: nothing larger than n x n by m.
@@ -134,7 +134,7 @@ class SVD(Differentiated):
         return addmm(A, UV[0].mT, P, 1, -1), (raw[2], s, A, P, *sides)
 
     def blocked_vjp(self, G: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of the free numbers."""
+        """Return the gradients of the free numbers."""
         p, s, A, P, *sides = saved
         UV, S, Y = sides if self.twins else (sides[:2], sides[2:4], sides[4:])
         UG = UV[0] @ G
@@ -144,7 +144,7 @@ class SVD(Differentiated):
         dYv = N * s.unsqueeze(-2)
         if self.columns > self.rank:
             dYv = torch.nn.functional.pad(dYv, (0, self.columns - self.rank))
-        # What reaches the vectors and Y of either side; the minus signs of W are put in at the end.
+        # Gradients of the vectors and of Y on each side; the minus signs of W follow at the end.
         direct = (P @ G.mT, (Ys * s.unsqueeze(-2)) @ dA)
         through = (UG @ A.mT, dYv)
         if self.twins:
@@ -157,7 +157,7 @@ class SVD(Differentiated):
         return du, dv, ds * self.spectrum.derivatives(p)
 
     def _padded(self, wide: Tensor) -> Tensor:
-        """Columns up to the number of rows of W: the singular values beyond the smaller size are zero."""
+        """Append zero columns up to the number of rows of W."""
         return torch.nn.functional.pad(wide, (0, self.rows - self.rank)) if self.rows > self.rank else wide
 
     def plain(self, *raw: Tensor) -> Tensor:
@@ -188,13 +188,13 @@ class SVD(Differentiated):
         return U.flatten(-2)[..., self.filled_u], V.flatten(-2)[..., self.filled_v], self.spectrum.inverse(s)
 
     def _needs_no_reflectors(self, full: Tensor) -> bool:
-        """Whether the matrix is a diagonal within the margin."""
+        """Return True if the matrix is diagonal and within the margin."""
         s, diagonal = full.diagonal(dim1=-2, dim2=-1), torch.zeros_like(full)
         diagonal.diagonal(dim1=-2, dim2=-1).copy_(s)
         return self.spectrum.allows(s) and bool((full - diagonal).abs().max() <= 1e-7 * full.abs().max())
 
     def _solve_orthogonal(self, full: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Theorem 3: n reflections in all, shared between the sides, make every multiple of an orthogonal matrix."""
+        """Theorem 3: n reflections on both sides together give every multiple of an orthogonal matrix."""
         n = self.rows
         scale = torch.linalg.matrix_norm(full, 2).unsqueeze(-1)
         turned = full / scale.unsqueeze(-1)
@@ -207,7 +207,7 @@ class SVD(Differentiated):
         A = reflections.reduce(turned if first is U else turned.mT, n)[0]
         first.copy_(A[..., :m, :])
         rest = A[..., m:, :]
-        # The rest stands in the other order on the other side; each vector has more room there than it needs.
+        # The other side has the rest in reverse order; each vector there has more coordinates than it needs.
         second[..., second.shape[-2] - rest.shape[-2] :, :] = rest.flip(-2)
         return U, V, scale.expand(*scale.shape[:-1], n)
 

@@ -20,7 +20,7 @@ STRAIGHT = 1e-8  # smallest |1 + eigenvalue| for which Cayley's inverse keeps ha
 class Unitary(WithAngleRange, Differentiated):
     """``W = exp(A)`` or ``W = (I + A)⁻¹(I - A)`` of a skew-Hermitian A: unitary matrices of full capacity.
 
-    The exponential reaches all of them, Cayley's transform those without the eigenvalue -1.
+    The exponential gives all unitary matrices, Cayley's transform those without the eigenvalue -1.
 
     Shapes:
         raw ``(..., n, n)``, real: the real parts of A above the diagonal, the imaginary parts on and below it; matrix
@@ -65,12 +65,12 @@ class Unitary(WithAngleRange, Differentiated):
         return ((self.rows, self.rows),)
 
     def skew(self, raw: Tensor) -> Tensor:
-        """The skew-Hermitian matrix of the free numbers."""
+        """Return the skew-Hermitian matrix of the free numbers."""
         real, imaginary = raw.triu(1), raw.tril(-1)
         return torch.complex(real - real.mT, raw.tril() + imaginary.mT)
 
     def pack(self, gradient: Tensor) -> Tensor:
-        """The gradient of the numbers, from one of A taken as if its entries were free."""
+        """Return the gradient of the free numbers from the gradient of all entries of A."""
         real, imaginary = gradient.real, gradient.imag
         return (real - real.mT).triu(1) + imaginary.tril() + imaginary.mT.tril(-1)
 
@@ -104,7 +104,7 @@ class Unitary(WithAngleRange, Differentiated):
         return (raw.reshape(matrix.shape),)
 
     def logarithm(self, matrix: Tensor) -> Tensor:
-        """The A of one unitary complex128 matrix ``(n, n)``, or a ValueError."""
+        """Return the A of one unitary complex128 matrix ``(n, n)``, or raise a ValueError."""
         if self.method == "exponential":
             return unitary_log(matrix)
         I = torch.eye(self.rows, dtype=matrix.dtype, device=matrix.device)
@@ -123,7 +123,7 @@ class Unitary(WithAngleRange, Differentiated):
             return (torch.diag(-(angle / 4).tan() if cayley else angle),)
         normal = torch.randn(n, n, generator=generator, dtype=torch.complex128, device=where).cpu()
         Q, R = torch.linalg.qr(normal)
-        # QR alone prefers some phases; those of R's diagonal make the draw uniform.
+        # QR alone prefers some phases; with the phases of R's diagonal the distribution is uniform.
         return (self.inverse(Q * torch.sgn(R.diagonal()))[0].float(),)
 
     def extra_repr(self) -> str:

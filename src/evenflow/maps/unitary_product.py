@@ -50,7 +50,7 @@ class UnitaryProduct(Map):
         return self._applied(h, *self.full(*raw))
 
     def _applied(self, h: Tensor, angles: Tensor, parts: Tensor) -> Tensor:
-        # One dimension more than the numbers have, for the rows of h.
+        # The numbers get one more dimension, for the rows of h.
         extra = 1 if angles.dim() > 2 else 0
         D1, D2, D3 = (_rows(x, extra) for x in torch.polar(torch.ones_like(angles), angles).unbind(-2))
         v1, v2 = (_rows(torch.complex(parts[..., i, :], parts[..., i + 1, :]), extra) for i in (0, 2))

@@ -1,4 +1,4 @@
-"""Ways to learn that torch does not have: along orthonormal columns, by steps in time, with curvature."""
+"""Optimisers that torch does not have: along orthonormal columns, by mixtures over time steps, with curvature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conjugate gradient method, stopped early."""
+"""The conjugate gradient method with an early stop."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Iterates number ⌈1.3ʲ⌉ are kept: a handful, denser at the start, to go back to.
+# The iterates with the numbers ⌈1.3ʲ⌉ are kept: a few, denser at the start.
 SPREAD = 1.3
 
 
 class Iterates(NamedTuple):
-    """Where the method went.
+    """The result of `conjugate_gradient`.
 
     Attributes:
-        kept: some of its iterates and the last, in order.
-        iterations: how many products it took.
-        values: φ after each of them, φ(x) = ½ xᵀAx - bᵀx.
+        kept: some of the iterates and the last one, in order.
+        iterations: number of iterations, each of which takes one product.
+        values: φ after each iteration, φ(x) = ½ xᵀAx - bᵀx.
     """
 
     kept: list[Tensor]
@@ -33,17 +33,17 @@ def conjugate_gradient(
     iterations: int = 100,
     tolerance: float = 5e-4,
 ) -> Iterates:
-    """Towards the x that minimises ``φ(x) = ½ xᵀAx - bᵀx`` for a positive A, the solution of A x = b.
+    """Approximate the x that minimises ``φ(x) = ½ xᵀAx - bᵀx`` for a positive definite A, the solution of A x = b.
 
     Shapes:
         b, start and every x: ``(N)``.
 
     Args:
-        product: v to A v.
-        start: the first x.
-        iterations: at most this many.
-        tolerance: stop when the last k = max(10, i/10) iterations lowered φ by less than k times this share of it;
-            0 to go on until the residual is down to rounding.
+        product: function from v to A v.
+        start: the initial x.
+        iterations: the largest number of iterations.
+        tolerance: stop if the last k = max(10, i/10) iterations lowered φ by less than ``k · tolerance · |φ|``; 0 to
+            stop when the residual is as small as rounding errors.
 
     >>> conjugate_gradient(lambda v: A @ v, b, torch.zeros_like(b), tolerance=0).kept[-1]
 
@@ -57,14 +57,14 @@ def conjugate_gradient(
     while i < iterations and residual > torch.finfo(b.dtype).eps * size:
         Ap = product(p)
         curvature = p.dot(Ap)
-        rate = square / curvature
-        further, left = x + rate * p, r - rate * Ap
-        new = left.dot(left)
-        # The one place where a GPU is waited for.
-        bend, squared, value = torch.stack([curvature, new, further.dot(left + b)]).tolist()
-        if not bend > 0:
-            break  # no curvature along p: rounding has taken over, or a number is not finite
-        x, r, residual = further, left, squared**0.5
+        step = square / curvature
+        next_x, next_r = x + step * p, r - step * Ap
+        new = next_r.dot(next_r)
+        # The only synchronisation with a GPU.
+        curved, squared, value = torch.stack([curvature, new, next_x.dot(next_r + b)]).tolist()
+        if not curved > 0:
+            break  # no curvature along p: only rounding errors are left, or a number is not finite
+        x, r, residual = next_x, next_r, squared**0.5
         p, square = r + (new / square) * p, new
         values.append(-0.5 * value)
         i += 1

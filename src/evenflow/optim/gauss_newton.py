@@ -16,22 +16,21 @@ from evenflow.scan.backend import LINEARIZED
 class GaussNewton:
     """``v ↦ Jᵀ H J v``: J the Jacobian of the outputs by the parameters, H the Hessian of the loss by the outputs.
 
-    It is the curvature of the loss with the model replaced by its linear approximation, and positive where the loss is
-    convex in the outputs. With `states`, also ``v ↦ Jₛᵀ Jₛ v`` for the states of the recurrent layers, the curvature of
-    half their squared change, a mean over the batch: structural damping.
+    This is the curvature of the loss of the linearised model; it is positive semidefinite if the loss is convex in the
+    outputs. With `states`, also ``v ↦ Jₛᵀ Jₛ v`` for the states of the recurrent layers, the curvature of half their
+    squared change, averaged over the batch: structural damping.
 
     Args:
-        model: whose parameters are moved; while the graph is built its layers run in ways that have a gradient of the
-            gradient.
-        parameters: with respect to which.
-        answer: model to outputs, on the batch that the curvature is of.
-        loss: outputs to the loss, a mean over the batch.
-        states: whether the states' curvature is wanted too.
-        lengths: the steps of each sequence ``(B)``, where they run padded: states beyond the end do not count.
+        model: the model. While the graph is built, its layers use engines that have second derivatives.
+        parameters: the parameters of the derivatives.
+        answer: returns the outputs of the model on the batch of the curvature.
+        loss: function from the outputs to the loss, a mean over the batch.
+        states: also compute the curvature of the states.
+        lengths: the lengths ``(B)`` of padded sequences: states beyond the end are left out.
 
-    Note on J v: forward mode would need a rule for every hand-written gradient (scans, maps). J v is instead the
-    gradient of uᵀJ v by u, which needs a gradient of the gradient alone; that graph is built once and serves every
-    product. Both passes together cost about as much as two gradients.
+    Note on J v: forward mode would need a rule for every hand-written gradient (scans, maps). Instead, J v is the
+    gradient of uᵀJ v with respect to u. This needs second derivatives only, and its graph is built once for all
+    products. A product costs about as much as two gradients.
 
     References: Schraudolph 2002; Martens and Sutskever 2011.
     """
@@ -48,28 +47,28 @@ class GaussNewton:
         self.parameters = list(parameters)
         with torch.enable_grad(), twice_differentiable(model), record_runs(model) as runs:
             outputs = answer()
-            # States that no parameter moves, as those of a reservoir, have no curvature.
-            moved = [run for run in runs if states and run.states.requires_grad]
-            self.heads = [outputs, *(run.states for run in moved)]
-            if states and not moved:
+            # States that depend on no parameter, as in a reservoir, have no curvature.
+            trained_runs = [run for run in runs if states and run.states.requires_grad]
+            self.heads = [outputs, *(run.states for run in trained_runs)]
+            if states and not trained_runs:
                 raise ValueError(
                     "structural damping needs a recurrent layer of evenflow whose states are trained, got none"
                 )
             self.seeds = [torch.zeros_like(head, requires_grad=True) for head in self.heads]
-            self.pulled = _gradients(self.heads, self.parameters, self.seeds, create_graph=True)
+            self.vjp_of_seeds = _gradients(self.heads, self.parameters, self.seeds, create_graph=True)
             self.leaf = outputs.detach().requires_grad_()
             (self.slope,) = _gradients([loss(self.leaf)], [self.leaf], None, create_graph=True)
-        # Of packed sequences the states beyond the end are zero, whatever the weights.
-        self.shares = [_share(run.states, None if run.sequences.packed else lengths) for run in moved]
+        # The states of packed sequences beyond the end are always zero.
+        self.shares = [_share(run.states, None if run.sequences.packed else lengths) for run in trained_runs]
 
     def product(self, v: Tensor, structural: float = 0.0) -> Tensor:
-        """``(JᵀHJ + structural JₛᵀJₛ) v`` for v ``(N)``, the parameters in one row."""
-        pushed = _gradients(self.pulled, self.seeds, self.split(v))
-        curved = torch.zeros_like(self.leaf)
+        """Return ``(JᵀHJ + structural JₛᵀJₛ) v`` for v ``(N)``, all parameters in one vector."""
+        tangents = _gradients(self.vjp_of_seeds, self.seeds, self.split(v))
+        output_gradient = torch.zeros_like(self.leaf)
         if self.slope.requires_grad:  # a loss that is linear in the outputs has no curvature
-            (curved,) = _gradients([self.slope], [self.leaf], [pushed[0]])
-        damped = [structural * share * push for push, share in zip(pushed[1:], self.shares, strict=True)]
-        return self.join(_gradients(self.heads, self.parameters, [curved, *damped]))
+            (output_gradient,) = _gradients([self.slope], [self.leaf], [tangents[0]])
+        damped = [structural * share * tangent for tangent, share in zip(tangents[1:], self.shares, strict=True)]
+        return self.join(_gradients(self.heads, self.parameters, [output_gradient, *damped]))
 
     def split(self, v: Tensor) -> list[Tensor]:
         return [
@@ -83,7 +82,7 @@ class GaussNewton:
 
 
 def _share(states: Tensor, lengths: Tensor | None) -> Tensor:
-    """What each state ``(T, B, H)`` counts for in a mean over the batch."""
+    """Return the weight of each state ``(T, B, H)`` in a mean over the batch."""
     steps, batch, _ = states.shape
     if lengths is None:
         return states.new_full((), 1 / batch)
@@ -99,7 +98,7 @@ def _gradients(of: Sequence[Tensor], by: Sequence[Tensor], seeds: Sequence[Tenso
 
 @contextmanager
 def twice_differentiable(model: nn.Module) -> Iterator[None]:
-    """Run the layers in ways that have a gradient of the gradient: ours by its tangent, torch's without cuDNN."""
+    """Select engines with second derivatives: linearised steps in layers of evenflow, no cuDNN in those of torch."""
     layers = [part for part in model.modules() if isinstance(part, Recurrent)]
     chosen = [(layer.engine, layer.checkpoint_every) for layer in layers]
     try:

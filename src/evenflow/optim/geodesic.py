@@ -1,4 +1,4 @@
-"""Descent along the matrices with orthonormal columns."""
+"""Gradient descent on the Stiefel manifold, the matrices with orthonormal columns."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from evenflow.optim.step_graphs import StepGraphs
 from evenflow.runtime.torch_state import ieee_products
 
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
-# How far from orthonormal a parameter may be when it is handed over: a rounded float32 matrix is nearer.
+# The largest |MᵀM - I| of a parameter that is accepted; that of a rounded float32 matrix is smaller.
 NEAR = 1e-3
-# Steps after which rounding is taken back. Its cost is two products, its need grows by about 1e-7 a step.
+# Steps between two corrections of rounding errors, which grow by about 1e-7 a step. A correction costs two products.
 POLISH_EVERY = 32
 
-Carry = Callable[[Tensor, float], Tensor]  # a kept tangent, in its place, to a share of it at M
+Carry = Callable[[Tensor, float], Tensor]  # transports a stored tangent to M and scales it, in place
 
 
 class Step(NamedTuple):
-    """What a step of parameters of one shape depends on besides them and their gradients.
+    """What a step of parameters of one shape depends on besides the parameters and their gradients.
 
     Attributes:
-        states: one for each parameter, changed in place.
+        states: the state of each parameter, changed in place.
         group: the settings.
         shape: of one parameter.
-        numbers: what changes from step to step and is no tensor; first half of the rate.
+        numbers: the scalars that change from step to step; the first is half of the learning rate.
     """
 
     states: list[dict[str, Any]]
@@ -39,14 +39,14 @@ class Step(NamedTuple):
 
 
 class Geodesic(torch.optim.Optimizer):
-    """What the optimisers of orthonormal columns share: which parameters they take, and the loop over them.
+    """The base class of the optimisers of orthonormal columns: it checks the parameters and loops over them.
 
-    Parameters of one shape are moved together. Every `POLISH_EVERY` steps, counted in the saved state, rounding is
-    taken back by `stiefel.polish`; nothing else is remembered, so that a resumed run repeats the interrupted one. A
-    recording is made at one step and runs at all that follow, so it does so each time.
+    Parameters of one shape move together. Every `POLISH_EVERY` steps, counted in the saved state, `stiefel.polish`
+    corrects rounding errors; nothing else is stored, so that a resumed run repeats the interrupted one. A captured step
+    is replayed at all later steps, and so corrects them at every step.
 
     Attributes:
-        polishes: whether steps take rounding back; where not, somebody has to call `polish` now and then.
+        polishes: whether steps correct rounding errors. If False, the caller has to call `polish` now and then.
     """
 
     polishes = True
@@ -63,7 +63,7 @@ class Geodesic(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
-        group = self.param_groups.pop()  # put back once it is known to be one of ours
+        group = self.param_groups.pop()  # appended again after the checks
         for p in group["params"]:
             shape = tuple(p.shape)
             if p.dim() < 2 or shape[-2] < shape[-1]:
@@ -88,8 +88,8 @@ class Geodesic(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for alike in _alike(p for p in group["params"] if p.grad is not None):
-                self._move(alike, group)
+            for members in _by_shape(p for p in group["params"] if p.grad is not None):
+                self._move(members, group)
         return loss
 
     def _move(self, parameters: list[torch.nn.Parameter], group: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ class Geodesic(torch.optim.Optimizer):
             step = Step(states, group, parameters[0].shape, numbers)
             return self._moved(_stacked(parameters), _stacked(grads), step)
 
-        with ieee_products(parameters[0]):  # TF32, where the user has allowed it, cannot hold an orthonormal column
+        with ieee_products(parameters[0]):  # TF32 is too coarse for an orthonormal column
             fixed = tuple(repr(group.get(name)) for name in self.defaults if name != "lr")
             M = self._graphs.replay(moved, parameters, grads, states, numbers, fixed)
             if M is None:
@@ -115,21 +115,21 @@ class Geodesic(torch.optim.Optimizer):
 
     @torch.no_grad()
     def polish(self) -> None:
-        """Take back the rounding of all parameters."""
+        """Correct the rounding errors of all parameters."""
         for group in self.param_groups:
-            for alike in _alike(group["params"]):
-                with ieee_products(alike[0]):
-                    _put(stiefel.polish(_stacked(alike)), alike)
+            for members in _by_shape(group["params"]):
+                with ieee_products(members[0]):
+                    _put(stiefel.polish(_stacked(members)), members)
 
     def _numbers(self, states: list[dict[str, Any]], group: dict[str, Any], like: Tensor) -> tuple[Any, ...]:
-        """Those of `Step`."""
+        """Return `Step.numbers`."""
         return (group["lr"] / 2,)
 
     def _moved(self, M: Tensor, G: Tensor, step: Step) -> Tensor:
-        """M after a step; M and G are ``(B, n, p)``.
+        """Return M after a step; M and G are ``(B, n, p)``.
 
-        A tangent at M is kept as itself and carried along by projection. At a square M it is kept as the skew S with
-        V = M S, which needs no carrying and half the products.
+        A stored tangent V is transported to the new M by projection. For a square M the state is the skew S with
+        V = M S instead, which needs no transport and half the products.
         """
         if M.shape[-2] == M.shape[-1]:
             S = self._half_step(stiefel.skew(M, G), Tensor.mul_, step)
@@ -139,9 +139,9 @@ class Geodesic(torch.optim.Optimizer):
         return stiefel.tangent_step(M, V)
 
     def _half_step(self, gradient: Tensor, carry: Carry, step: Step) -> Tensor:
-        """Half of the tangent to step along, in new memory, from that of the gradient and what is kept.
+        """Return half of the tangent of the step, in new memory, from the tangent of the gradient and the state.
 
-        `carry` brings a share of the latter to M, in its place.
+        `carry` transports the stored tangent to M and scales it, in place.
         """
         raise NotImplementedError
 
@@ -157,15 +157,16 @@ class GeodesicSGD(Geodesic):
         three more, once η|A| is above about 0.03; see `benchmarks/geodesic.py`.
 
     Args:
-        params: parameters with orthonormal columns, or groups of them, such as the ones `maps.parameter_groups` marks
-            ``stiefel``.
+        params: parameters with orthonormal columns, or groups of them, such as those that `maps.parameter_groups`
+            marks ``stiefel``.
         lr: η.
-        momentum: μ. The velocity is a tangent, ``V ← μ V + A M``, carried from step to step by projection on the
-            tangents at the new M, or at a square M with M, ``V = M S`` and S stays; 0 for none.
-        clip_norm: what no parameter's gradient is longer than, where gradients are clipped before a step; None where
-            they may have any length. A CUDA graph cannot look how long a step is and takes the longest series; with
-            this, and without momentum, as short a one as will do. Where a gradient is longer after all, or the rate
-            is more than twice that of the recording, or than its ``initial_lr`` on a GPU, the result is nan.
+        momentum: μ, 0 for none. The velocity is a tangent, ``V ← μ V + A M``. From step to step it is projected on the
+            tangents at the new M; for a square M, ``V = M S`` and S stays.
+        clip_norm: an upper bound of the norm of every gradient, if gradients are clipped before a step; None if there
+            is no bound. A CUDA graph cannot read the length of a step and takes the longest series; with this bound
+            and without momentum it takes the shortest series that suffices. The result is nan if a gradient is longer
+            than the bound, or if the learning rate is more than twice that of the capture (on a GPU: than
+            ``initial_lr``).
 
     >>> M = nn.Parameter(init.orthogonal(8))
     >>> optimizer = GeodesicSGD([M], lr=0.1)
@@ -193,42 +194,42 @@ class GeodesicSGD(Geodesic):
         most = _longest_step(step.group)
         if M.shape[-2] == M.shape[-1]:
             return stiefel.turned(M, stiefel.skew(M, G).mul_(step.numbers[0]), most)
-        return stiefel.cayley_step(M, step.numbers[0] * G, most)  # no tangent is needed
+        return stiefel.cayley_step(M, step.numbers[0] * G, most)  # computed without a tangent
 
     def _half_step(self, gradient: Tensor, carry: Carry, step: Step) -> Tensor:
-        velocity = kept(step.states, "velocity", gradient, step.shape)
+        velocity = stacked_state(step.states, "velocity", gradient, step.shape)
         carry(velocity, step.group["momentum"]).add_(gradient)
-        keep(step.states, "velocity", velocity)
+        store_state(step.states, "velocity", velocity)
         return step.numbers[0] * velocity
 
 
 def _longest_step(group: dict[str, Any]) -> float | None:
-    """What η/2 |A| is never above with clipped gradients, |A| being the root of the sum of all squares; None: unknown.
+    """Return an upper bound of η/2 |A| (Frobenius norm) for clipped gradients, or None if there is none.
 
-    |A| is at most twice the length of the gradient, and there is room for a rate of twice the first.
+    |A| is at most twice the norm of the gradient, and the learning rate may double.
     """
     clip, rate = group.get("clip_norm"), group["lr"]
-    if isinstance(rate, Tensor):  # its value is the GPU's business, but a schedule remembers the first
+    if isinstance(rate, Tensor):  # on a GPU; a schedule keeps the initial value
         rate = group.get("initial_lr")
     return 2 * clip * rate if clip is not None and isinstance(rate, int | float) else None
 
 
-def kept(states: list[dict[str, Any]], name: str, like: Tensor, shape: Iterable[int]) -> Tensor:
-    """The states called `name` as ``(B, ., .)``, to be changed in place and put back by `keep`; zeros at the start."""
+def stacked_state(states: list[dict[str, Any]], name: str, like: Tensor, shape: Iterable[int]) -> Tensor:
+    """Return the states `name` as ``(B, ., .)``, initially zeros, for changes in place and `store_state`."""
     for state in states:
         if name not in state:
             state[name] = like.new_zeros(tuple(shape))
     return _stacked([state[name] for state in states])
 
 
-def keep(states: list[dict[str, Any]], name: str, values: Tensor) -> None:
-    """Put each parameter's part of `values` into its state, in its place, where a recording will look for it."""
+def store_state(states: list[dict[str, Any]], name: str, values: Tensor) -> None:
+    """Copy each parameter's part of `values` into its state, at the address from which a captured step reads it."""
     if len(states) > 1 or values.data_ptr() != states[0][name].data_ptr():  # else they are the state itself
         _put(values, [state[name] for state in states])
 
 
 def _stacked(members: list[Any]) -> Tensor:
-    """Tensors of one shape as one ``(B, ., .)``; a single one without a copy."""
+    """Stack tensors of one shape to ``(B, ., .)``; a single tensor is not copied."""
     if len(members) > 1:
         return torch.stack(members).flatten(0, -3)
     (member,) = members
@@ -236,14 +237,14 @@ def _stacked(members: list[Any]) -> Tensor:
 
 
 def _put(values: Tensor, members: Sequence[Tensor]) -> None:
-    """`_stacked` undone: copy each member's part of `values` into it."""
+    """Copy each member's part of `values` into it: the inverse of `_stacked`."""
     for member, value in zip(members, values.view(len(members), *members[0].shape), strict=True):
         member.copy_(value)
 
 
-def _alike(parameters: Iterable[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:
-    """Parameters of one shape, dtype and device, in the order they are first met."""
-    found: dict[Any, list[torch.nn.Parameter]] = {}
+def _by_shape(parameters: Iterable[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:
+    """Yield lists of parameters of one shape, dtype and device, in their order."""
+    groups: dict[Any, list[torch.nn.Parameter]] = {}
     for p in parameters:
-        found.setdefault((p.shape, p.dtype, p.device), []).append(p)
-    yield from found.values()
+        groups.setdefault((p.shape, p.dtype, p.device), []).append(p)
+    yield from groups.values()

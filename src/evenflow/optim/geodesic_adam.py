@@ -1,4 +1,4 @@
-"""Adam along the matrices with orthonormal columns."""
+"""Adam on the Stiefel manifold, the matrices with orthonormal columns."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.optim.geodesic import Carry, Geodesic, Step, keep, kept
+from evenflow.optim.geodesic import Carry, Geodesic, Step, stacked_state, store_state
 
 
 class GeodesicAdam(Geodesic):
-    """Adam with a tangent for its first moment and one number a matrix for its second.
+    """Adam whose first moment is a tangent and whose second moment is one number per matrix.
 
     With T = A M the gradient's tangent at M, ``V ← β1 V + (1 - β1) T``, ``s ← β2 s + (1 - β2) mean(T²)``, and a Cayley
-    step along ``V̂ / (√ŝ + ε)``, hats being the usual corrections for the start at zero. V is carried from step to step
-    as in `GeodesicSGD`.
+    step along ``V̂ / (√ŝ + ε)``, with the usual bias corrections for V̂ and ŝ. V moves from step to step as in
+    `GeodesicSGD`.
 
-    A scale of its own for every entry would turn the tangent out of the tangents; one for each matrix does not. It is
-    the root of the *mean* square, so that `lr` means what it means in Adam: the size of a typical entry's change.
+    With a scale for every entry the step would not be a tangent; a scale for each matrix keeps it one. The scale is the
+    root of the *mean* square, so that `lr` means the same as in Adam: the size of a typical entry's change.
 
     Shapes:
         as in `GeodesicSGD`.
 
     Args:
-        params, lr: see `GeodesicSGD`.
+        params: parameters with orthonormal columns, or groups of them.
+        lr: learning rate.
         betas: β1 and β2.
         eps: ε.
 
@@ -49,22 +50,22 @@ class GeodesicAdam(Geodesic):
 
     def _half_step(self, gradient: Tensor, carry: Carry, step: Step) -> Tensor:
         beta1, beta2 = step.group["betas"]
-        # The same for a tangent T = M S and for S itself at a square M, which only turns it.
+        # T = M S and S have the same norm at a square M.
         norm = torch.linalg.vector_norm(gradient, dim=(-2, -1), keepdim=True)
-        first = kept(step.states, "first", gradient, step.shape)
-        second = kept(step.states, "second", norm, (*step.shape[:-2], 1, 1))
+        first = stacked_state(step.states, "first", gradient, step.shape)
+        second = stacked_state(step.states, "second", norm, (*step.shape[:-2], 1, 1))
         carry(first, beta1).add_(gradient, alpha=1 - beta1)
         second.mul_(beta2).addcmul_(norm, norm, value=(1 - beta2) / step.shape[-2:].numel())
-        keep(step.states, "first", first)
-        keep(step.states, "second", second)
-        rate, floor = step.numbers
-        return first / second.sqrt().add_(floor).div_(rate)
+        store_state(step.states, "first", first)
+        store_state(step.states, "second", second)
+        lr, floor = step.numbers
+        return first / second.sqrt().add_(floor).div_(lr)
 
 
 def _correction(beta: float, states: list[dict[str, Any]], like: Tensor) -> Any:
-    """``1 - βᵏ`` after k steps: a number where all parameters have made as many, else ``(B, 1, 1)`` of them."""
-    found = [1 - beta ** state["step"] for state in states]
-    if len(set(found)) == 1:
-        return found[0]
+    """Return ``1 - βᵏ`` after k steps: a number if k is the same for all parameters, else ``(B, 1, 1)``."""
+    corrections = [1 - beta ** state["step"] for state in states]
+    if len(set(corrections)) == 1:
+        return corrections[0]
     models = like.shape[:-2].numel()
-    return torch.tensor(found, dtype=like.real.dtype, device=like.device).repeat_interleave(models).view(-1, 1, 1)
+    return torch.tensor(corrections, dtype=like.real.dtype, device=like.device).repeat_interleave(models).view(-1, 1, 1)

@@ -1,4 +1,4 @@
-"""Newton's method without the matrix: steps that know the curvature."""
+"""Hessian-free optimisation: Newton steps by conjugate gradients, without a matrix."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from evenflow.optim.processes import mean_over_processes
 Batch = Sequence[Any]  # inputs, targets and, where sequences differ in length, lengths: a `tasks.Batch`
 # The rule of Levenberg and Marquardt (Galvan, 2.26): above `GOOD` the model was trusted too little.
 GOOD, POOR, LESS, MORE = 3 / 4, 1 / 4, 2 / 3, 3 / 2
-# The line search: each try is this much shorter, and must bring this share of what the slope promises.
+# The line search: the factor between two tries, and the share of the decrease of the linear model that is enough.
 SHORTER, SHARE, TRIES = 0.8, 1e-2, 60
 
 
 class Progress(NamedTuple):
-    """What one step did.
+    """The result of one step.
 
     Attributes:
-        before, after: the loss on the gradient's batch.
-        ratio: ρ, the change of the loss over the change the quadratic model foretold, before the line search.
+        before, after: the loss on the batch of the gradient.
+        ratio: ρ, the change of the loss over the change in the quadratic model, before the line search.
         damping: λ for the next step.
-        rate: what the line search multiplied the direction by; 0 if nothing descended.
-        products: Gauss-Newton products on the curvature's batch, each worth about two gradients there.
-        evaluations: forward passes on the gradient's batch, besides the one of the gradient.
-        norm: of the gradient.
+        rate: the factor of the direction from the line search; 0 if no try descended.
+        products: number of Gauss-Newton products on the batch of the curvature, each as costly as about two gradients.
+        evaluations: number of forward passes on the batch of the gradient, besides that of the gradient.
+        norm: norm of the gradient.
     """
 
     before: float
@@ -46,7 +46,7 @@ class Progress(NamedTuple):
 
 
 def answer(model: nn.Module, batch: Batch) -> Tensor:
-    """The outputs of `model` on a batch; of a pair (outputs, state) the first."""
+    """Return the outputs of `model` on a batch, without its final states."""
     lengths = batch[2] if len(batch) > 2 else None
     result = model(batch[0]) if lengths is None else model(batch[0], lengths=lengths)
     return result[0] if isinstance(result, tuple) else result
@@ -55,29 +55,28 @@ def answer(model: nn.Module, batch: Batch) -> Tensor:
 class HessianFree(torch.optim.Optimizer):
     """Minimises ``M(δ) = ∇Lᵀδ + ½ δᵀ(G + λI + λμS)δ`` by truncated conjugate gradients, and steps by δ.
 
-    G is the Gauss-Newton matrix of the loss and S that of the states' squared change (see `GaussNewton`), neither ever
-    formed. Conjugate gradients start from the previous δ, shrunk; of their iterates the loss chooses one, and a line
-    search how far to go along it. λ follows the rule of Levenberg and Marquardt: with
+    G is the Gauss-Newton matrix of the loss and S that of the squared change of the states (see `GaussNewton`); neither
+    is formed. Conjugate gradients start from the scaled previous δ; the iterate with the smallest loss is taken, and a
+    line search scales it. λ follows the rule of Levenberg and Marquardt: with
     ``ρ = (L(θ + δ) - L(θ)) / (∇Lᵀδ + ½ δᵀGδ)``, λ ← 2λ/3 where ρ > 3/4, and λ ← 3λ/2 where ρ < 1/4.
 
     Args:
-        model: any model with a gradient of the gradient; evenflow's layers other than Elman's run as the reference loop
-            where the curvature is taken, all in their fast way elsewhere. No dropout: the loss must be a function of
-            the weights.
-        loss: of outputs and targets, convex in the outputs, a mean over the batch.
-        damping: λ at the start.
-        structural: μ; 0 for Tikhonov's damping alone. With a recurrent network some helps.
-        iterations, tolerance: of the conjugate gradients.
-        warmth: the share of the previous δ to start from.
-        answer: model and batch to outputs.
-        padded: whether it runs ragged batches of a one-way model to the end of the longest sequence; states beyond the
-            end of each do not count then.
+        model: any model with second derivatives. While the curvature is computed, layers of evenflow run by engines
+            that have them, elsewhere by their fast engines. No dropout: the loss must be a function of the weights.
+        loss: function of outputs and targets, convex in the outputs, a mean over the batch.
+        damping: the initial λ.
+        structural: μ; 0 for Tikhonov damping alone. Some structural damping helps recurrent networks.
+        iterations, tolerance: of `conjugate_gradient`.
+        warmth: the factor of the previous δ from which conjugate gradients start.
+        answer: function from model and batch to outputs.
+        padded: whether `answer` runs ragged batches padded; the curvature then leaves out states beyond the end of
+            each sequence.
 
     >>> optimizer = HessianFree(model, task.loss, structural=0.03)
     >>> optimizer.step(task.batch(1000, generator), task.batch(200, generator)).after
 
-    Under several processes each brings its own batches; gradients, products and losses are averaged at every use, so
-    that all take the same step. Call the model itself, not its DDP wrapper.
+    With several processes each has its own batches; gradients, products and losses are averaged, so that all processes
+    take the same step. Call the model itself, not its DDP wrapper.
 
     Note on the updates: equation 2.20 of Galvan lacks θ_k, and 2.25 has the previous δ where it means the present one.
 
@@ -109,11 +108,11 @@ class HessianFree(torch.optim.Optimizer):
             raise ValueError("HessianFree needs real parameters of one dtype on one device")
         if any(group["stiefel"] for group in parameter_groups(model, 1.0)):
             raise ValueError("HessianFree would move the bases of a factorized map off the orthogonal matrices")
-        if any(_drops(part) for part in model.modules()):
+        if any(_has_dropout(part) for part in model.modules()):
             raise ValueError("HessianFree needs a model without dropout, because it compares losses")
         self.model, self.loss, self.answer, self.padded = model, loss, answer, padded
-        self._asked = _Asked(model, answer)
-        self._names = [name for name, p in self._asked.named_parameters() if p.requires_grad]
+        self._answer_module = _AnswerModule(model, answer)
+        self._names = [name for name, p in self._answer_module.named_parameters() if p.requires_grad]
         defaults = {
             "damping": damping,
             "structural": structural,
@@ -124,12 +123,12 @@ class HessianFree(torch.optim.Optimizer):
         super().__init__(trained, defaults)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The model goes along with a copy, whose parameters are its own.
-        own = ("model", "loss", "answer", "padded", "_asked", "_names")
+        # A copy has a copy of the model, with the copied parameters.
+        own = ("model", "loss", "answer", "padded", "_answer_module", "_names")
         return {**super().__getstate__(), **{name: getattr(self, name) for name in own}}
 
     def curvature(self, batch: Batch) -> GaussNewton:
-        """The curvature on a batch."""
+        """Return the Gauss-Newton matrix on a batch."""
         group = self.param_groups[0]
         return GaussNewton(
             self.model,
@@ -141,11 +140,11 @@ class HessianFree(torch.optim.Optimizer):
         )
 
     def step(self, batch: Batch, curvature: Batch | None = None) -> Progress:  # type: ignore[override]
-        """One step.
+        """Make one step.
 
         Args:
             batch: for the gradient, the losses and the line search.
-            curvature: for the products, may be smaller; `batch` if None.
+            curvature: for the products; may be smaller. Default: `batch`.
         """
         group = self.param_groups[0]
         parameters: list[nn.Parameter] = group["params"]
@@ -159,7 +158,7 @@ class HessianFree(torch.optim.Optimizer):
             return mean_over_processes(matrix.product(v, structural)) + damping * v
 
         start = group["warmth"] * GaussNewton.join([self._previous(p) for p in parameters])
-        found = conjugate_gradient(damped, -gradient, start, group["iterations"], group["tolerance"])
+        solution = conjugate_gradient(damped, -gradient, start, group["iterations"], group["tolerance"])
         evaluations = 0
 
         def value(delta: Tensor) -> float:
@@ -167,9 +166,9 @@ class HessianFree(torch.optim.Optimizer):
             evaluations += 1
             return self._value(batch, matrix.split(theta + delta))
 
-        delta, reached = self._best(found.kept, value)
-        foretold = float(gradient.dot(delta) + 0.5 * delta.dot(mean_over_processes(matrix.product(delta))))
-        ratio = (reached - before) / foretold if foretold < 0 else -math.inf
+        delta, reached = self._best(solution.kept, value)
+        predicted = float(gradient.dot(delta) + 0.5 * delta.dot(mean_over_processes(matrix.product(delta))))
+        ratio = (reached - before) / predicted if predicted < 0 else -math.inf
         group["damping"] = damping * (LESS if ratio > GOOD else MORE if not ratio >= POOR else 1.0)
         slope, rate = float(gradient.dot(delta)), 1.0
         tries, moves = 0, math.isfinite(slope) and bool(delta.any())
@@ -178,7 +177,7 @@ class HessianFree(torch.optim.Optimizer):
             reached = value(rate * delta)
         if not moves or not reached <= before:
             rate, reached = 0.0, before
-        products = found.iterations + 1 + bool(start.any())
+        products = solution.iterations + 1 + bool(start.any())
         with torch.no_grad():
             for p, piece in zip(parameters, matrix.split(delta), strict=True):
                 self.state[p]["direction"] = piece.clone() if rate else torch.zeros_like(piece)
@@ -189,8 +188,8 @@ class HessianFree(torch.optim.Optimizer):
     def _gradient(self, batch: Batch, parameters: list[nn.Parameter]) -> tuple[float, Tensor]:
         with torch.enable_grad():
             loss = self.loss(self.answer(self.model, batch), batch[1])
-        found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        whole = mean_over_processes(torch.cat([loss.detach().reshape(1), GaussNewton.join(found)]))
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        whole = mean_over_processes(torch.cat([loss.detach().reshape(1), GaussNewton.join(gradients)]))
         return float(whole[0]), whole[1:]
 
     def _previous(self, p: nn.Parameter) -> Tensor:
@@ -198,24 +197,24 @@ class HessianFree(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _value(self, batch: Batch, values: list[Tensor]) -> float:
-        """The loss at other values of the parameters, which themselves stay: the graph of the products needs them."""
-        outputs = torch.func.functional_call(self._asked, dict(zip(self._names, values, strict=True)), (batch,))
+        """Return the loss at other values, without changing the parameters, which the graph of the products reads."""
+        outputs = torch.func.functional_call(self._answer_module, dict(zip(self._names, values, strict=True)), (batch,))
         loss = float(mean_over_processes(self.loss(outputs, batch[1])))
         return loss if math.isfinite(loss) else math.inf
 
     @staticmethod
     def _best(iterates: list[Tensor], value: Callable[[Tensor], float]) -> tuple[Tensor, float]:
-        """Back through the iterates for as long as the loss falls: the last minimise the model, not the loss."""
+        """Return the iterate and its loss, going back from the last one while the loss falls."""
         best, reached = iterates[-1], value(iterates[-1])
         for earlier in reversed(iterates[:-1]):
-            found = value(earlier)
-            if found > reached:
+            loss = value(earlier)
+            if loss > reached:
                 break
-            best, reached = earlier, found
+            best, reached = earlier, loss
         return best, reached
 
 
-class _Asked(nn.Module):
+class _AnswerModule(nn.Module):
     """`answer` as a module, for `functional_call`."""
 
     def __init__(self, model: nn.Module, answer: Callable[[nn.Module, Batch], Tensor]) -> None:
@@ -226,6 +225,6 @@ class _Asked(nn.Module):
         return self.answer(self.model, batch)
 
 
-def _drops(part: nn.Module) -> bool:
+def _has_dropout(part: nn.Module) -> bool:
     share = part.p if isinstance(part, nn.modules.dropout._DropoutNd) else getattr(part, "dropout", 0.0)
     return part.training and isinstance(share, float) and share > 0

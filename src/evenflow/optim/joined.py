@@ -1,4 +1,4 @@
-"""Several optimisers that look like one."""
+"""Several optimisers as one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from evenflow.maps import parameter_groups
 class Joined(Optimizer):
     """Several optimisers, each with its own parameters, as one.
 
-    ``param_groups`` are the groups of all of them, the same dictionaries, so that a schedule that writes ``lr`` reaches
-    each; `step`, `zero_grad`, `state_dict` and `load_state_dict` do theirs for every one.
+    ``param_groups`` has the groups of all members, as the same dictionaries, so that a schedule that writes ``lr``
+    reaches every member. `step`, `zero_grad`, `state_dict` and `load_state_dict` call those of every member.
 
     Args:
-        optimizers: at least one; no parameter may be in two of them.
+        optimizers: at least one. A parameter may be in one of them only.
 
     >>> rest, stiefel = divide(model, lr=1e-4, stiefel_lr=1e-6)
     >>> optimizer = Joined([torch.optim.RMSprop(rest, alpha=0.9), GeodesicSGD(stiefel, lr=1e-6)])
@@ -37,7 +37,7 @@ class Joined(Optimizer):
                     counts[id(p)] += 1
         if any(count > 1 for count in counts.values()):
             raise ValueError("optimizers must not share a parameter, got one that is in two of them")
-        # For the hooks and habits of the base class; the groups and states it makes are replaced by the members' own.
+        # For the hooks of the base class; its groups and states are not used.
         super().__init__([{"params": group["params"]} for group in self._groups()], {})
 
     def _groups(self) -> list[dict[str, Any]]:
@@ -49,11 +49,11 @@ class Joined(Optimizer):
 
     @param_groups.setter
     def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        pass  # the base class begins with an empty list of its own
+        pass  # the constructor of the base class sets an empty list
 
     @property
     def state(self) -> defaultdict[torch.Tensor, Any]:
-        """Every parameter's state; a new dictionary, so entries are changed in a member's own."""
+        """The states of all parameters in a new dictionary: to add an entry, use the state of a member."""
         states: defaultdict[torch.Tensor, Any] = defaultdict(dict)
         for optimizer in self.optimizers:
             states.update(optimizer.state)
@@ -64,13 +64,13 @@ class Joined(Optimizer):
         pass
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused after construction: add it to the member it belongs to."""
+        """Raise a ValueError: a group has to be added to one of the members."""
         if any(param_group["params"] is group["params"] for group in self._groups()):
-            return  # the base class's constructor, handing over what is there already
+            return  # called by the constructor of the base class with a group that is there already
         raise ValueError("a group of parameters must be added to one of the joined optimizers, not to all of them")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"defaults": self.defaults, "optimizers": self.optimizers}  # groups and states are the members'
+        return {"defaults": self.defaults, "optimizers": self.optimizers}  # members have the groups and states
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None
@@ -91,8 +91,8 @@ class Joined(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         saved = state_dict.get("optimizers")
         if not isinstance(saved, list) or len(saved) != len(self.optimizers):
-            found = len(saved) if isinstance(saved, list) else "no list"
-            raise ValueError(f"state_dict must hold the states of {len(self.optimizers)} optimizers, got {found}")
+            count = len(saved) if isinstance(saved, list) else "no list"
+            raise ValueError(f"state_dict must hold the states of {len(self.optimizers)} optimizers, got {count}")
         for optimizer, state in zip(self.optimizers, saved, strict=True):
             optimizer.load_state_dict(state)
 
@@ -103,13 +103,14 @@ class Joined(Optimizer):
 def divide(
     model: nn.Module, lr: float, stiefel_lr: float | None = None, map_lr: float | None = None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The trained parameters of `model` in two lists of groups: the ordinary ones, and those with orthonormal columns.
+    """Return the trained parameters in two lists of groups: ordinary ones, and those with orthonormal columns.
 
     Args:
-        lr: of the ordinary ones.
-        stiefel_lr: of the others, `map_lr` by default.
-        map_lr: of the ordinary ones that make a map's matrix, `lr` by default; the spectrum of a factorized map has
-            ``map_lr / 2m``.
+        model: any module.
+        lr: learning rate of ordinary parameters.
+        stiefel_lr: learning rate of parameters with orthonormal columns. Default: `map_lr`.
+        map_lr: learning rate of the other parameters of maps. Default: `lr`. The spectrum of a factorized map gets
+            ``map_lr / 2r``.
 
     Either list may be empty. See `maps.parameter_groups`.
     """

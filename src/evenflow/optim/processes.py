@@ -1,4 +1,4 @@
-"""Means over the processes of a distributed run."""
+"""Averages over the processes of a distributed run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import distributed as dist
 
 
 def mean_over_processes(values: Tensor) -> Tensor:
-    """`values` averaged over all processes, the same bits in each; as it is where there is one process."""
+    """Return the average of `values` over all processes, with the same bits in each process."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return values
     total = values.clone(memory_format=torch.contiguous_format)

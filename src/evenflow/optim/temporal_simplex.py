@@ -1,4 +1,4 @@
-"""Descent along a random mixture of the gradient's shares in time, each of length one."""
+"""Descent along a random mixture of the gradients by single time steps, each scaled to length one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from evenflow.models.sequence_model import SequenceModel
 from evenflow.optim.processes import mean_over_processes
 from evenflow.probes.temporal_components import Alignment, ModelCall, alignment, capture_call, inner, norm
 
-# A component shorter than this is left as it is: it has no direction to speak of.
+# A component shorter than this is not scaled: its direction is mostly rounding errors.
 SHORTEST = 1e-8
 DRAWS = ("exponential", "uniform")
 
 
 def simplex_weights(steps: int, draw: str, generator: torch.Generator) -> Tensor:
-    """T positive float64 numbers that add up to one.
+    """Return T positive float64 numbers whose sum is one.
 
     Args:
-        draw: ``"exponential"``, ``x = exp(1 - u)`` over its sum, nearly equal weights, as the document's code has; or
-            ``"uniform"``, every point of the simplex as likely.
+        steps: T.
+        draw: ``"exponential"``: ``x = exp(1 - u)`` over its sum, nearly equal weights, as in the code of the document.
+            ``"uniform"``: uniform on the simplex.
+        generator: source of the random numbers.
 
     >>> simplex_weights(3, "uniform", torch.Generator().manual_seed(0)).sum()
     tensor(1., dtype=torch.float64)
@@ -39,17 +41,17 @@ def simplex_weights(steps: int, draw: str, generator: torch.Generator) -> Tensor
 class TemporalSimplex(torch.optim.Optimizer):
     """Steps along ``d = |∇L| g / |g|`` with ``g = Σ_t β_t ∇L|_t / |∇L|_t|``, β drawn anew from the simplex each time.
 
-    ∇L|_t is the gradient by the copy of all parameters that step t uses; all of them come from one backward pass, see
-    `probes.temporal_components`. Far steps have as much say as near ones. Where d does not descend, or |∇L| exceeds ψ,
-    the step is along ∇L itself. Its length is μ|d| where |d| <= threshold, else μ.
+    ∇L|_t is the gradient with respect to the copy of all parameters that step t uses; one backward pass gives all of
+    them, see `probes.temporal_components`. Distant steps have the same influence as close ones. If d does not descend,
+    or |∇L| exceeds ψ, the step is along ∇L. Its length is μ|d| if |d| <= threshold, else μ.
 
     Args:
-        model: a `SequenceModel` over a layer of evenflow whose state is one vector and which runs one way; an LSTM, a
-            bidirectional layer and torch's own layers are refused, and so is one in which nothing is trained.
+        model: a `SequenceModel` with a trained layer of evenflow that has one state and runs one way; an LSTM, a
+            bidirectional layer and torch's own layers raise a ValueError.
         lr: μ.
         threshold: c of equation 3.6.
-        psi: ψ, or None for none; the document has 0.5 for adding.
-        draw: of the weights β, see `simplex_weights`.
+        psi: ψ, or None for no limit; the document has 0.5 for adding.
+        draw: distribution of the weights β, see `simplex_weights`.
         seed: of the weights; update k draws from (seed, k), so that a resumed run and every process draw the same.
 
     >>> optimizer = TemporalSimplex(model)
@@ -59,10 +61,11 @@ class TemporalSimplex(torch.optim.Optimizer):
     >>> optimizer.step()
     >>> optimizer.alignment.cosine  # to the true gradient, for condition 3.33
 
-    Under several processes each has its own batch: gradient and direction are averaged, and a component's norm is the
-    root mean square of its norms in the processes. Call the model itself, not its DDP wrapper.
+    With several processes each has its own batch: gradient and direction are averaged, and the norm of a component is
+    the root mean square of its norms in the processes. Call the model itself, not its DDP wrapper.
 
-    Note on the norm of d: components are measured by the recurrent matrix, d and ∇L by the numbers a map makes it from.
+    Note on norms: those of components are taken of the recurrent matrix, those of d and ∇L of the free numbers of a
+    map.
 
     Reference: Galvan, 3.3 and 3.4.
     """
@@ -90,7 +93,7 @@ class TemporalSimplex(torch.optim.Optimizer):
             kind = type(model.layer).__name__
             raise ValueError(f"TemporalSimplex needs a layer or an embedding that is trained, got {kind} that is not")
         self.model, self.alignment = model, None
-        self._heard: ModelCall | None = None
+        self._call: ModelCall | None = None
         trained = [p for p in model.parameters() if p.requires_grad]
         defaults = {"lr": lr, "threshold": threshold, "psi": psi, "draw": draw, "seed": seed, "updates": 0}
         super().__init__(trained, defaults)
@@ -98,32 +101,33 @@ class TemporalSimplex(torch.optim.Optimizer):
     alignment: Alignment | None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The model goes along with a copy, whose parameters are its own; a pass that was heard does not.
-        return {**super().__getstate__(), "model": self.model, "alignment": self.alignment, "_heard": None}
+        # A copy has a copy of the model, and no recorded pass.
+        return {**super().__getstate__(), "model": self.model, "alignment": self.alignment, "_call": None}
 
     @contextmanager
     def listen(self) -> Iterator[None]:
-        """Note what the model does inside the block, which must call it once."""
-        with capture_call(self.model) as self._heard:
+        """Record the pass of the model inside the block, which must call it once."""
+        with capture_call(self.model) as self._call:
             yield
 
     def weights(self, steps: int) -> Tensor:
-        """β of the next update, for as many steps."""
+        """Return β of the next update for a number of steps."""
         group = self.param_groups[0]
         generator = torch.Generator().manual_seed(_mixed(group["seed"], group["updates"]))
         return simplex_weights(steps, group["draw"], generator)
 
     def backward(self, loss: Tensor, weights: Tensor | None = None) -> None:
-        """Put the direction d where ``loss.backward()`` would put the gradient (nothing is added to what was there).
+        """Set the `grad` of all parameters to the direction d, in place of ``loss.backward()``.
 
         Args:
-            weights: β, one for each step; drawn by default.
+            loss: computed inside `listen`.
+            weights: β, one for each step. Default: drawn at random.
         """
-        if self._heard is None:
+        if self._call is None:
             raise ValueError("backward needs a loss computed inside `with optimizer.listen():`")
-        heard, self._heard = self._heard, None
+        call, self._call = self._call, None
         group = self.param_groups[0]
-        components = heard.components(loss)
+        components = call.components(loss)
         norms = mean_over_processes(components.norms.square()).sqrt()
         beta = (self.weights(len(norms)) if weights is None else weights).to(norms)
         mixed = components.combine(beta / torch.where(norms < SHORTEST, torch.ones_like(norms), norms))
@@ -154,5 +158,5 @@ class TemporalSimplex(torch.optim.Optimizer):
 
 
 def _mixed(seed: int, update: int) -> int:
-    """A seed for one update; the odd factor keeps the updates of neighbouring seeds apart."""
+    """Return a seed for one update; the odd factor separates the updates of adjacent seeds."""
     return (seed + update * 0x9E3779B97F4A7C15) % 2**63
