@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -34,10 +33,8 @@ pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 @cache
 def repository_files() -> list[str]:
-    """The paths of all files that git knows or would take in, from the root of the repository."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True).stdout.splitlines()
-    return [name for name in listed if (ROOT / name).is_file()]
+    """The paths of all files in the folders that pages speak of, from the root of the repository."""
+    return [str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
 
 
 def fenced(page: Path, *languages: str) -> list[str]:
