@@ -12,8 +12,8 @@ import torch
 
 import evenflow
 from evenflow.lab.training import Run, atomic
+from evenflow.lab.training.launch import hardware
 from evenflow.lab.training.run_folder import CONFIG
-from evenflow.runtime.cpu_info import cpu_name
 
 from .configs import RecipeJob
 
@@ -62,10 +62,3 @@ def machine_seconds(job: RecipeJob) -> float:
     # Where the clock goes back, a population was resumed and its clock started again at zero.
     grown = np.diff(clock, prepend=0.0)
     return float(np.where(grown < 0, clock, grown).sum()) / max(1, int(read(job)["side_by_side"]))
-
-
-def hardware(device: str) -> str:
-    """Name of the hardware that a run with this setting of `device` uses."""
-    if torch.cuda.is_available() and device.split(":")[0] in ("auto", "cuda"):
-        return torch.cuda.get_device_name()
-    return f"{cpu_name()}, {torch.get_num_threads()} of its cores"

@@ -15,7 +15,7 @@ import torch
 import evenflow
 from evenflow.lab.training import atomic
 from evenflow.lab.training.extend_run import Score
-from evenflow.runtime.cpu_info import cpu_name
+from evenflow.lab.training.launch import hardware
 
 from .candidates import Omitted
 from .halving import Round
@@ -81,7 +81,7 @@ class SweepRecord:
             "state": state,
             "evenflow": evenflow.__version__,
             "torch": str(torch.__version__),
-            "hardware": machine(device),
+            "hardware": hardware(device),
             "began": self.began,
             "seconds": round(self.seconds + seconds, 1),
             "judged_by": metric_name,
@@ -95,13 +95,6 @@ class SweepRecord:
         with atomic.writable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             atomic.write(self.folder / FILE, content.encode())
-
-
-def machine(device: str) -> str:
-    """The name of the GPU, or that of the processor and the number of threads."""
-    if torch.cuda.is_available() and device.startswith(("auto", "cuda")):
-        return torch.cuda.get_device_name()
-    return f"{cpu_name()}, {torch.get_num_threads()} of its cores"
 
 
 def _point(rank: int, standing: Standing) -> dict[str, Any]:

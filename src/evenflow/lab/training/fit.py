@@ -19,7 +19,7 @@ from .launch import check_device, launch
 from .lifecycle import Result, finish_run, open_run, status_written
 from .run_folder import Run
 from .run_writer import check_unused
-from .settings import Settings
+from .settings import SETTINGS_DOC, Settings
 from .stopping import check_stop, signal_handlers
 
 
@@ -40,7 +40,7 @@ def fit(
         folder: run folder for config, metrics, probes and checkpoints; None keeps the run in memory.
         resume: continue the run in `folder`, which must have the same settings and task.
         progress: show a progress bar on a terminal once the run takes longer than two seconds.
-        settings: fields of `Settings`, such as ``steps=1000, batch_size=50, optimizer="adam", lr=1e-3``.
+        settings: any of those below, such as ``steps=1000, batch_size=50, optimizer="adam", lr=1e-3``.
 
     Raises:
         ValueError: a setting, the model or the folder is not allowed; nothing has been trained or written yet.
@@ -67,6 +67,7 @@ _fields = [
     inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
     for field in dataclasses.fields(Settings)
 ]
+fit.__doc__ = f"{fit.__doc__}\n    Settings:\n{SETTINGS_DOC}\n"
 fit.__signature__ = inspect.Signature([*_own[:2], *_fields, *_own[2:]], return_annotation="Result")  # type: ignore[attr-defined]
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from evenflow.runtime.cpu_info import cpu_name
+
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
@@ -138,3 +140,10 @@ def check_device(device: str) -> None:
         raise ValueError(f"device {device!r} is not there: this machine offers {count} CUDA devices")
     if kind == "mps" and not torch.backends.mps.is_available():
         raise ValueError(f"device {device!r} is not there: this machine offers no MPS device")
+
+
+def hardware(device: str) -> str:
+    """Name of the hardware of a run with this setting of `device`."""
+    if torch.cuda.is_available() and device.startswith(("auto", "cuda")):
+        return torch.cuda.get_device_name()
+    return f"{cpu_name()}, {torch.get_num_threads()} of its cores"

@@ -183,3 +183,12 @@ class Settings:
 def _number(name: str, value: Any, allowed: str, holds: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not holds(value):
         raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
+
+
+# The docstrings of `Settings` and `fit` list every setting with its help text, which the fields above hold.
+SETTINGS_DOC = "\n".join(
+    f"        {field.name}: {field.metadata['help']}."
+    + ("" if field.default is None else f" Default: {field.default!r}.")
+    for field in dataclasses.fields(Settings)
+)
+Settings.__doc__ = f"{Settings.__doc__}\n    Args:\n{SETTINGS_DOC}\n"
