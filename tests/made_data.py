@@ -1,6 +1,6 @@
-"""A data folder with small made files of every format, so that the tasks on real data are tested everywhere.
+"""Write a data folder with small random files of every format, to test the tasks on real data without the data.
 
-Shapes and layouts are those of the real sets; contents are drawn from a fixed seed, with enough of a pattern to learn.
+Shapes and layouts are those of the real sets. The contents come from a fixed seed and have a pattern to learn.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORDS = ["the", "a", "dog", "cat", "sees", "hears", "runs", "sleeps", "<unk>", "
 
 
 def write(folder: Path) -> Path:
-    """All sets in `folder`."""
+    """Write all sets into `folder`."""
     draw = np.random.RandomState(0)
     for name, count in (("train", 120), ("t10k", 40)):
         _mnist(folder / "mnist", name, draw, count)
@@ -33,7 +33,7 @@ def write(folder: Path) -> Path:
 
 
 def small_options(name: str, folder: Path) -> dict[str, str]:
-    """The options that make the task called `name` read from the folder."""
+    """The options with which the task called `name` reads from the folder."""
     if name in ("csv", "npz"):
         return {"file": str(folder / f"own.{name}")}
     return {"data": str(folder)} if issubclass(TASKS[name], FileData) else {}
@@ -121,7 +121,7 @@ def _bibtex(folder: Path, draw: np.random.RandomState) -> None:
 
 
 def _own(folder: Path, draw: np.random.RandomState) -> None:
-    """Sequences of two lengths and kinds, as a user would bring them."""
+    """A user's own CSV and npz files."""
     rows = ["sequence,a,b,target"]
     for number in range(20):
         kind = number % 2

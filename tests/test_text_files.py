@@ -1,4 +1,4 @@
-"""Text files are UTF-8 whatever the locale says."""
+"""Text files are read and written as UTF-8, whatever the locale."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import evenflow
 from evenflow.lab.training import train
 
 SOURCE = Path(evenflow.__file__).parent
-# Where the encoding stands among the arguments that have no name.
+# Position of the encoding among the positional arguments.
 PLACE = {"read_text": 0, "write_text": 1, "open": 3}
 
 
 def text_without_encoding(source: str) -> list[int]:
-    """The lines that read or write text in whatever encoding the locale has."""
-    return [node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and _unsaid(node)]
+    """The lines that read or write text in the encoding of the locale."""
+    return [node.lineno for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and _lacks_encoding(node)]
 
 
-def _unsaid(call: ast.Call) -> bool:
+def _lacks_encoding(call: ast.Call) -> bool:
     names = {keyword.arg: keyword.value for keyword in call.keywords}
     if "encoding" in names:
         return False
@@ -44,7 +44,7 @@ def _unsaid(call: ast.Call) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "lacks"),
     [
         ("path.read_text()", True),
         ("path.read_text('utf-8')", False),
@@ -63,17 +63,17 @@ def _unsaid(call: ast.Call) -> bool:
         ("subprocess.run(command, text=True, encoding='utf-8')", False),
     ],
 )
-def test_what_counts_as_unsaid(line, found):
-    assert bool(text_without_encoding(line)) is found
+def test_what_counts_as_lacks_encoding(line, lacks):
+    assert bool(text_without_encoding(line)) is lacks
 
 
-def test_every_text_file_has_its_encoding_said():
-    unsaid = [
+def test_every_text_file_has_an_encoding():
+    lines = [
         f"{path.relative_to(SOURCE)}:{line}"
         for path in sorted(SOURCE.rglob("*.py"))
         for line in text_without_encoding(path.read_text(encoding="utf-8"))
     ]
-    assert unsaid == []
+    assert lines == []
 
 
 def test_a_report_in_a_locale_without_utf_8(tmp_path):
