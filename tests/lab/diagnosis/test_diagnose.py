@@ -86,7 +86,7 @@ def test_every_system_fits_on_one_screen(name):
     assert len(lines) <= 30
     assert max(map(len, lines)) <= 120
     assert "nan" not in text
-    for start in ("Gradients ", "Memory: ", "Recurrent matri", "Theory: ", "To change:", "Left at lag: "):
+    for start in ("Gradients ", "Memory: ", "Recurrent matri", "Theory: ", "To change:", "Norm at lag: "):
         assert any(line.startswith(start) for line in lines), start
 
 

@@ -55,7 +55,8 @@ class Diagnosis:
         if self.flow is not None:
             parts.append(self._loss())
         if len(self.rates) > 1:
-            parts.append(f"Layers: a step back leaves {', '.join(_number(r) for r in self.rates)}, from the first up.")
+            rates = ", ".join(_number(rate) for rate in self.rates)
+            parts.append(f"Layers: each step back multiplies the gradient by {rates}, from the first layer up.")
         wrapped = [textwrap.fill(part, WIDTH, subsequent_indent="  ") for part in parts]
         advice = [
             textwrap.fill(line, WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
@@ -65,24 +66,26 @@ class Diagnosis:
         return "\n".join([*wrapped, "To change:", *advice, self._numbers()])
 
     def _verdict(self) -> str:
-        slope = f"a step back leaves {_number(self.rate)} of it on average"
+        mean = f"each step back multiplies it by {_number(self.rate)} on average"
         if self.word == "vanishes":
-            return f"Gradients vanish: {self.lag} steps back less than a thousandth is left; {slope}."
+            return f"Gradients vanish: the norm falls below a thousandth within {self.lag} steps; {mean}."
         if self.word == "explodes":
-            return f"Gradients explode: {self.lag} steps back they are more than a thousand times larger; {slope}."
+            return f"Gradients explode: the norm exceeds a thousand within {self.lag} steps; {mean}."
         beyond = ""
         if abs(math.log(self.rate)) > 1e-5 and self.steps > 1:
-            change = "a thousandth would be left" if self.rate < 1 else "they would be a thousand times larger"
-            beyond = f" At this rate {change} after about {abs(math.log(FRACTION) / math.log(self.rate)):,.0f} steps."
-        end = f"{_number(self.profile[-1])} is left {self.steps - 1} steps back"
-        return f"Gradients are steady: {end}; {slope}.{beyond}"
+            change = "falls below a thousandth" if self.rate < 1 else "exceeds a thousand"
+            beyond = (
+                f" At this rate it {change} after about {abs(math.log(FRACTION) / math.log(self.rate)):,.0f} steps."
+            )
+        end = f"the norm is {_number(self.profile[-1])} after {self.steps - 1} steps"
+        return f"Gradients are steady: {end}; {mean}.{beyond}"
 
     def _memory(self) -> str:
         if self.memory.complete:
-            return f"Memory: all {self.steps} inputs still change the last output, the first one too."
+            return f"Memory: all {self.steps} inputs, including the first, change the last output."
         return (
-            f"Memory: {self.memory.steps} steps. Of {self.steps} inputs, those further back have less than a "
-            "thousandth of the strongest effect on the last output."
+            f"Memory: {self.memory.steps} steps. Of {self.steps} inputs, earlier ones have less than a thousandth of the "
+            "strongest effect on the last output."
         )
 
     def _matrices(self) -> str:
@@ -94,11 +97,11 @@ class Diagnosis:
 
     def _theory(self) -> str:
         if self.band is None:
-            return "Theory: no bound for a cell with gates of its own; the numbers above are measured."
+            return "Theory: there is no bound for this cell; the numbers above are measured."
         low, high = _number(self.band.lower_rate), _number(self.band.upper_rate)
         ends = f"{_number(self.band.lower)} to {_number(self.band.upper)} over {self.band.lag} steps"
         says = "is constant" if self.band.regime == "constant" else self.band.regime
-        return f"Theory: a step leaves {low} to {high} of a gradient whatever the input, {ends}; it {says}."
+        return f"Theory: each step back multiplies the norm by {low} to {high} for any input, {ends}; it {says}."
 
     def _loss(self) -> str:
         assert self.flow is not None
@@ -106,11 +109,11 @@ class Diagnosis:
         first, last = top[0], top[np.flatnonzero(top)[-1]] if top.any() else 0.0
         if not last:
             return "Loss: its gradient is zero at every step."
-        return f"Loss: ‖∂L/∂h_t‖ is {_number(first)} at the first step and {_number(last)} at the last that has one."
+        return f"Loss: ‖∂L/∂h_t‖ is {_number(first)} at the first step and {_number(last)} at the last step with a gradient."
 
     def _numbers(self) -> str:
         lags = [lag for lag in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if lag < self.steps]
-        return "Left at lag: " + "  ".join(f"{lag}: {_number(self.profile[lag])}" for lag in lags)
+        return "Norm at lag: " + "  ".join(f"{lag}: {_number(self.profile[lag])}" for lag in lags)
 
 
 def _number(value: float) -> str:
