@@ -7,6 +7,7 @@ import runpy
 import shlex
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -27,6 +28,10 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
 FOLDERS = ("src/", "tests/", "tools/", "benchmarks/", "docs/")
 FILE = re.compile(r"[\w./-]+\.(?:py|cuh|json|svg|toml|md|h|c)")
+
+# Files that evenflow writes, and options of other programs.
+WRITTEN = {"config.toml", "status.toml", "record.json", "sweep.json"}
+OTHER_OPTIONS = {"--tool", "--rate", "--rates"}
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -58,6 +63,12 @@ def parse(arguments: list[str]) -> None:
         context = command.make_context(name, rest, parent=context)
 
 
+def options(command: Any) -> set[str]:
+    """The options of a command and of its subcommands."""
+    own = {option for parameter in command.params for option in parameter.opts}
+    return own.union(*(options(other) for other in getattr(command, "commands", {}).values()))
+
+
 def slugs(page: Path) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
     text = FENCED.sub("", page.read_text("utf-8"))
@@ -72,6 +83,13 @@ def test_commands_parse(page: Path) -> None:
             parse(arguments)
         except Exception as error:
             raise AssertionError(f"evenflow {shlex.join(arguments)}: {error}") from error
+
+
+@pages
+def test_options_exist(page: Path) -> None:
+    """Each option in backticks belongs to some command."""
+    quoted = re.findall(r"`(--[a-z-]+)", FENCED.sub("", page.read_text("utf-8")))
+    assert {option for option in quoted if option not in options(typer.main.get_command(cli.app))} <= OTHER_OPTIONS
 
 
 @pages
@@ -113,10 +131,6 @@ def test_paths_exist(page: Path) -> None:
             assert (ROOT / path).exists(), path
         elif FILE.fullmatch(path) and path not in WRITTEN:
             assert any(f"/{name}".endswith(f"/{path}") for name in repository_files()), path
-
-
-# Files that evenflow writes, or a user does.
-WRITTEN = {"config.toml", "status.toml", "record.json", "sweep.json"}
 
 
 def test_pages_of_the_readme_are_few_lines() -> None:
