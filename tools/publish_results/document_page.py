@@ -20,7 +20,7 @@ def page(document: str, parts: Sequence[str], waiting: Sequence[StoredRecord]) -
     """The page, from the sections of its recipes and from the recipes that have not run."""
     head = [
         f"# {document}: results",
-        f"{DOCUMENTS[document]}. Every table and figure at full scale, measured beside published.",
+        f"{DOCUMENTS[document]}. Every table and figure at full scale, with measured and published values.",
         "Written by `python tools/publish_results` from the records in this folder; see [all results](README.md).",
     ]
     if waiting:

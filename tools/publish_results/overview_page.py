@@ -16,10 +16,10 @@ from .stored_sweep import StoredSweep
 
 HEAD = """# Results at full scale
 
-The documents' tables and figures, trained again with their own settings and budgets. Every number comes from a record
-in this folder (`DOCUMENT/NAME.json`: each row and seed with its hardware, versions, date and time) and from the recipe,
-which holds what was published; a test compares pages and records. Times are the machine's: of runs that train side by
-side, each has its share.
+The documents' tables and figures, trained again with their own settings and budgets. Measured values come from the
+records in this folder (`DOCUMENT/NAME.json`: each row and seed with its hardware, versions, date and time), published
+values from the recipes; a test compares pages and records. Times are machine times: runs that train side by side share
+the time equally.
 
 ```
 evenflow reproduce sgornn/table-1 --scale full    # leaves runs/sgornn/table-1/full/record.json
@@ -28,8 +28,8 @@ python tools/publish_results runs                             # merges it into d
 
 
 SWEEPS = (
-    "The best point of map × cell × activation for a task, found by `evenflow sweep` among as many as stand under "
-    '"of": where that is 1, one point was tried and nothing chosen. [More of each](sweeps.md).'
+    "The best point of map × cell × activation for each task, found by `evenflow sweep`. The column "
+    '"of" counts the points that were compared; 1 means that nothing was selected. [Details](sweeps.md).'
 )
 
 

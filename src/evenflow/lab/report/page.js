@@ -1,5 +1,5 @@
 "use strict";
-/* Tabs and read-outs. Without this script the page shows all its parts one below the other. */
+/* Tabs, and numbers under the pointer. Without this script the page shows all its parts one below the other. */
 
 /* ---- tabs: one part of the page at a time, by click, arrow keys, Home and End, or an address that ends in #part */
 const list = document.querySelector("[role=tablist]");
@@ -14,12 +14,12 @@ function choose(index, focus) {
   });
   hide();
   if (focus) tabs[index].focus({ preventScroll: true });
-  /* Sideways alone, where the row of tabs is wider than a phone. */
+  /* Scrolls sideways only, if the row of tabs is wider than the screen. */
   const tab = tabs[index], room = list.clientWidth - tab.offsetWidth;
   list.scrollLeft = Math.max(tab.offsetLeft - list.offsetLeft - room / 2, 0);
 }
 
-/* A reader deep in one part gets to see the beginning of the next. */
+/* If the reader has scrolled down, show the beginning of the newly chosen part. */
 const toTop = (index) => { if (list.getBoundingClientRect().top <= 0) parts[index].scrollIntoView(); };
 
 function startTabs() {
@@ -27,7 +27,7 @@ function startTabs() {
   tabs.forEach((tab, i) => tab.addEventListener("click", () => {
     choose(i, false);
     toTop(i);
-    try { history.replaceState(null, "", "#" + parts[i].id); } catch (error) { /* a page inside another has no address */ }
+    try { history.replaceState(null, "", "#" + parts[i].id); } catch (error) { /* a page inside a frame has no address */ }
   }));
   list.addEventListener("keydown", (event) => {
     const now = tabs.findIndex((tab) => tab.getAttribute("aria-selected") === "true");
@@ -61,7 +61,7 @@ function number(value, digits = 4) {
   return text.replace("-", "−");
 }
 
-/* ---- read-outs */
+/* ---- numbers under the pointer */
 const tip = document.getElementById("tip");
 const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer;
 const floats = (text) => new Float32Array(bytes(text));
@@ -121,7 +121,7 @@ function nearest(xs, x) {
   return Math.abs(xs[low] - x) <= Math.abs(xs[high] - x) ? low : high;
 }
 
-/* Each reader takes a place in the axes, (0, 0) at the left bottom and (1, 1) at the right top. */
+/* Each reader takes a position in the axes, from (0, 0) at the bottom left to (1, 1) at the top right. */
 function lineReader(svg, plot) {
   const series = plot.series.map((s) => ({ ...s, x: counts(s.x), y: floats(s.y) })).filter((s) => s.x.length);
   const [x0, y0, x1, y1] = plot.box, ends = plot.log ? plot.y.map(Math.log10) : plot.y;

@@ -84,7 +84,7 @@ class Plot:
     def line(
         self, index: int, x: np.ndarray, y: np.ndarray, *, markers: bool = True, every: int = 0, **style: Any
     ) -> None:
-        """A line in the colour of run number `index`, by default with eight or so of its markers."""
+        """A line in the colour of run number `index`, by default with about eight of its markers."""
         if markers:
             style = {"marker": series_marker(index), "markersize": 5, "markevery": every or max(1, len(x) // 8)} | style
         self.axes.plot(x, y, color=series_colour(index), **style)
