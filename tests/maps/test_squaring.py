@@ -20,11 +20,11 @@ from evenflow.maps.squaring import (
     POLYNOMIALS,
     UNSEEN_CHANGES,
     AngleRange,
+    covered_angle,
     exponential,
     exponential_vjp,
     norm,
     plan,
-    covered_angle,
 )
 
 # Entries of the matrix, against torch's in float64, which is right to some 1e-13 itself; times 1 + angle.

@@ -19,8 +19,8 @@ HIDDEN = ("batch_size", "checkpoint_every", "log_every")
 HEAD = """# Sweeps: the best points of map × cell × activation
 
 Quote the test value, which belongs to the weights of the best validation. The validation value selected the point among
-many, so it is slightly too optimistic. ± is the standard deviation over seeds; only points of the last round have several
-seeds. A point with fewer updates was eliminated after them.
+many, so it is slightly too optimistic. ± is the standard deviation over seeds; only points of the last round have
+several seeds. A point with fewer updates was eliminated after them.
 
 Written by `python tools/publish_results` from the records in this folder (`sweeps/NAME.json`, which hold every point);
 see [all results](README.md), and [how a sweep works](../sweep.md)."""
