@@ -1,4 +1,4 @@
-"""What the gradients do: measurements that leave the model as it was."""
+"""Measure how gradients flow through a model; the model is left unchanged."""
 
 from evenflow.probes.gradient_flow import gradient_flow
 from evenflow.probes.jacobian import JacobianNorms, jacobian, jacobian_norms

@@ -109,7 +109,8 @@ class Diagnosis:
         first, last = top[0], top[np.flatnonzero(top)[-1]] if top.any() else 0.0
         if not last:
             return "Loss: its gradient is zero at every step."
-        return f"Loss: ‖∂L/∂h_t‖ is {_number(first)} at the first step and {_number(last)} at the last step with a gradient."
+        end = "at the last step with a gradient"
+        return f"Loss: ‖∂L/∂h_t‖ is {_number(first)} at the first step and {_number(last)} {end}."
 
     def _numbers(self) -> str:
         lags = [lag for lag in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if lag < self.steps]
