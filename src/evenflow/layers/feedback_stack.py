@@ -94,7 +94,8 @@ class GatedFeedbackRNN(Recurrent):
             states, *others = scan(self.cell, a, tuple(start), weights, sizes, None, self.engine)
             after = [sequences.last(member) for member in (states, *others)]
         learned = initial is None and self.initial_state == "learned"
-        self._record_run(0, x, start, learned, states, sequences)
+        if self._records:
+            self._record_run(0, x, start, learned, states, sequences)
         output = states[..., -self.hidden_size :]
         ends = [torch.stack(member.split(self.hidden_size, -1)) for member in after]
         final = tuple(sequences.write_state(member) for member in ends)

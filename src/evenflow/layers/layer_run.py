@@ -1,15 +1,18 @@
-"""A record of what one layer and direction computed in a forward pass, for probes, penalties and optimisers."""
+"""Observation of recurrent layers by probes, penalties and optimisers: records of forward passes, and taps."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from evenflow.cells import State, Weights
 from evenflow.layers.sequences import Sequences
+from evenflow.runtime.picklable import Picklable
 
 if TYPE_CHECKING:
     from evenflow.layers.recurrent import Recurrent
@@ -62,3 +65,77 @@ class LayerRun:
         a = cell.project(x, ready)
         (h,) = cell.advance(a.flatten(0, -2), (previous.flatten(0, -2),), ready)
         return h.unflatten(0, previous.shape[:-1])
+
+
+class ObservedLayer(Picklable):
+    """A layer whose states and their gradients can be observed: the part of `Recurrent` for probes."""
+
+    hidden_size: int
+    _taps: list[Tensor] | None = None
+    _external_taps: Sequence[Tensor] = ()  # taps made by a caller, used instead of new ones
+    _records: tuple[list[LayerRun], ...] = ()  # the lists that every run is added to
+
+    @contextmanager
+    def taps(self) -> Iterator[list[Tensor]]:
+        """Inside the block, each scan adds a tensor to a list whose `grad`, after backward, is ∂L/∂h_t.
+
+        One tensor ``(T, B, H)`` for each call, layer and direction, in the order of the final states. Rows of packed
+        input stand longest first.
+
+        >>> with layer.taps() as taps:
+        ...     output, _ = layer(x)
+        >>> output[-1].sum().backward()
+        >>> taps[0].grad.norm(dim=-1)  # the norm of the gradient at each step
+        """
+        outer, self._taps = self._taps, []
+        try:
+            yield self._taps
+        finally:
+            self._taps = outer
+
+    @contextmanager
+    def record_runs(self, runs: list[LayerRun] | None = None) -> Iterator[list[LayerRun]]:
+        """Inside the block, add a `LayerRun` to a list for each layer and direction that runs, in that order.
+
+        Args:
+            runs: the list, if several layers are to share one; a new one by default.
+
+        >>> with layer.record_runs() as runs:
+        ...     output, _ = layer(x)
+        >>> runs[0].states.shape
+        torch.Size([100, 50, 128])
+        """
+        runs = [] if runs is None else runs
+        outer, self._records = self._records, (*self._records, runs)
+        try:
+            yield runs
+        finally:
+            self._records = outer
+
+    @property
+    def recorded(self) -> bool:
+        """True inside `record_runs`: every step must be computed by this layer itself."""
+        return bool(self._records)
+
+    @property
+    def observed(self) -> bool:
+        """True inside `record_runs` or `taps`."""
+        return self.recorded or self._taps is not None
+
+    def _record_run(
+        self, index: int, x: Tensor, start: Sequence[Tensor], learned: bool, states: Tensor, sequences: Sequences
+    ) -> None:
+        """Add a run to all lists of `record_runs`."""
+        tap = self._taps[-1] if self._taps else None
+        for runs in self._records:
+            runs.append(LayerRun(cast("Recurrent", self), index, x, tuple(start), learned, states, sequences, tap))
+
+    def _new_tap(self, steps: Sequence[int], like: Tensor) -> Tensor:
+        """Zeros ``(T, B, H)``, whose gradient is wanted, appended to the taps."""
+        assert self._taps is not None
+        if self._external_taps:
+            zeros, *self._external_taps = self._external_taps
+        else:  # not `new_zeros`, of which `torch.compile` makes no leaf
+            zeros = torch.zeros(*steps, self.hidden_size, dtype=like.dtype, device=like.device, requires_grad=True)
+        self._taps.append(zeros)
+        return zeros

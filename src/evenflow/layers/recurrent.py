@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,17 +13,16 @@ from torch.nn.utils.rnn import PackedSequence
 from evenflow.cells import Cell, CellMaker, Weights
 from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.layer_graphs import LayerGraphs, replay_layer
-from evenflow.layers.layer_run import LayerRun
+from evenflow.layers.layer_run import ObservedLayer
 from evenflow.layers.layer_weights import MapChoice, check_map, start_weights
 from evenflow.layers.sequences import Sequences
-from evenflow.runtime.picklable import Picklable
 from evenflow.runtime.torch_state import in_functorch
 from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
 
 INITIAL_STATES = ("zero", "learned")
 
 
-class Recurrent(Picklable):
+class Recurrent(ObservedLayer):
     """A cell run over time, with the signature, call forms and habits of `torch.nn.RNN`; every layer is one.
 
     Shapes:
@@ -62,11 +61,9 @@ class Recurrent(Picklable):
     """
 
     layers_run_in_turn = True  # False where one step runs through all layers of the stack
-    _external_taps: Sequence[Tensor] = ()  # taps made by a caller, used instead of new ones
     graphs: LayerGraphs | None = None  # the captured passes of a layer that has run on a GPU
     _names: tuple[str, ...] = ()
     _shapes: Mapping[str, torch.Size] = {}  # layers pickled by early versions have none
-    _records: tuple[list[LayerRun], ...] = ()  # the lists that every run is added to
 
     def __init__(
         self,
@@ -129,7 +126,6 @@ class Recurrent(Picklable):
         self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
         self.dropout = float(dropout)
         self.initial_state, self.storage = initial_state, storage
-        self._taps: list[Tensor] | None = None
         self._shapes = start_weights(self, map, map_options, input_range, generator)
         first = self.suffixes[0]
         self._names = tuple(name.removesuffix(first) for name in self._shapes if name.endswith(first))
@@ -195,8 +191,10 @@ class Recurrent(Picklable):
         learned = state is None and self.initial_state == "learned"
         if state is None:
             shape = (x.shape[1], self.hidden_size)
-            zero = None if learned else x.new_zeros(shape)
-            state = [weights[f"{name}0"].expand(shape) if zero is None else zero for name in cell.states]
+            if learned:
+                state = [weights[f"{name}0"].expand(shape) for name in cell.states]
+            else:
+                state = [x.new_zeros(shape)] * len(cell.states)
         tap = None
         if self._taps is not None:
             zeros = self._new_tap(x.shape[:2], like)
@@ -204,7 +202,8 @@ class Recurrent(Picklable):
         every, sizes = self.checkpoint_every, sequences.batch_sizes
         if every is not None and every < len(x) and not in_functorch():
             results = checkpointed(cell, x, tuple(state), weights, every, sizes, tap, engine)
-            self._record_run(index, x, state, learned, results[0], sequences)
+            if self._records:
+                self._record_run(index, x, state, learned, results[0], sequences)
             return results
         storage = None if self.storage is None else STORAGES[self.storage]
         dtype = like.real.dtype
@@ -218,13 +217,11 @@ class Recurrent(Picklable):
 
         a = pre_activations()
         states = scan(cell, a, tuple(state), weights, sizes, tap, engine, storage, again=pre_activations)
+        if self._records:  # in the precision of the weights, so that a step can be run again
+            read, output = (x, states[0]) if storage is None else (x.to(dtype), states[0].to(dtype))
+            self._record_run(index, read, state, learned, output, sequences)
         ends = (sequences.last(s) for s in states)
-        if storage is None:
-            self._record_run(index, x, state, learned, states[0], sequences)
-            return states[0], *ends
-        if self._records:  # in the weights' precision, so that a step can be run again
-            self._record_run(index, x.to(dtype), state, learned, states[0].to(dtype), sequences)
-        return states[0], *(end.to(dtype) for end in ends)
+        return states[0], *(ends if storage is None else (end.to(dtype) for end in ends))
 
     @property
     def suffixes(self) -> list[str]:
@@ -251,73 +248,9 @@ class Recurrent(Picklable):
         """The tensors that the cell's step reads: `direction_weights` as `Cell.prepare` returns them."""
         return self.cell.prepare(self.direction_weights(index))
 
-    def _record_run(
-        self, index: int, x: Tensor, start: Sequence[Tensor], learned: bool, states: Tensor, sequences: Sequences
-    ) -> None:
-        tap = self._taps[-1] if self._taps else None
-        for runs in self._records:
-            runs.append(LayerRun(self, index, x, tuple(start), learned, states, sequences, tap))
-
-    def _new_tap(self, steps: Sequence[int], like: Tensor) -> Tensor:
-        """Zeros ``(T, B, H)``, whose gradient is wanted, appended to the taps."""
-        assert self._taps is not None
-        if self._external_taps:
-            zeros, *self._external_taps = self._external_taps
-        else:  # not `new_zeros`, of which `torch.compile` makes no leaf
-            zeros = torch.zeros(*steps, self.hidden_size, dtype=like.dtype, device=like.device, requires_grad=True)
-        self._taps.append(zeros)
-        return zeros
-
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
         names = [f"{name}0" for name in self.cell.states]
         return None if hx is None else sequences.read_states(hx, names, len(self.suffixes), self.hidden_size)
-
-    @contextmanager
-    def taps(self) -> Iterator[list[Tensor]]:
-        """Inside the block, each scan adds a tensor to a list whose `grad`, after backward, is ∂L/∂h_t.
-
-        One tensor ``(T, B, H)`` for each call, layer and direction, in the order of the final states. Rows of packed
-        input stand longest first.
-
-        >>> with layer.taps() as taps:
-        ...     output, _ = layer(x)
-        >>> output[-1].sum().backward()
-        >>> taps[0].grad.norm(dim=-1)  # the norm of the gradient at each step
-        """
-        outer, self._taps = self._taps, []
-        try:
-            yield self._taps
-        finally:
-            self._taps = outer
-
-    @contextmanager
-    def record_runs(self, runs: list[LayerRun] | None = None) -> Iterator[list[LayerRun]]:
-        """Inside the block, add a `LayerRun` to a list for each layer and direction that runs, in that order.
-
-        Args:
-            runs: the list, if several layers are to share one; a new one by default.
-
-        >>> with layer.record_runs() as runs:
-        ...     output, _ = layer(x)
-        >>> runs[0].states.shape
-        torch.Size([100, 50, 128])
-        """
-        runs = [] if runs is None else runs
-        outer, self._records = self._records, (*self._records, runs)
-        try:
-            yield runs
-        finally:
-            self._records = outer
-
-    @property
-    def recorded(self) -> bool:
-        """True inside `record_runs`: every step must be computed by this layer itself."""
-        return bool(self._records)
-
-    @property
-    def observed(self) -> bool:
-        """True inside `record_runs` or `taps`."""
-        return self.recorded or self._taps is not None
 
     def flatten_parameters(self) -> None:
         """Do nothing: scripts written for `torch.nn.RNN` call it."""
