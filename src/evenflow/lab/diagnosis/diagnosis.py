@@ -84,8 +84,8 @@ class Diagnosis:
         if self.memory.complete:
             return f"Memory: all {self.steps} inputs, including the first, change the last output."
         return (
-            f"Memory: {self.memory.steps} steps. Of {self.steps} inputs, earlier ones have less than a thousandth of the "
-            "strongest effect on the last output."
+            f"Memory: {self.memory.steps} steps. Of {self.steps} inputs, earlier ones have less than a thousandth of "
+            "the strongest effect on the last output."
         )
 
     def _matrices(self) -> str:
