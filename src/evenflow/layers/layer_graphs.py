@@ -31,10 +31,11 @@ MOST_NUMBERS = 2**25  # in the output: for longer ones the kernels run longer th
 MOST_MEMORY = 1 / 256  # of the GPU's, for the output; a capture holds several tensors as large
 
 
-class _LayerTensors:
-    """The weights and buffers of one layer with their addresses, which a captured pass reads."""
+class LayerGraphs:
+    """The captured passes of one layer, and the weights and buffers that they read at fixed addresses."""
 
     def __init__(self, layer: nn.Module, weights: list[nn.Parameter]) -> None:
+        self.cache: GraphCache[CapturedFunction] = GraphCache("a layer runs", WARM_UP, LIMIT)
         self.layer, self.weights = weakref.ref(layer), weights
         # To look a weight up in its dictionary takes a tenth of the time of asking the layer for all of them.
         modules = list(layer.modules())
@@ -46,9 +47,12 @@ class _LayerTensors:
         self._addresses = [value.data_ptr() for value in self._tensors]
         self.device = self._tensors[0].device  # a reservoir has nothing but buffers
 
-    def unchanged(self) -> bool:
+    def __reduce__(self) -> Any:
+        return type(None), ()  # the copy of a layer has no captures
+
+    def is_valid(self, layer: nn.Module) -> bool:
         """Return True while the layer has these tensors at these addresses, and no others."""
-        if any(len(names) != count for names, count in self._sizes):
+        if self.layer() is not layer or any(len(names) != count for names, count in self._sizes):
             return False
         same = all(names.get(name) is value for names, name, value in self._slots)
         return same and [v.data_ptr() for v in self._tensors] == self._addresses and not self.buffers_need_gradient()
@@ -58,32 +62,20 @@ class _LayerTensors:
         return any(value.requires_grad for value in self._buffers)
 
 
-class LayerGraphs:
-    """The captured passes of one layer. A copy is empty."""
-
-    def __init__(self) -> None:
-        self.cache: GraphCache[CapturedFunction] = GraphCache("a layer runs", WARM_UP, LIMIT)
-        self._tensors: _LayerTensors | None = None
-
-    def __reduce__(self) -> Any:
-        return LayerGraphs, ()
-
-    def tensors(self, layer: nn.Module) -> _LayerTensors | None:
-        """Return the layer's weights, or None if they are not its own but those of a transform or a caller."""
-        tensors = self._tensors
-        if tensors is not None and tensors.layer() is layer and tensors.unchanged():
-            return tensors
-        weights = list(layer.parameters())
-        if not plain_tensors([*weights, *layer.buffers()]) or not all(isinstance(w, nn.Parameter) for w in weights):
-            return None
-        tensors = _LayerTensors(layer, weights)
-        if tensors.buffers_need_gradient():
-            return None
-        if any(v.device != tensors.device or v.dtype != torch.float32 for v in weights):
-            return None
-        self.cache.clear()
-        self._tensors = tensors
-        return tensors
+def _valid_graphs(layer: Any) -> LayerGraphs | None:
+    """Return the layer's captures, or None if its weights are not its own but those of a transform or a caller."""
+    if layer.graphs is not None and layer.graphs.is_valid(layer):
+        return layer.graphs
+    weights = list(layer.parameters())
+    if not plain_tensors([*weights, *layer.buffers()]) or not all(isinstance(w, nn.Parameter) for w in weights):
+        return None
+    graphs = LayerGraphs(layer, weights)
+    if graphs.buffers_need_gradient():
+        return None
+    if any(v.device != graphs.device or v.dtype != torch.float32 for v in weights):
+        return None
+    layer.graphs = graphs
+    return graphs
 
 
 def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None) -> Any:
@@ -172,12 +164,11 @@ def replay(
         return None
     if not plain_tensors(inputs) or any(v.device != device or v.dtype != torch.float32 for v in inputs):
         return None
-    graphs = layer.graphs = layer.graphs or LayerGraphs()
-    tensors = graphs.tensors(layer)
-    if tensors is None or tensors.device != device:
+    graphs = _valid_graphs(layer)
+    if graphs is None or graphs.device != device:
         return None
     zeros = [_zero(device).expand(shape).requires_grad_() for shape in taps]
-    inputs, weights = (*inputs, *zeros), tensors.weights
+    inputs, weights = (*inputs, *zeros), graphs.weights
     requires_grad = tuple(v.requires_grad for v in (*inputs, *weights))
     precision = torch.backends.cuda.matmul.fp32_precision  # of the products with the input
     moving = torch.is_grad_enabled() and requires_grad

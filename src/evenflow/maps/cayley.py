@@ -13,6 +13,35 @@ from evenflow.maps.skew import Skew
 STRAIGHT = 1e-8  # smallest |1 + eigenvalue| for which the inverse transform keeps half of float64's digits
 
 
+def cayley(A: Tensor) -> Tensor:
+    """Return ``(I + A)⁻¹ (I - A) = 2 (I + A)⁻¹ - I`` of a skew-Hermitian A, which is overwritten."""
+    A.diagonal(dim1=-2, dim2=-1).add_(1)
+    W = torch.linalg.inv_ex(A).inverse.mul_(2)
+    W.diagonal(dim1=-2, dim2=-1).sub_(1)
+    return W
+
+
+def cayley_vjp(G: Tensor, W: Tensor) -> Tensor:
+    """Return the gradient of all entries of A, from the gradient G of W."""
+    # (I + A)⁻¹ = (I + W)/2, so the inverse is not saved: dA = -½ (I + Wᴴ) G (I + Wᴴ).
+    G = addmm(G, W.mH, G)
+    return addmm(G, G, W.mH, -0.5, -0.5)
+
+
+def plain_cayley(A: Tensor) -> Tensor:
+    """`cayley` for torch to differentiate. It is its own inverse."""
+    I = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    return torch.linalg.solve(I + A, I - A)
+
+
+def cayley_inverse(W: Tensor) -> Tensor | None:
+    """Return the A of one orthogonal or unitary matrix ``(n, n)``, or None if W has the eigenvalue -1."""
+    if torch.linalg.svdvals(torch.eye(len(W), dtype=W.dtype, device=W.device) + W)[-1] < STRAIGHT:
+        return None
+    A = plain_cayley(W)
+    return (A - A.mH) / 2
+
+
 class Cayley(Skew):
     """``W = (I + A)⁻¹ (I - A) D`` of a skew-symmetric A and a fixed diagonal D of signs.
 
@@ -69,35 +98,25 @@ class Cayley(Skew):
 
     def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         # Always in float64: the inverse loses digits if A is large, and float64 costs hardly more.
-        A = self.skew(raw[0].double())
-        A.diagonal(dim1=-2, dim2=-1).add_(1)
-        W = torch.linalg.inv_ex(A).inverse.mul_(2)
-        W.diagonal(dim1=-2, dim2=-1).sub_(1)
-        return self.signed(W.to(raw[0].dtype)), ()
+        return self.signed(cayley(self.skew(raw[0].double())).to(raw[0].dtype)), ()
 
     def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
-        G, W = self.signed(G), self.signed(W)
-        # (I + A)⁻¹ = (I + W)/2, so the inverse is not saved: dA = -½ (I + Wᵀ) G (I + Wᵀ).
-        G = addmm(G, W.mT, G)
-        return (self.pack(addmm(G, G, W.mT, -0.5, -0.5)),)
+        return (self.pack(cayley_vjp(self.signed(G), self.signed(W))),)
 
     def plain(self, *raw: Tensor) -> Tensor:
-        A = self.skew(raw[0])
-        I = torch.eye(self.rows, dtype=A.dtype, device=A.device)
-        return self.signed(torch.linalg.solve(I + A, I - A))
+        return self.signed(plain_cayley(self.skew(raw[0])))
 
     def signed(self, matrix: Tensor) -> Tensor:
         return matrix * self.diagonal.to(matrix.dtype) if self.negatives else matrix
 
     def logarithm(self, matrix: Tensor) -> Tensor:
-        I = torch.eye(self.rows, dtype=matrix.dtype, device=matrix.device)
-        if torch.linalg.svdvals(I + matrix)[-1] < STRAIGHT:
+        A = cayley_inverse(matrix)
+        if A is None:
             raise ValueError(
                 f"Cayley with {self.negatives} minus signs cannot make this matrix: WD has the eigenvalue -1; "
                 f"give other signs, or use Householder"
             )
-        A = torch.linalg.solve(I + matrix, I - matrix)
-        return (A - A.mT) / 2
+        return A
 
     def block(self, angle: Tensor) -> Tensor:
         return -(angle / 2).tan()

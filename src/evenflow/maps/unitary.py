@@ -7,14 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from evenflow.maps.differentiated import Differentiated, addmm
+from evenflow.maps.cayley import cayley, cayley_inverse, cayley_vjp, plain_cayley
+from evenflow.maps.differentiated import Differentiated
 from evenflow.maps.logarithm import unitary_log
 from evenflow.maps.map import COMPLEX, need_orthogonal
 from evenflow.maps.squaring import WithAngleRange, exponential, exponential_vjp
 
 METHODS = ("exponential", "cayley")
 STARTS = ("phases", "haar", "identity")
-STRAIGHT = 1e-8  # smallest |1 + eigenvalue| for which Cayley's inverse keeps half of float64's digits
 
 
 class Unitary(WithAngleRange, Differentiated):
@@ -77,24 +77,16 @@ class Unitary(WithAngleRange, Differentiated):
     def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         if self.method == "exponential":
             return exponential(self.skew(raw[0]), self.angle_range)
-        A = self.skew(raw[0].double())
-        A.diagonal(dim1=-2, dim2=-1).add_(1)
-        W = torch.linalg.inv_ex(A).inverse.mul_(2)
-        W.diagonal(dim1=-2, dim2=-1).sub_(1)
-        return W.to(COMPLEX[raw[0].dtype]), ()
+        return cayley(self.skew(raw[0].double())).to(COMPLEX[raw[0].dtype]), ()
 
     def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
         if self.method == "exponential":
             return (self.pack(exponential_vjp(G, *saved)),)
-        G = addmm(G, W.mH, G)
-        return (self.pack(addmm(G, G, W.mH, -0.5, -0.5)),)
+        return (self.pack(cayley_vjp(G, W)),)
 
     def plain(self, *raw: Tensor) -> Tensor:
         A = self.skew(raw[0])
-        if self.method == "exponential":
-            return torch.linalg.matrix_exp(A)
-        I = torch.eye(self.rows, dtype=A.dtype, device=A.device)
-        return torch.linalg.solve(I + A, I - A)
+        return torch.linalg.matrix_exp(A) if self.method == "exponential" else plain_cayley(A)
 
     def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         full = matrix.to(torch.complex128)
@@ -107,11 +99,10 @@ class Unitary(WithAngleRange, Differentiated):
         """Return the A of one unitary complex128 matrix ``(n, n)``, or raise a ValueError."""
         if self.method == "exponential":
             return unitary_log(matrix)
-        I = torch.eye(self.rows, dtype=matrix.dtype, device=matrix.device)
-        if torch.linalg.svdvals(I + matrix)[-1] < STRAIGHT:
+        A = cayley_inverse(matrix)
+        if A is None:
             raise ValueError("Unitary by 'cayley' cannot make a matrix with the eigenvalue -1; by 'exponential' it can")
-        A = torch.linalg.solve(I + matrix, I - matrix)
-        return (A - A.mH) / 2
+        return A
 
     def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
         n, cayley = self.rows, self.method == "cayley"
