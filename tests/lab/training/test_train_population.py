@@ -201,6 +201,10 @@ def test_one_that_stops_early_leaves_the_others_to_go_on():
     [
         (lambda: [], "configs must be at least one run, got none"),
         (lambda: [config(steps=3), config(steps=4)], "steps must be the same in all runs of a population, got 3 and 4"),
+        (
+            lambda: [config(tensorboard=True)],
+            "tensorboard writes into the run folder, got tensorboard true with folder None",
+        ),
         (lambda: [config(optimizer="hessian-free")], "optimizer must be one of adam, rmsprop, sgd in a population"),
         (
             lambda: [config(penalty="stabilizer")],

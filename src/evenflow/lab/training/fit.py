@@ -128,6 +128,29 @@ def fit_settings(
 ) -> Result:
     """`fit` with a `Settings`; `system` is the table that the model was built from, for config.toml."""
     check_device(settings.device)
+    table = checked_tables(model, task, settings, folder, system, resume)
+    was_training = model.training
+    fabric = launch(settings)
+    check_stop(fabric)
+    handlers = signal_handlers() if fabric.world_size == 1 else nullcontext()
+    with handlers, open_run(fabric, model, task, settings, folder, table, resume) as loop:
+        try:
+            with status_written(loop):
+                loop.run(progress)
+            return finish_run(loop, folder)
+        finally:
+            model.train(was_training)
+
+
+def checked_tables(
+    model: nn.Module,
+    task: Task,
+    settings: Settings,
+    folder: str | os.PathLike[str] | None,
+    system: Mapping[str, Any] | None,
+    resume: bool,
+) -> dict[str, Any]:
+    """Check all arguments of a run before it starts, and return the tables of its config.toml."""
     _check_tensorboard(settings, folder)
     if folder is None and resume:
         raise ValueError("resume needs the folder of the run, got folder None")
@@ -141,17 +164,7 @@ def fit_settings(
     settings.for_task(task)
     if earlier is not None:
         check_same(earlier, table, settings)
-    was_training = model.training
-    fabric = launch(settings)
-    check_stop(fabric)
-    handlers = signal_handlers() if fabric.world_size == 1 else nullcontext()
-    with handlers, open_run(fabric, model, task, settings, folder, table, resume) as loop:
-        try:
-            with status_written(loop):
-                loop.run(progress)
-            return finish_run(loop, folder)
-        finally:
-            model.train(was_training)
+    return table
 
 
 def _check_tensorboard(settings: Settings, folder: str | os.PathLike[str] | None) -> None:

@@ -81,9 +81,8 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "decay_every", "log_every", "validate_every"):
+        for name in ("steps", "batch_size", "decay_every", "log_every", "validate_every", "checkpoint_every"):
             whole_number(name, getattr(self, name), 1)
-        whole_number("checkpoint_every", self.checkpoint_every, 1)
         whole_number("seed", self.seed, 0)
         for name in ("patience", "probe_every", "epochs", "validation_batches", "curvature_size"):
             if getattr(self, name) is not None:
@@ -115,30 +114,25 @@ class Settings:
             )
         if self.epochs is not None and self.steps != type(self).__dataclass_fields__["steps"].default:
             raise ValueError(f"epochs stand in place of steps, got both, {self.epochs!r} and {self.steps!r}")
-        by_gradient = self.optimizer in OPTIMIZERS
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        by_gradient = ("weight_decay", "penalty", "clip_norm", "clip_value", "map_lr", "bases", "bases_lr")
+        clipped = self.clip_norm is not None or self.clip_value is not None
+        hessian_free = self.optimizer == "hessian-free"
         # A setting without any effect is an error.
-        for name, used, needs in (
-            ("alpha", self.optimizer == "rmsprop", "optimizer rmsprop"),
-            ("eps", self.optimizer in ("adam", "rmsprop"), "optimizer adam or rmsprop"),
-            ("weight_decay", by_gradient, "optimizer adam, rmsprop or sgd"),
-            ("penalty", by_gradient, "optimizer adam, rmsprop or sgd"),
-            ("clip_norm", by_gradient, "optimizer adam, rmsprop or sgd"),
-            ("clip_value", by_gradient, "optimizer adam, rmsprop or sgd"),
-            ("map_lr", by_gradient, "optimizer adam, rmsprop or sgd"),
-            ("bases", by_gradient, "optimizer adam, rmsprop or sgd"),
-            ("bases_lr", by_gradient, "optimizer adam, rmsprop or sgd"),
-            ("psi", self.optimizer == "temporal-simplex", "optimizer temporal-simplex"),
-            ("damping", self.optimizer == "hessian-free", "optimizer hessian-free"),
-            ("structural", self.optimizer == "hessian-free", "optimizer hessian-free"),
-            ("curvature_size", self.optimizer == "hessian-free", "optimizer hessian-free"),
-            ("lr", self.optimizer != "hessian-free", "an optimizer other than hessian-free, which finds its own"),
-            ("schedule", self.optimizer != "hessian-free", "an optimizer other than hessian-free"),
-            ("decay", self.schedule in ("exponential", "step"), "schedule exponential or step"),
-            ("decay_every", self.schedule in ("exponential", "step"), "schedule exponential or step"),
-            ("clip_scope", self.clip_norm is not None or self.clip_value is not None, "a clip_norm or clip_value"),
+        for names, used, needs in (
+            (("alpha",), self.optimizer == "rmsprop", "optimizer rmsprop"),
+            (("eps",), self.optimizer in ("adam", "rmsprop"), "optimizer adam or rmsprop"),
+            (by_gradient, self.optimizer in OPTIMIZERS, "optimizer adam, rmsprop or sgd"),
+            (("psi",), self.optimizer == "temporal-simplex", "optimizer temporal-simplex"),
+            (("damping", "structural", "curvature_size"), hessian_free, "optimizer hessian-free"),
+            (("lr",), not hessian_free, "an optimizer other than hessian-free, which finds its own"),
+            (("schedule",), not hessian_free, "an optimizer other than hessian-free"),
+            (("decay", "decay_every"), self.schedule in ("exponential", "step"), "schedule exponential or step"),
+            (("clip_scope",), clipped, "a clip_norm or clip_value"),
         ):
-            if not used and getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                raise ValueError(f"{name} goes with {needs}, got {getattr(self, name)!r} without it")
+            for name in names:
+                if not used and getattr(self, name) != defaults[name]:
+                    raise ValueError(f"{name} goes with {needs}, got {getattr(self, name)!r} without it")
         if self.nesterov and not (self.optimizer == "sgd" and self.momentum):
             raise ValueError(
                 f"nesterov needs sgd with a momentum above 0, got {self.optimizer} with momentum {self.momentum!r}"

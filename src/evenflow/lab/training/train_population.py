@@ -12,15 +12,14 @@ from evenflow import penalties
 from evenflow.models.population import Population
 from evenflow.models.sequence_model import SequenceModel
 
-from .config import build, check_data, check_model, check_same, config_tables, read_config
+from .config import build, read_config
+from .fit import checked_tables
 from .launch import check_device, launch
 from .lifecycle import Folder, Result, finish_run, open_run, write_failure, write_status
 from .loop import Loop
 from .optimizers import OPTIMIZERS
 from .population_step import PopulationStep, validate
 from .progress import ProgressBar
-from .run_folder import Run
-from .run_writer import check_unused
 from .settings import Settings
 from .stopping import NonFiniteLoss, check_stop, signal_handlers, stop_requested
 
@@ -62,15 +61,10 @@ def train_population(
     _check(settings)
     models = [build(task, system, one.seed) for (task, system, _), one in zip(read, settings, strict=True)]
     Population(cast(Sequence[SequenceModel], models))
-    tables = []
-    for (task, system, one), model, folder in zip(read, models, places, strict=True):
-        check_model(model, task, one)
-        tables.append(config_tables(task, one, system))
-        if folder is not None and not resume:
-            check_unused(folder)
-        elif folder is not None:
-            check_data(Run(folder), task, tables[-1])
-            check_same(Run(folder), tables[-1], one)
+    tables = [
+        checked_tables(model, task, one, folder, system, resume and folder is not None)
+        for (task, system, one), model, folder in zip(read, models, places, strict=True)
+    ]
     fabric = launch(settings[0])
     if fabric.world_size > 1:
         raise ValueError("a population trains in one process, got several: start torchrun for each run by itself")
