@@ -308,7 +308,7 @@ def test_tensor_cores_keep_the_norm(cell: str) -> None:
 
 
 def passes(run: Run, times: int = 3) -> list[list[Tensor]]:
-    """All results of some passes there and back."""
+    """All results of some forward and backward passes."""
     step, found = run.step(), []
     if why := run.missing(step):
         pytest.skip(why)
@@ -562,7 +562,7 @@ def test_layers_take_the_kernels(name: str, launched: list[Any]) -> None:
     layer = create(name, 3, 16, num_layers=2, bidirectional=True).cuda()
     for got, expected in zip(*ragged_passes(layer), strict=True):
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
-    assert len([kernel for kernel in launched if isinstance(kernel, RecurrenceKernel)]) == 8  # there and back
+    assert len([kernel for kernel in launched if isinstance(kernel, RecurrenceKernel)]) == 8  # forward and backward
 
 
 @pytest.mark.parametrize("cell", OWN)
@@ -584,7 +584,7 @@ def test_gated_feedback_is_one_recurrence(unit: str, hidden: int, layers: int, l
     found = [kernel for kernel in launched if isinstance(kernel, RecurrenceKernel)]
     if not found:
         pytest.skip(f"no kernel of gated feedback runs {layers} layers of {hidden} units, and torch operations do")
-    assert len(found) == 2  # all layers at once, there and back
+    assert len(found) == 2  # all layers at once, forward and backward
 
 
 @pytest.mark.parametrize("unit", ["tanh", "gru", "lstm"])

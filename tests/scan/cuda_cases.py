@@ -98,11 +98,11 @@ def inputs(step: CompiledStep, models: int = MODELS, steps: int = STEPS, batch: 
 
 
 @contextmanager
-def on(tile: Tile | None, turns: Sequence[tuple[int, Tile]] = ()) -> Iterator[None]:
-    """Kernels take this tile, in one launch or in turns, instead of the plan's."""
+def on(tile: Tile | None, waves: Sequence[tuple[int, Tile]] = ()) -> Iterator[None]:
+    """Kernels take this tile, in one launch or in waves, instead of the plan's."""
 
     def choices(shapes, streams, hidden, batch, models, gpu):  # type: ignore[no-untyped-def]
-        listed = turns or ((batch, tile),)
+        listed = waves or ((batch, tile),)
         # Several products, and numbers that come out of one, cannot be scattered.
         gathers = len(shapes) > 1 or shapes[0][0] > 1
         return tuple(
@@ -110,7 +110,7 @@ def on(tile: Tile | None, turns: Sequence[tuple[int, Tile]] = ()) -> Iterator[No
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        if tile is not None or turns:
+        if tile is not None or waves:
             patch.setattr(step_kernels, "plan_launches", choices)
         yield
 

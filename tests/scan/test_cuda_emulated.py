@@ -36,7 +36,7 @@ RAGGED = {"even": None, "ragged": (4, 3, 3, 1)}  # rows running at each step; mu
 PLAIN = Tile(1, 8, 4, 2)  # padded units, one item per lane
 SEVERAL = Tile(1, 4, 4, 4)  # several items per lane
 APART = Tile(2, 8, 2, 2)  # a cluster
-MAILED = Tile(2, 8, 2, 2, held=1, async_store=True)
+ASYNC_STORE = Tile(2, 8, 2, 2, held=1, async_store=True)
 ON_TENSOR_CORES = Tile(1, 64, 32, 8, tensor_cores=True)  # four items of a lane, moved at once
 SHAPES = [
     (8, Tile(1, 8, 4, 1)),
@@ -85,7 +85,7 @@ GATES += [TENSOR_SHAPES[1], TENSOR_SHAPES[3], *TENSOR_SHAPES[-2:], *SCATTERED[:2
 SEVERAL_PRODUCTS = [
     (20, PLAIN),
     (20, APART),
-    (20, MAILED),
+    (20, ASYNC_STORE),
     (40, Tile(2, 64, 16, 8, async_store=True, tensor_cores=True)),
 ]
 SEVERAL_PRODUCTS += [(40, Tile(4, 32, 16, 8, held=2, async_store=True, tensor_cores=True))]
@@ -95,7 +95,7 @@ EVERY_CELL = [Case(name, 12, PLAIN) for name in CELLS]
 ELSEWHERE = [Case(f"elman {name}", 20, APART) for name in ACTIVATIONS]
 ELSEWHERE += [Case(f"gated {name}", 12, SEVERAL) for name in ACTIVATIONS]
 ELSEWHERE += [Case(f"elman {name}", 36, ON_TENSOR_CORES) for name in ACTIVATIONS]
-ELSEWHERE += [Case(name, 20, MAILED) for name in CELLS if "elman" not in name and not name.startswith("gated ")]
+ELSEWHERE += [Case(name, 20, ASYNC_STORE) for name in CELLS if "elman" not in name and not name.startswith("gated ")]
 ELMANS = [Case("gated tanh", *shape) for shape in (*SHAPES, *TENSOR_SHAPES, *SCATTERED)]
 GATED = [Case(name, *shape) for name in ("gru", "lstm peephole") for shape in GATES]
 STAGED = [Case(name, *shape) for name in WAITING for shape in SEVERAL_PRODUCTS]
@@ -104,8 +104,8 @@ ALL = list(
     dict.fromkeys([*EVERY_CELL, *ELSEWHERE, *ELMANS, *GATED, *STAGED, LINEAR, Case("elman tanh", 36, ON_TENSOR_CORES)])
 )
 # Half of the rows with one tile, then the others with another.
-TURNS = ((2, PLAIN), (2, SEVERAL))
-IN_TURNS = [
+WAVES = ((2, PLAIN), (2, SEVERAL))
+IN_WAVES = [
     Case(name, 12, tile) for name in ("gated modrelu", "elman abs", "lstm peephole", "gru") for tile in (PLAIN, SEVERAL)
 ]
 
@@ -113,7 +113,7 @@ IN_TURNS = [
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
     """All that this file runs, compiled in one go."""
-    listed = dict.fromkeys([*ALL, *IN_TURNS])
+    listed = dict.fromkeys([*ALL, *IN_WAVES])
     return Emulator((kernel for case in listed for kernel in kernels(case)), tmp_path_factory.mktemp("kernels"))
 
 
@@ -158,7 +158,7 @@ def same(got: Outputs, expected: Outputs, bound: float = CLOSE) -> None:
         assert error <= bound or torch.equal(got[name].double(), value), f"{name} is off by {error:.1e}"
 
 
-def check(case: Case, sizes: Sequence[int] | None, tap: bool, turns: Sequence[tuple[int, Tile]] = ()) -> None:
+def check(case: Case, sizes: Sequence[int] | None, tap: bool, waves: Sequence[tuple[int, Tile]] = ()) -> None:
     step = case.step()
     given = inputs(step)
     new, kept, marks = forward(torch_operations, step, given.to(torch.float64), sizes)
@@ -167,7 +167,7 @@ def check(case: Case, sizes: Sequence[int] | None, tap: bool, turns: Sequence[tu
     stored = [s.float() for s in new], kept.float(), marks
     wide = [s.double() for s in stored[0]], stored[1].double(), marks
     expected = backward(torch_operations, step, [g.double() for g in grads], given.to(torch.float64), wide, sizes, tap)
-    with on(case.tile, turns):
+    with on(case.tile, waves):
         got, got_kept, got_marks = forward(recurrence, step, given, sizes)
         found = backward(recurrence, step, grads, given, stored, sizes, tap)
     same({f"state {i}": s for i, s in enumerate(got)}, {f"state {i}": s for i, s in enumerate(new)})
@@ -201,7 +201,7 @@ def test_products_that_wait_for_each_other(case: Case) -> None:
 @pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
 @pytest.mark.parametrize("name", ["gated modrelu", "elman abs", "lstm peephole", "gru"])
 def test_some_rows_after_others(name: str, ragged: tuple[int, ...] | None) -> None:
-    check(Case(name, 12, PLAIN), ragged, tap=True, turns=TURNS)
+    check(Case(name, 12, PLAIN), ragged, tap=True, waves=WAVES)
 
 
 @pytest.mark.parametrize("missing", [0, 1])

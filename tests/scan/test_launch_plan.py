@@ -140,7 +140,7 @@ def test_few_batches_compile_anything(hidden: int) -> None:
 
 
 def test_a_ring_stands_alone() -> None:
-    """Room for its weights is made for the first turn's tile."""
+    """Room for its weights is allocated for the tile of the first wave."""
     for table in (
         tile_tables.ELMAN,
         tile_tables.GRU_FORWARD,
@@ -228,7 +228,7 @@ def test_nvrtc_compiles_cells_of_ones_own(cell: str) -> None:
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])
 def test_ragged_rows_run_in_one_launch(ragged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where rows end early the next cluster begins; in turns it would wait for the longest."""
+    """Where rows end early the next cluster begins; in waves it would wait for the longest."""
     seen: list[tuple[int, int, int]] = []
     monkeypatch.setattr(
         build, "launch", lambda kernel, job, like, models, rows: seen.append((job.begin, job.end, rows))

@@ -1,4 +1,4 @@
-"""CUDA's own libraries, by ctypes: NVRTC, which comes with torch and compiles without a compiler, and the driver."""
+"""Two libraries of CUDA through ctypes: NVRTC, which compiles CUDA C++ and comes with torch, and the driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ BLOCK_BYTES = 97  # an attribute of a device, as the driver numbers them
 
 
 class CudaError(RuntimeError):
-    """The driver or NVRTC refused; the message is theirs, and so is the driver's number for it."""
+    """An error of the driver or of NVRTC.
+
+    Args:
+        status: the driver's number of the error.
+    """
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -23,24 +27,24 @@ class CudaError(RuntimeError):
 
 
 def compile_source(source: str, architecture: str) -> bytes:
-    """Machine code of a source, by NVRTC."""
+    """The machine code of a CUDA source, compiled by NVRTC."""
     rtc = _nvrtc()
     program = ctypes.c_void_p()
+
+    def read(size_of: Any, content_of: Any) -> ctypes.Array[ctypes.c_char]:
+        size = ctypes.c_size_t()
+        _check_nvrtc(size_of(program, ctypes.byref(size)))
+        content = ctypes.create_string_buffer(size.value)
+        _check_nvrtc(content_of(program, content))
+        return content
+
     _check_nvrtc(rtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"evenflow.cu", 0, None, None))
     try:
         options = [o.encode() for o in (*OPTIONS, f"--gpu-architecture={architecture}")]
-        status = rtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
-        if status:
-            size = ctypes.c_size_t()
-            _check_nvrtc(rtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
-            log = ctypes.create_string_buffer(size.value)
-            _check_nvrtc(rtc.nvrtcGetProgramLog(program, log))
-            raise CudaError(f"NVRTC could not compile a recurrence kernel for {architecture}: {log.value.decode()}")
-        size = ctypes.c_size_t()
-        _check_nvrtc(rtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
-        code = ctypes.create_string_buffer(size.value)
-        _check_nvrtc(rtc.nvrtcGetCUBIN(program, code))
-        return code.raw
+        if rtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options)):
+            log = read(rtc.nvrtcGetProgramLogSize, rtc.nvrtcGetProgramLog).value.decode()
+            raise CudaError(f"NVRTC could not compile a kernel for {architecture}: {log}")
+        return read(rtc.nvrtcGetCUBINSize, rtc.nvrtcGetCUBIN).raw
     finally:
         rtc.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -49,59 +53,6 @@ def nvrtc_version() -> tuple[int, int]:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check_nvrtc(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return major.value, minor.value
-
-
-def driver_version() -> int:
-    version = ctypes.c_int()
-    driver("cuDriverGetVersion", ctypes.byref(version))
-    return version.value
-
-
-@functools.cache
-def _nvrtc() -> ctypes.CDLL:
-    major = (torch.version.cuda or "").split(".")[0]  # that of torch is in the process already
-    names = (f"libnvrtc.so.{major}".rstrip("."), "libnvrtc.so") if os.name != "nt" else (f"nvrtc64_{major}0_0.dll",)
-    return _first_library(names, "NVRTC")
-
-
-@functools.cache
-def _cuda() -> ctypes.CDLL:
-    return _first_library(("libcuda.so.1",) if os.name != "nt" else ("nvcuda.dll",), "the CUDA driver")
-
-
-@functools.cache
-def context(device: int) -> ctypes.c_void_p:
-    """The context that torch works in on this GPU."""
-    number, context = ctypes.c_int(), ctypes.c_void_p()
-    driver("cuDeviceGet", ctypes.byref(number), device)
-    driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
-    return context
-
-
-def _first_library(names: Sequence[str], called: str) -> ctypes.CDLL:
-    for name in names:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    raise CudaError(f"{called} ({' or '.join(names)}) cannot be loaded")
-
-
-def _check_nvrtc(status: int) -> None:
-    if status:
-        get = _nvrtc().nvrtcGetErrorString
-        get.restype = ctypes.c_char_p
-        raise CudaError(f"NVRTC says: {get(status).decode()}")
-
-
-def driver(function: str, *arguments: Any) -> None:
-    """Call the driver, and raise what it complains about."""
-    library = _cuda()
-    status = getattr(library, function)(*arguments)
-    if status:
-        said = ctypes.c_char_p()
-        library.cuGetErrorString(status, ctypes.byref(said))
-        raise CudaError(f"{function} failed: {(said.value or b'error %d' % status).decode()}", status)
 
 
 def supported_architectures() -> list[int]:
@@ -113,9 +64,62 @@ def supported_architectures() -> list[int]:
     return list(numbers)
 
 
-def block_bytes(device: int) -> int:
-    """Bytes of shared memory that a block of a GPU may ask for."""
-    number, found = ctypes.c_int(), ctypes.c_int()
+def driver(function: str, *arguments: Any) -> None:
+    """Call a function of the driver; its errors become `CudaError`."""
+    library = _cuda()
+    status = getattr(library, function)(*arguments)
+    if status:
+        message = ctypes.c_char_p()
+        library.cuGetErrorString(status, ctypes.byref(message))
+        raise CudaError(f"{function} failed: {(message.value or b'error %d' % status).decode()}", status)
+
+
+def driver_version() -> int:
+    version = ctypes.c_int()
+    driver("cuDriverGetVersion", ctypes.byref(version))
+    return version.value
+
+
+@functools.cache
+def context(device: int) -> ctypes.c_void_p:
+    """The context that torch uses on this GPU."""
+    number, context = ctypes.c_int(), ctypes.c_void_p()
     driver("cuDeviceGet", ctypes.byref(number), device)
-    driver("cuDeviceGetAttribute", ctypes.byref(found), BLOCK_BYTES, number)
-    return found.value
+    driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
+    return context
+
+
+def block_bytes(device: int) -> int:
+    """The most bytes of shared memory that a block may have on this GPU."""
+    number, size = ctypes.c_int(), ctypes.c_int()
+    driver("cuDeviceGet", ctypes.byref(number), device)
+    driver("cuDeviceGetAttribute", ctypes.byref(size), BLOCK_BYTES, number)
+    return size.value
+
+
+@functools.cache
+def _nvrtc() -> ctypes.CDLL:
+    major = (torch.version.cuda or "").split(".")[0]  # torch has loaded the library of this version
+    names = (f"libnvrtc.so.{major}".rstrip("."), "libnvrtc.so") if os.name != "nt" else (f"nvrtc64_{major}0_0.dll",)
+    return _first_library(names, "NVRTC")
+
+
+@functools.cache
+def _cuda() -> ctypes.CDLL:
+    return _first_library(("libcuda.so.1",) if os.name != "nt" else ("nvcuda.dll",), "the CUDA driver")
+
+
+def _first_library(names: Sequence[str], title: str) -> ctypes.CDLL:
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise CudaError(f"{title} ({' or '.join(names)}) cannot be loaded")
+
+
+def _check_nvrtc(status: int) -> None:
+    if status:
+        error_string = _nvrtc().nvrtcGetErrorString
+        error_string.restype = ctypes.c_char_p
+        raise CudaError(f"NVRTC says: {error_string(status).decode()}")

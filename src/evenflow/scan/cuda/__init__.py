@@ -1,1 +1,1 @@
-"""The recurrences as CUDA kernels: all steps in one launch, the recurrent matrix in registers; see docs/kernels.md."""
+"""The CUDA engine: all steps of a recurrence in one launch, the recurrent matrix in registers; see docs/kernels.md."""
