@@ -201,10 +201,6 @@ def test_one_that_stops_early_leaves_the_others_to_go_on():
     [
         (lambda: [], "configs must be at least one run, got none"),
         (lambda: [config(steps=3), config(steps=4)], "steps must be the same in all runs of a population, got 3 and 4"),
-        (
-            lambda: [config(tensorboard=True)],
-            "tensorboard writes into the run folder, got tensorboard true with folder None",
-        ),
         (lambda: [config(optimizer="hessian-free")], "optimizer must be one of adam, rmsprop, sgd in a population"),
         (
             lambda: [config(penalty="stabilizer")],
@@ -218,3 +214,8 @@ def test_what_cannot_walk_in_step(configs, sentence, tmp_path):
     with pytest.raises(ValueError, match=f"^{sentence}"):
         train_population(made, [tmp_path / str(i) for i in range(len(made))], progress=False)
     assert not list(tmp_path.iterdir())
+
+
+def test_tensorboard_needs_a_folder():
+    with pytest.raises(ValueError, match=r"^tensorboard writes into the run folder, got tensorboard true"):
+        train_population([config(tensorboard=True)], progress=False)
