@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.fixture
-def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The updates that are captured during the test; None for each capture that failed."""
     captured_update = pytest.importorskip("evenflow.lab.training.captured_update")
     captures: list[Any] = []

@@ -1,4 +1,4 @@
-"""Steps of narrow matrices recorded as CUDA graphs do what the same steps do kernel by kernel."""
+"""Steps of narrow matrices captured as CUDA graphs do what the same steps do kernel by kernel."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def walk(optimizer: torch.optim.Optimizer, moving: list[nn.Parameter], steps: ra
         optimizer.step()
 
 
-def recorded(optimizer: Any) -> int:
+def captured(optimizer: Any) -> int:
     return len(optimizer._graphs.cache.captured)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64], ids=str)
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_recorded_step_is_the_step(
+def test_a_captured_step_is_the_step(
     method: str, count: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, plain = parameters(count, dtype), parameters(count, dtype)
     optimizer = METHODS[method](ours)
     walk(optimizer, ours, range(40))
-    assert recorded(optimizer) == 1
+    assert captured(optimizer) == 1
     monkeypatch.setattr(step_graphs, "LIMIT", 0)
     other = METHODS[method](plain)
     walk(other, plain, range(40))
-    assert recorded(other) == 0
+    assert captured(other) == 0
     tight = 1e-12 if dtype == torch.float64 else 1e-6
     for a, b in zip(ours, plain, strict=True):
         torch.testing.assert_close(a.detach(), b.detach(), atol=tight, rtol=0)
@@ -76,20 +76,20 @@ def test_a_state_loaded_later_is_the_one_that_moves(method: str) -> None:
         resumed[0].copy_(where)
     second.load_state_dict(kept)
     walk(second, resumed, range(10, 20))
-    assert recorded(second) == 1
+    assert captured(second) == 1
     torch.testing.assert_close(resumed[0].detach(), straight[0].detach(), atol=1e-6, rtol=0)
 
 
-def test_other_settings_are_another_recording() -> None:
+def test_other_settings_are_another_capture() -> None:
     moving = parameters(1)
     optimizer = GeodesicSGD(moving, lr=0.05, momentum=0.9)
     walk(optimizer, moving, range(6))
     optimizer.param_groups[0]["momentum"] = 0.5
     walk(optimizer, moving, range(6, 12))
-    assert recorded(optimizer) == 2
+    assert captured(optimizer) == 2
 
 
-def test_square_matrices_are_not_recorded() -> None:
+def test_square_matrices_are_not_captured() -> None:
     moving = [nn.Parameter(init.orthogonal(16).cuda())]
     optimizer = GeodesicSGD(moving, lr=0.05, momentum=0.9)
     walk(optimizer, moving, range(6))

@@ -19,11 +19,11 @@ from evenflow.scan import can_capture
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
-CLOSE = 2e-5  # of ‖expected‖: float32, and a recorded exponential map takes more squarings
+CLOSE = 2e-5  # of ‖expected‖: float32, and a captured exponential map takes more squarings
 PASSES = layer_graphs.WARM_UP + 4
 
 
-def recordings(layer: nn.Module) -> int:
+def captures(layer: nn.Module) -> int:
     return 0 if layer.graphs is None else len(layer.graphs.cache.captured)  # type: ignore[union-attr, operator, arg-type]
 
 
@@ -55,7 +55,7 @@ def check(layer: Recurrent, shape: tuple[int, ...], *states: tuple[int, ...], fi
         with torch.no_grad():
             for p in layer.parameters():
                 p.add_(0.01 * torch.randn_like(p))
-    assert recordings(layer) == 1
+    assert captures(layer) == 1
 
 
 @pytest.mark.parametrize("final", [False, True], ids=["output", "output and final state"])
@@ -63,16 +63,16 @@ def check(layer: Recurrent, shape: tuple[int, ...], *states: tuple[int, ...], fi
 def test_every_system(name: str, final: bool) -> None:
     layer = create(name, 3, 16).cuda()
     if not isinstance(layer, Recurrent) or not can_capture(layer.cell, 7):
-        pytest.skip(f"{name} is not recorded")
+        pytest.skip(f"{name} is not captured")
     check(layer, (7, 5, 3), final=final)
 
 
 @pytest.mark.parametrize("name", systems())
 def test_taps_of_every_system(name: str) -> None:
-    """The gradient by every state out of a recording is that of a plain pass; what was given stays."""
+    """The gradient by every state out of a capture is that of a plain pass; what was given stays."""
     layer = create(name, 3, 16).cuda()
     if not isinstance(layer, Recurrent) or not can_capture(layer.cell, 7):
-        pytest.skip(f"{name} is not recorded with taps")
+        pytest.skip(f"{name} is not captured with taps")
     given = []
     for _ in range(PASSES):
         x, weights = torch.randn(7, 5, 3, device="cuda"), torch.randn(7, 5, 16, device="cuda")
@@ -84,7 +84,7 @@ def test_taps_of_every_system(name: str) -> None:
         one, other = ([f for f in each if f is not None] for each in found)
         assert_same(one, other)
         given.append((one[0], one[0].clone()))
-    assert recordings(layer) == 1
+    assert captures(layer) == 1
     assert all(torch.equal(a, b) for a, b in given)
 
 
@@ -125,7 +125,7 @@ def test_training_is_that_of_plain_passes() -> None:
                     model(x)
     for one, other in zip(layer.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
-    assert recordings(layer) == 2
+    assert captures(layer) == 2
 
 
 def test_two_passes_before_one_way_back() -> None:
@@ -136,7 +136,7 @@ def test_two_passes_before_one_way_back() -> None:
         plain = layer._forward(x, None)[0].square().sum() + layer._forward(y, None)[0].sum()
         one, other = (torch.autograd.grad(v, [x, y, *layer.parameters()]) for v in (found, plain))
         assert_same(one, other)
-    assert recordings(layer) == 1
+    assert captures(layer) == 1
 
 
 def test_moved_loaded_and_in_inference_mode() -> None:
@@ -168,15 +168,15 @@ def test_what_is_given_stays() -> None:
         assert all(torch.equal(a, b) for a, b in zip(tensors, copies, strict=True))
 
 
-def test_long_sequences_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_sequences_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_graphs, "MOST_NUMBERS", 9 * 4 * 16 - 1)
     layer = RNN(2, 16).cuda()
     for _ in range(PASSES):
         layer(torch.randn(9, 4, 2, device="cuda"))[0].sum().backward()
-    assert recordings(layer) == 0
+    assert captures(layer) == 0
 
 
-def test_recordings_follow_an_angle_that_grows() -> None:
+def test_captures_follow_an_angle_that_grows() -> None:
     layer = RNN(2, 16, map="exponential", init="identity").cuda()
     x = torch.randn(9, 4, 2, device="cuda")
     raw = next(p for p in layer.parameters() if p.dim() == 1 and p.numel() == 16 * 15 // 2)
@@ -187,8 +187,8 @@ def test_recordings_follow_an_angle_that_grows() -> None:
         found = layer(x)[0]
         reached.add(layer.parametrizations.weight_hh_l0[0].angle_range)  # type: ignore[union-attr, index]
         assert_same([found], [copy.deepcopy(layer)(x)[0]])
-    assert recordings(layer) >= 1
-    assert len(reached - {None}) >= 3, "recorded anew for larger angles"
+    assert captures(layer) >= 1
+    assert len(reached - {None}) >= 3, "captured anew for larger angles"
 
 
 def test_captured_work_follows_an_angle_that_grows() -> None:
@@ -210,12 +210,12 @@ def test_captured_work_follows_an_angle_that_grows() -> None:
     assert map.angle_range.largest > 20
 
 
-def test_loaded_angles_beyond_a_recording_are_not_met_by_it() -> None:
+def test_loaded_angles_beyond_a_capture_are_not_met_by_it() -> None:
     layer, turned = (RNN(2, 16, map="exponential", init=init).cuda() for init in ("identity", "haar"))
     x = torch.randn(9, 4, 2, device="cuda")
     for _ in range(PASSES):
         layer(x)
-    assert recordings(layer) == 1
+    assert captures(layer) == 1
     with torch.no_grad():
         for p in turned.parameters():
             p.mul_(5)

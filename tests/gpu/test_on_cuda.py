@@ -140,7 +140,7 @@ def pulled(map, raw, weight):
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_a_recorded_map_gives_what_it_gave_before(name):
+def test_a_captured_map_gives_what_it_gave_before(name):
     """From the fourth call on a map on a GPU is replayed: with new numbers, in any order, and none written over."""
     map, fresh = MAPS[name](16).cuda(), MAPS[name](16).cuda()
     if hasattr(map, "permutations"):
@@ -165,12 +165,12 @@ def test_a_recorded_map_gives_what_it_gave_before(name):
 
 
 def pulled_plainly(map, raw, weight):
-    map.graphs.clear()  # never old enough to be recorded
+    map.graphs.clear()  # never old enough to be captured
     return pulled(map, raw, weight)
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_a_recorded_map_pulled_twice_moved_and_loaded(name):
+def test_a_captured_map_pulled_twice_moved_and_loaded(name):
     map, fresh = MAPS[name](16).cuda(), MAPS[name](16).cuda()
     fresh.load_state_dict(map.state_dict())
     weight = torch.randn(16, 16, dtype=torch.float64, device="cuda")
@@ -191,7 +191,7 @@ def test_a_recorded_map_pulled_twice_moved_and_loaded(name):
             torch.testing.assert_close(got, expected, **EXACT)
 
 
-def test_a_recorded_exponential_grows_with_its_angles_and_never_lies():
+def test_a_captured_exponential_grows_with_its_angles_and_never_lies():
     map, fresh = MAPS["exponential"](8).cuda(), MAPS["exponential"](8).cuda()
     raw = map.start(torch.Generator().manual_seed(0))[0].cuda()
     for _ in range(5):
@@ -202,16 +202,16 @@ def test_a_recorded_exponential_grows_with_its_angles_and_never_lies():
         fresh.graphs.clear()
         torch.testing.assert_close(map(grown), fresh(grown), atol=1e-4, rtol=0)
         torch.cuda.synchronize()
-    assert map.angle_range.largest > largest, "recorded anew"
+    assert map.angle_range.largest > largest, "captured anew"
     for _ in range(2):
         map(grown)
         torch.cuda.synchronize()
-    assert map(grown * 100).isnan().all()  # in one go beyond what was recorded
+    assert map(grown * 100).isnan().all()  # in one go beyond what was captured
     torch.cuda.synchronize()
-    assert map(grown * 100).isfinite().all()  # and recorded anew for it
+    assert map(grown * 100).isfinite().all()  # and captured anew for it
 
 
-def test_a_layer_with_recorded_maps_trains_as_without():
+def test_a_layer_with_captured_maps_trains_as_without():
     losses = []
     for calls in (1, 40):
         torch.manual_seed(0)
@@ -229,8 +229,8 @@ def test_a_layer_with_recorded_maps_trains_as_without():
     assert abs(losses[0] - losses[1]) < 1e-4 * abs(losses[0])
 
 
-class Unrecordable(Map):
-    """The numbers times two, with a look at them from the host, which no recording can hold."""
+class Uncapturable(Map):
+    """The numbers times two, with a look at them from the host, which no capture can hold."""
 
     @property
     def raw_shapes(self):
@@ -241,11 +241,11 @@ class Unrecordable(Map):
         return 2 * raw[0]
 
 
-def test_a_map_that_cannot_be_recorded_runs_all_the_same():
-    map, raw = Unrecordable(4).cuda(), torch.randn(4, 4, device="cuda", requires_grad=True)
+def test_a_map_that_cannot_be_captured_runs_all_the_same():
+    map, raw = Uncapturable(4).cuda(), torch.randn(4, 4, device="cuda", requires_grad=True)
     for _ in range(3):
         map(raw)
-    with pytest.warns(RuntimeWarning, match="Unrecordable runs without a CUDA graph"):
+    with pytest.warns(RuntimeWarning, match="Uncapturable runs without a CUDA graph"):
         map(raw)
     map(raw).sum().backward()
     assert (raw.grad == 2).all()
@@ -257,8 +257,8 @@ def test_a_map_that_cannot_be_recorded_runs_all_the_same():
     assert other.graphs.captured
 
 
-def test_recordings_come_and_go():
-    """Maps made, recorded and dropped, again and again: none spoils the recording of the next."""
+def test_captures_come_and_go():
+    """Maps made, captured and dropped, again and again: none spoils the capture of the next."""
     for name in [*MAPS] * 3:
         map = MAPS[name](16).cuda()
         numbers = [r.cuda().requires_grad_() for r in map.start()]

@@ -1,4 +1,4 @@
-"""Populations whose updates are recorded as CUDA graphs; `make test-gpu` runs these."""
+"""Populations whose updates are captured as CUDA graphs; `make test-gpu` runs these."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ def configs(system: str, count: int, **training: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("system", ["rnn", "sgornn", "urnn", "gru", "ugru", "factorized", "full-urnn"])
-def test_a_population_trains_as_its_models_alone(system: str, recordings: list[Any]) -> None:
+def test_a_population_trains_as_its_models_alone(system: str, captures: list[Any]) -> None:
     together = train_population(configs(system, 3), progress=False)
-    assert [entry is not None for entry in recordings] == [True]
+    assert [entry is not None for entry in captures] == [True]
     for one, config in zip(together, configs(system, 3), strict=True):
         (alone,) = train_population([config], progress=False)
         assert one.valid_loss == pytest.approx(alone.valid_loss, rel=1e-3)
 
 
-def test_hidden_units_of_the_readout_train_as_alone(recordings: list[Any]) -> None:
+def test_hidden_units_of_the_readout_train_as_alone(captures: list[Any]) -> None:
     given = configs("vprnn", 3)
     for config in given:
         config["system"]["readout_units"] = 12
     together = train_population(given, progress=False)
-    assert [entry is not None for entry in recordings] == [True]
+    assert [entry is not None for entry in captures] == [True]
     for config, found in zip(given, together, strict=True):
         (alone,) = train_population([config], progress=False)
         assert found.valid_loss == pytest.approx(alone.valid_loss, rel=1e-3)
 
 
-def test_margins_side_by_side_train_as_alone(recordings: list[Any]) -> None:
+def test_margins_side_by_side_train_as_alone(captures: list[Any]) -> None:
     """One map makes all matrices, a short series moves the bases, and their rounding is taken back between updates."""
     settings = {"bases_lr": 1e-3, "optimizer": "rmsprop", "penalty": "weight_decay(1e-3)", "clip_norm": 1.0}
     given = configs("factorized", 3, steps=70, **settings)
     for config, margin in zip(given, (0.01, 0.5, "none"), strict=True):
         config["system"]["margin"] = margin
     together = train_population(given, progress=False)
-    assert [entry is not None for entry in recordings] == [True]
+    assert [entry is not None for entry in captures] == [True]
     for config, found in zip(given, together, strict=True):
         (alone,) = train_population([config], progress=False)
         assert found.valid_loss == pytest.approx(alone.valid_loss, rel=1e-3)
 
 
-def test_sequences_of_different_lengths_are_recorded_by_the_longest(tmp_path: Path, recordings: list[Any]) -> None:
+def test_sequences_of_different_lengths_are_captured_by_the_longest(tmp_path: Path, captures: list[Any]) -> None:
     """Seeds draw batches of their own, whose lengths mix in many ways."""
     draw = np.random.default_rng(0)
     lengths = draw.integers(10, 100, 200)
@@ -72,8 +72,8 @@ def test_sequences_of_different_lengths_are_recorded_by_the_longest(tmp_path: Pa
     for config in given:
         config["task"] = {"name": "npz", "file": str(tmp_path / "own.npz"), "kind": "classification"}
     together = train_population(given, progress=False)
-    assert 0 < len(recordings) <= 3  # of ten rows the longest has at least seven eighths of the most, nearly always
-    assert None not in recordings
+    assert 0 < len(captures) <= 3  # of ten rows the longest has at least seven eighths of the most, nearly always
+    assert None not in captures
     for one, config in zip(together, given, strict=True):
         (alone,) = train_population([config], progress=False)
         assert one.valid_loss == pytest.approx(alone.valid_loss, rel=1e-3)

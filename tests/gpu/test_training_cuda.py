@@ -1,4 +1,4 @@
-"""Updates recorded as CUDA graphs train as those that run kernel by kernel; `make test-gpu` runs these."""
+"""Updates captured as CUDA graphs train as those that run kernel by kernel; `make test-gpu` runs these."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evenflow.lab.training.launch import matmul_precision  # noqa: E402
 from evenflow.lab.training.loop import Loop  # noqa: E402
 
 STEPS = 30
-# An exponential recorded after its angles have grown may square more often, so that its last bits may differ; all else
+# An exponential captured after its angles have grown may square more often, so that its last bits may differ; all else
 # is the same kernels.
 CLOSE = 1e-4
 
@@ -45,12 +45,12 @@ OPTIMISERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("settings", OPTIMISERS.values(), ids=OPTIMISERS)
-def test_recorded_updates_train_as_plain_ones(
-    settings: dict[str, Any], recordings: list[Any], monkeypatch: pytest.MonkeyPatch
+def test_captured_updates_train_as_plain_ones(
+    settings: dict[str, Any], captures: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got = trained("rnn", settings)
-    assert recordings
-    assert None not in recordings
+    assert captures
+    assert None not in captures
     monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     for one, other in zip(got, trained("rnn", settings), strict=True):
         torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
@@ -71,21 +71,21 @@ def test_recorded_updates_train_as_plain_ones(
         "arjovsky-urnn",
     ],
 )
-def test_systems(system: str, task: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems(system: str, task: str, captures: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     got = trained(system, {}, task)
-    assert [entry is not None for entry in recordings] == [True]
+    assert [entry is not None for entry in captures] == [True]
     monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     for one, other in zip(got, trained(system, {}, task), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize("system", ["rnn", "lstm"])
-def test_ragged_batches_are_recorded_and_train_as_packed_ones(
-    system: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
+def test_ragged_batches_are_captured_and_train_as_packed_ones(
+    system: str, captures: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Padded on the GPU, where sorting them would mean to wait; packed when that is switched off."""
     got = trained(system, {}, "multiplication")
-    assert [entry is not None for entry in recordings] == [True]
+    assert [entry is not None for entry in captures] == [True]
     monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     monkeypatch.setattr(evaluation, "runs_padded", lambda _: False)
     for one, other in zip(got, trained(system, {}, "multiplication"), strict=True):
@@ -93,9 +93,9 @@ def test_ragged_batches_are_recorded_and_train_as_packed_ones(
 
 
 def test_ragged_sequences_of_a_file_read_at_every_step(
-    tmp_path: Any, recordings: list[Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Any, captures: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches of a data set are padded to one of a few lengths, and each of these is recorded."""
+    """Batches of a data set are padded to one of a few lengths, and each of these is captured."""
     lines, draw = ["id,a,b"], random.Random(0)
     for number in range(60):
         lines += [f"{number},{draw.gauss(0, 1)},{draw.gauss(0, 1)}" for _ in range(draw.randint(4, 40))]
@@ -111,8 +111,8 @@ def test_ragged_sequences_of_a_file_read_at_every_step(
         return [p.detach() for p in model.parameters()]
 
     got = found()
-    assert 0 < len(recordings) <= captured_update.LIMIT
-    assert None not in recordings
+    assert 0 < len(captures) <= captured_update.LIMIT
+    assert None not in captures
     monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     monkeypatch.setattr(evaluation, "runs_padded", lambda _: False)
     for one, other in zip(got, found(), strict=True):
@@ -120,19 +120,19 @@ def test_ragged_sequences_of_a_file_read_at_every_step(
 
 
 @pytest.mark.parametrize("task", ["temporal-order", "multiplication"])
-def test_mixtures_of_shares_in_time(task: str, recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixtures_of_shares_in_time(task: str, captures: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"optimizer": "temporal-simplex", "lr": 1e-2}
     got = trained("rnn", settings, task)
-    assert [entry is not None for entry in recordings] == [True]
+    assert [entry is not None for entry in captures] == [True]
     monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     for one, other in zip(got, trained("rnn", settings, task), strict=True):
         torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
 
 
-def test_bases_that_move_along_geodesics(recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bases_that_move_along_geodesics(captures: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"bases_lr": 1e-2, "optimizer": "rmsprop", "penalty": "weight_decay(1e-3)"}
     got = trained("factorized", settings)
-    assert [entry is not None for entry in recordings] == [True]
+    assert [entry is not None for entry in captures] == [True]
     monkeypatch.setattr(captured_update, "WARM_UP", 10**9)
     for one, other in zip(got, trained("factorized", settings), strict=True):
         torch.testing.assert_close(one, other, rtol=CLOSE, atol=CLOSE)
@@ -156,21 +156,21 @@ def test_tf32_shortens_the_readout_and_neither_states_nor_maps(system: str) -> N
     torch.testing.assert_close(short_states, states, rtol=2e-5, atol=2e-5)
 
 
-def test_a_layers_recording_ends_with_the_setting_it_was_made_under() -> None:
+def test_a_layers_capture_ends_with_the_setting_it_was_made_under() -> None:
     torch.manual_seed(0)
     layer = create("rnn", 128, 64).cuda()
     x = torch.randn(20, 50, 128, device="cuda")
     with torch.no_grad():
         whole = layer(x)[0].clone()
         with matmul_precision("tf32"):
-            for _ in range(10):  # as often as it takes to be recorded
+            for _ in range(10):  # as often as it takes to be captured
                 short = layer(x)[0].clone()
         again = layer(x)[0]
     assert ((short - whole).norm() > 1e-5 * whole.norm()).item()
     torch.testing.assert_close(again, whole, rtol=1e-5, atol=1e-5)
 
 
-def test_what_cannot_be_recorded_trains_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_captured_trains_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gated double-precision loop looks at its shares from the host."""
     with pytest.warns(RuntimeWarning, match="updates run without a CUDA graph"):
         trained("sgornn", {"precision": "64-true"})
@@ -204,10 +204,10 @@ def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Any, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["mlp", "spectral-resnet"])
-def test_networks_without_time(name: str, recordings: list[Any]) -> None:
+def test_networks_without_time(name: str, captures: list[Any]) -> None:
     pytest.importorskip("sklearn")
     problem = tasks.make("digits")
     model = build(problem, {"name": name, "hidden_size": 16, "depth": 4}, 0)
     result = fit(model, problem, steps=STEPS, device="cuda", progress=False)
-    assert recordings
+    assert captures
     assert result.valid_loss == result.valid_loss

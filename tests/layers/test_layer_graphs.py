@@ -126,8 +126,8 @@ def test_taps_of_a_replay(kind: type[Recurrent], options: dict[str, Any]) -> Non
                 output.square().sum().backward()
             assert len(taps) == len(layer.suffixes)
             found.append([tap.grad for tap in taps])
-    (recorded, alone, plain, plain_alone) = found
-    for one, other in zip((*recorded, *alone), (*plain, *plain_alone), strict=True):
+    (captured, alone, plain, plain_alone) = found
+    for one, other in zip((*captured, *alone), (*plain, *plain_alone), strict=True):
         assert one is not None
         assert one.abs().sum() > 0
         torch.testing.assert_close(one, other, rtol=SAME, atol=SAME)
@@ -180,13 +180,13 @@ class InTheLoop(Elman):
 
 def test_a_plain_loop_is_too_long_to_record() -> None:
     a = x(5, 3, 2)
-    for cell, recorded in ((Elman(), True), (InTheLoop(), False)):
+    for cell, captured in ((Elman(), True), (InTheLoop(), False)):
         layer = Recurrent(cell, 2, 4)
-        assert (layer_graphs.replay_layer(layer, a, None) is not None) == recorded
+        assert (layer_graphs.replay_layer(layer, a, None) is not None) == captured
 
 
 def test_a_second_pass_does_not_spoil_the_first() -> None:
-    """The recording's memory is the first pass's until its way back, or until it is dropped."""
+    """The capture's memory is the first pass's until its way back, or until it is dropped."""
     layer, a = RNN(2, 4), x(5, 3, 2)
     first = passed(layer, a)
     assert first is not None
@@ -201,9 +201,9 @@ def test_what_was_written_over_is_computed_again() -> None:
     layer, a, b = RNN(2, 4), x(5, 3, 2, grad=True), torch.randn(5, 3, 2)
     found = passed(layer, a)
     assert found is not None
-    (recording,) = captures(layer)
-    assert isinstance(recording, Rerun)
-    recording.forward([b], layer)
+    (capture,) = captures(layer)
+    assert isinstance(capture, Rerun)
+    capture.forward([b], layer)
     plain = layer._forward_tensors(a)
     for one, other in zip(
         gradients(layer, plain, [a], slice(None)), gradients(layer, found, [a], slice(None)), strict=True
@@ -324,7 +324,7 @@ def test_checkpointed_by_torch() -> None:
         torch.testing.assert_close(found, plain)
 
 
-def test_a_few_calls_are_made_first_and_a_few_shapes_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_calls_are_made_first_and_a_few_shapes_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_graphs, "WARM_UP", 2)
     layer = RNN(2, 4)
     for steps in range(1, layer_graphs.LIMIT + 2):
@@ -360,7 +360,7 @@ def test_layers_that_share_their_captures_do_not_read_each_others_weights() -> N
 
 @pytest.mark.parametrize("map", ["free", "householder", "svd"])
 def test_a_pass_with_other_weights(map: str) -> None:
-    """What a recording runs: the layer's own pass, its parameters in other hands."""
+    """What a capture runs: the layer's own pass, its parameters in other hands."""
     layer, a = RNN(2, 4, map=map), x(5, 3, 2)
     weights = [p.detach().requires_grad_() for p in layer.parameters()]
     results = layer_graphs.run_with_weights(layer, 1, 0, a, *weights)

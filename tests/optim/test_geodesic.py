@@ -208,7 +208,7 @@ def test_resumed_to_the_last_bit(make):
 @pytest.mark.parametrize("shape", [(6, 6), (9, 3), (2, 2, 5, 3)], ids=str)
 @pytest.mark.parametrize("make", [MAKE["momentum"], MAKE["adam"]], ids=["momentum", "adam"])
 def test_what_is_kept_stays_in_its_place(make, shape, count):
-    """Where a recording looks for it, with one parameter or several; and it is the parameter's own shape."""
+    """Where a capture looks for it, with one parameter or several; and it is the parameter's own shape."""
     parameters = [nn.Parameter(orthonormal(*shape, seed=seed)) for seed in range(count)]
     optimizer, seen = make(parameters, 0.01), []
     for _ in range(2):
@@ -342,11 +342,11 @@ def test_a_refused_group_is_not_kept(make):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("shape", [(8, 8), (8, 5), (12, 3)], ids=str)
-def test_a_recording_takes_the_same_steps(shape, momentum, monkeypatch):
-    """While a CUDA graph is recorded nobody looks: the longest series, and rounding taken back each time."""
+def test_a_capture_takes_the_same_steps(shape, momentum, monkeypatch):
+    """While a CUDA graph is captured nobody looks: the longest series, and rounding taken back each time."""
     ends = []
-    for recording in (False, True):
-        monkeypatch.setattr(stiefel, "in_capture", lambda value, answer=recording: answer)
+    for capture in (False, True):
+        monkeypatch.setattr(stiefel, "in_capture", lambda value, answer=capture: answer)
         torch.manual_seed(0)
         M = torch.nn.Parameter(torch.linalg.qr(torch.randn(*shape, dtype=torch.float64))[0])
         target = torch.randn(*shape, dtype=torch.float64)
@@ -365,7 +365,7 @@ def test_a_recording_takes_the_same_steps(shape, momentum, monkeypatch):
     + [(torch.float64, rate, degree) for rate, degree in ((1e-9, 1), (1e-6, 2), (1e-3, 7), (0.02, 15), (0.2, 31))],
 )
 @pytest.mark.parametrize("shape", [(2, 9, 9), (8, 5), (1, 1)], ids=str)
-def test_a_recording_of_clipped_gradients_takes_a_short_series(shape, dtype, rate, enough, monkeypatch):
+def test_a_capture_of_clipped_gradients_takes_a_short_series(shape, dtype, rate, enough, monkeypatch):
     degrees, series = [], stiefel._series
     monkeypatch.setattr(stiefel, "in_capture", lambda value: True)
     monkeypatch.setattr(stiefel, "_series", lambda M, S, degree: degrees.append(degree) or series(M, S, degree))
@@ -388,7 +388,7 @@ def test_a_recording_of_clipped_gradients_takes_a_short_series(shape, dtype, rat
 @pytest.mark.parametrize(
     ("first", "clip_norm"), [(torch.tensor(1e-6), 1.0), (None, 1.0), (1e-6, None), (1e-3, 1e13)], ids=str
 )
-def test_a_recording_that_knows_too_little_takes_the_longest_series(first, clip_norm, monkeypatch):
+def test_a_capture_that_knows_too_little_takes_the_longest_series(first, clip_norm, monkeypatch):
     degrees, series = [], stiefel._series
     monkeypatch.setattr(stiefel, "in_capture", lambda value: True)
     monkeypatch.setattr(stiefel, "_series", lambda M, S, degree: degrees.append(degree) or series(M, S, degree))
@@ -424,7 +424,7 @@ def test_rounding_is_taken_back_by_whoever_says_so(monkeypatch):
     assert max(float(residual(p.detach()).max()) for p in members) < 1e-7
 
 
-def test_a_step_too_long_for_a_recording_is_not_a_number(monkeypatch):
+def test_a_step_too_long_for_a_capture_is_not_a_number(monkeypatch):
     monkeypatch.setattr(stiefel, "in_capture", lambda value: True)
     M, S = torch.eye(4)[None], torch.randn(1, 4, 4)
     assert stiefel.turned(M, 1e-2 * (S - S.mT)).isfinite().all()
