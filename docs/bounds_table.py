@@ -1,4 +1,4 @@
-"""Prints the tables of docs/bounds.md: what was measured beside what each theorem allows.
+"""Print the tables of docs/bounds.md: measured values and the bounds of the theorems.
 
 python docs/bounds_table.py
 """

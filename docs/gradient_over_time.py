@@ -1,4 +1,4 @@
-"""Draws docs/gradient-over-time.svg from the runs of `evenflow demo`.
+"""Draw docs/gradient-over-time.svg from the runs of `evenflow demo`.
 
 evenflow demo && python docs/gradient_over_time.py runs/demo
 """
@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from evenflow.lab.demo import LRS, SYSTEMS
 from evenflow.lab.training import Run
 
-COLOURS = ("#0b66a8", "#c45508", "#0a7f5a", "#a3378a")  # told apart by colour-blind readers too
+COLOURS = ("#0b66a8", "#c45508", "#0a7f5a", "#a3378a")  # distinct for colour-blind readers too
 
 
 def best(folder: Path, name: str) -> Run:
-    """The run of a system with the lowest validation loss at its end, as on the demonstration's page."""
+    """The run of a system with the lowest final validation loss, as on the page of the demonstration."""
     runs = [Run(folder / f"{name}-{lr:g}") for lr in LRS]
     return min(runs, key=lambda run: np.nan_to_num(run.metrics["valid_loss"][-1], nan=np.inf))
 

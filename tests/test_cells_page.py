@@ -1,4 +1,4 @@
-"""The Python code of docs/cells.md runs, in its order, and does what it says."""
+"""The Python code of docs/cells.md runs, block after block, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOT
 
 @pytest.fixture(scope="module")
 def ran() -> dict[str, Any]:
-    """What all blocks leave behind, what they print and the warnings."""
+    """The variables after all blocks, the printed lines and the warnings."""
     scope: dict[str, Any] = {"__name__": "cells_page"}
-    said: list[str] = []
-    scope["print"] = lambda *values: said.append(" ".join(map(str, values)))
+    printed: list[str] = []
+    scope["print"] = lambda *values: printed.append(" ".join(map(str, values)))
     backend._warn_once.cache_clear()
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for number, block in enumerate(BLOCKS):
             name = f"cells.md block {number}"
             linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
             exec(compile(block, name, "exec"), scope)
-    heard = [str(w.message) for w in heard if w.category is RuntimeWarning]
-    return {**scope, "said": said, "heard": heard}
+    messages = [str(w.message) for w in caught if w.category is RuntimeWarning]
+    return {**scope, "printed": printed, "messages": messages}
 
 
 def test_the_code_runs_and_prints_what_it_says(ran: dict[str, Any]) -> None:
     assert len(BLOCKS) >= 9
-    said = ran["said"]
-    assert said[0] == "torch.Size([100, 8, 128])"
-    assert said[1] == "True"
-    assert "torch.Size([1]) torch.Size([16])" in said
-    assert said[-1] == "True"  # the residual
+    printed = ran["printed"]
+    assert printed[0] == "torch.Size([100, 8, 128])"
+    assert printed[1] == "True"
+    assert "torch.Size([1]) torch.Size([16])" in printed
+    assert printed[-1] == "True"  # the residual
 
 
 def test_the_one_warning_is_the_one_shown(ran: dict[str, Any]) -> None:
     shown = re.search(r"^RuntimeWarning: (.*?)\n```$", PAGE, flags=re.MULTILINE | re.DOTALL)
     assert shown is not None
-    wanted = shown[1].replace("\n", " ")
-    assert [re.sub(r"of cells\.md block \d+", "of cells.py", said) for said in ran["heard"]] == [wanted]
+    expected = shown[1].replace("\n", " ")
+    assert [re.sub(r"of cells\.md block \d+", "of cells.py", text) for text in ran["messages"]] == [expected]
 
 
 def test_pairs_are_sorted_and_means_are_zero(ran: dict[str, Any]) -> None:
@@ -62,13 +62,13 @@ def test_pairs_are_sorted_and_means_are_zero(ran: dict[str, Any]) -> None:
 
 
 def test_operations_of_the_table_are_known() -> None:
-    """Each single name of the table is one that a step may use, under the name that torch has inside."""
+    """A step may use each operation of the table, under the name that torch uses internally."""
     begin = PAGE.index("| kind | operations |")
     table = PAGE[begin : PAGE.index("\n\n", begin)]
-    inside = {
+    internal = {
         "relu6": "hardtanh", "prelu": "_prelu_kernel", "selu": "elu", "logsigmoid": "log_sigmoid_forward",
         "softmax": "_softmax", "layer_norm": "native_layer_norm", "linear": "addmm", "chunk": "split",
     }  # fmt: skip
     names = [name for name in re.findall(r"`([a-z_0-9]+)`", table) if name != "dim"]
     assert len(names) > 50
-    assert [name for name in names if inside.get(name, name) not in OPERATIONS] == []
+    assert [name for name in names if internal.get(name, name) not in OPERATIONS] == []
