@@ -134,7 +134,7 @@ def main() -> None:
         for count, system in [(0, system) for system in SYSTEMS] + list(POPULATIONS):
             with ExitStack() as stack:
                 made = loops(stack, task, system, max(count, 1))
-                update = PopulationStep(made).update if count else made[0]._update
+                update = PopulationStep(made).update if count else made[0].update
                 label = f"{count} x {system}" if count else system
                 each = max(10, options.updates // max(count, 1))
                 measured(label, lambda update=update, each=each: median(update, each), found)

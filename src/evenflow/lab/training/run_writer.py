@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 
 from . import atomic, metrics
 from .run_folder import CHECKPOINT, CONFIG, METRICS, PROBES, STATUS, Run
@@ -123,6 +122,8 @@ def check_unused(folder: str | os.PathLike[str]) -> None:
 
 def to_toml(table: Mapping[str, Any]) -> bytes:
     """A table as TOML, without values that are None."""
+    import tomli_w  # imported here, so that runs in memory do not need it
+
     return tomli_w.dumps({key: value for key, value in table.items() if value is not None}).encode()
 
 
