@@ -16,7 +16,7 @@ from .recipe_catalog import DOCUMENTS
 from .recipe_figures import FIGURES
 from .recipe_legend import caption, legend
 from .recipe_table import QUICK_NOTE
-from .reproduction import Reproduction, unique
+from .reproduction import Reproduction
 
 TONES = {
     recipe_verdict.REPRODUCED: "good",
@@ -48,7 +48,7 @@ def render(result: Reproduction) -> str:
         panels=[panel for name in recipe.figures for panel in FIGURES[name](result)],
         caption=caption(recipe),
         legend=legend(result),
-        notes=unique(notes) + [f"The data: {note}." for note in result.data_notes],
+        notes=[note for note in dict.fromkeys(notes) if note] + [f"The data: {note}." for note in result.data_notes],
         version=evenflow.__version__,
         seconds=duration(result.seconds),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,8 +94,3 @@ def judge_cells(recipe: Recipe, cells: dict[tuple[str, str], TableCell], scale: 
     for cell in cells.values():
         recipe_verdict.judge(cell, scale, worst if cell.column is recipe.columns[0] else {})
     return pairs
-
-
-def unique(texts: Sequence[str]) -> list[str]:
-    """Texts without repetitions and empty ones, in order."""
-    return [text for text in dict.fromkeys(texts) if text]

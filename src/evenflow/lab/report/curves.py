@@ -56,7 +56,7 @@ def _panel(
     panel = Panel(key, what[:1].upper() + what[1:])
     lines = []
     for index, run in enumerate(runs):
-        step, value = run.measured_curve(column)
+        step, value = run.curve(column, nan=True)
         finite = np.isfinite(value)
         drawn = finite & (np.abs(np.where(finite, value, 0)) <= LARGEST)
         if drawn.any():

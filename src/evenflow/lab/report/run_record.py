@@ -88,10 +88,6 @@ class RunRecord(Run):
             self.components = components.astype(np.float64)
         return ""
 
-    def measured_curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Updates and values of one column, measured nan included."""
-        return self.curve(name, nan=True)
-
     @property
     def system(self) -> str:
         return str(self.settings.get("system", {}).get("name", self.folder.name))
@@ -107,7 +103,7 @@ class RunRecord(Run):
     @cached_property
     def metric_is_loss(self) -> bool:
         """Whether the metric equals the loss, as the squared error of the adding task does."""
-        loss, metric = self.measured_curve("valid_loss")[1], self.measured_curve("valid_metric")[1]
+        loss, metric = self.curve("valid_loss", nan=True)[1], self.curve("valid_metric", nan=True)[1]
         return loss.shape == metric.shape and np.allclose(loss, metric, rtol=1e-4, equal_nan=True)
 
     @property
@@ -157,7 +153,7 @@ class RunRecord(Run):
 
     def final(self, name: str) -> float | None:
         """The last value of a column, which may be nan; None if there is none."""
-        values = self.measured_curve(name)[1]
+        values = self.curve(name, nan=True)[1]
         return float(values[-1]) if len(values) else None
 
     def best_value(self, name: str) -> float | None:
@@ -170,7 +166,7 @@ class RunRecord(Run):
     def diverged_at(self) -> int | None:
         """The last update if its loss, gradient norm or validation loss is not finite."""
         for name in ("loss", "gradient_norm", "valid_loss"):
-            step, value = self.measured_curve(name)
+            step, value = self.curve(name, nan=True)
             if len(value) and step[-1] == self.updates and not np.isfinite(value[-1]):
                 return self.updates
         return None
