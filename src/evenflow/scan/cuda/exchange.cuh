@@ -32,9 +32,9 @@ template <class T> struct Exchange {
             for (int i = coords.thread; i < 2 * T::SCALES; i += T::THREADS) {
                 const int n = i % T::SCALES;
                 const int at = i / T::SCALES * T::STATE + n % T::ROWS * T::ROW_STRIDE + n / T::ROWS * 16;
-                float most = 0;
-                for (int k = 0; k < 16; k++) most = fmaxf(most, fabsf(initial(at + k)));
-                const Scale scale = scale_for(most);
+                float largest = 0;
+                for (int k = 0; k < 16; k++) largest = fmaxf(largest, fabsf(initial(at + k)));
+                const Scale scale = scale_for(largest);
                 for (int k = 0; k < 16; k++) states[at + k] = split_state(initial(at + k) * scale.up);
                 states[i / T::SCALES * T::STATE + T::ROWS * T::ROW_STRIDE + n] = scale.down;
             }
@@ -61,11 +61,11 @@ template <class T> struct Exchange {
         const int place = in * T::NUMBER_STRIDE + coords.position - (T::SCATTER ? coords.rank * T::OWNED : 0);
         float *at = next + coords.local_row * T::ROW_STRIDE + place;
         if (T::TENSOR_CORES) {
-            float most = 0, word[T::ITEMS];
-            UNROLL for (int q = 0; q < T::ITEMS; q++) most = fmaxf(most, fabsf(value[q]));
+            float largest = 0, word[T::ITEMS];
+            UNROLL for (int q = 0; q < T::ITEMS; q++) largest = fmaxf(largest, fabsf(value[q]));
             UNROLL for (int mask = T::COPIES; mask < T::LANES_PER_SCALE; mask *= 2)
-                most = fmaxf(most, shuffle_xor(most, mask));
-            const Scale scale = scale_for(most);
+                largest = fmaxf(largest, shuffle_xor(largest, mask));
+            const Scale scale = scale_for(largest);
             UNROLL for (int q = 0; q < T::ITEMS; q++) word[q] = split_state(value[q] * scale.up);
             if (T::PACK == T::ITEMS) {
                 send<T::COPIES>(step, at, coords.copy, word);
@@ -79,15 +79,15 @@ template <class T> struct Exchange {
                 send<2 * T::COPIES>(step, at - (second ? T::ITEMS : 0), coords.lane % (2 * T::COPIES), all);
             }
             const float down[1] = {scale.down};
-            send<T::LANES_PER_SCALE>(step, next + T::ROWS * T::ROW_STRIDE + place / 16 * T::ROWS + coords.local_row,
-                             coords.lane % T::LANES_PER_SCALE, down);
+            float *scale_at = next + T::ROWS * T::ROW_STRIDE + place / 16 * T::ROWS + coords.local_row;
+            send<T::LANES_PER_SCALE>(step, scale_at, coords.lane % T::LANES_PER_SCALE, down);
         } else {
             send<T::COPIES>(step, at, coords.copy, value);
         }
     }
 
-    /* Write to the same place of all blocks. SENDERS threads have these numbers, of which this is number `which`, and
-       divide the blocks among themselves; where there is only one block, the first of them writes. */
+    /* Write to the same place of all blocks. SENDERS threads have these numbers and divide the blocks among themselves;
+       `which` counts them. Where there is only one block, the first thread writes. */
     template <int SENDERS, int N> DEVICE void send(int step, float *at, int which, const float (&value)[N]) const {
         if (T::BLOCKS == 1 || T::SCATTER) {
             if (which == 0) UNROLL for (int q = 0; q < N; q++) at[q] = value[q];

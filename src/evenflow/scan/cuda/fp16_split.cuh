@@ -17,9 +17,9 @@ struct Scale {
     float up, down; /* factors into the range of halves, and back */
 };
 
-/* The scale for numbers of which `most` is the largest. At least 2^-112, so that both factors are normal numbers. */
-DEVICE Scale scale_for(float most) {
-    const unsigned exponent = bits_of(most) & 0x7f800000u, least = 15u << 23, bits = exponent < least ? least : exponent;
+/* The scale for numbers of which this is the largest. At least 2^-112, so that both factors are normal numbers. */
+DEVICE Scale scale_for(float largest) {
+    const unsigned exponent = bits_of(largest) & 0x7f800000u, least = 15u << 23, bits = exponent < least ? least : exponent;
     return {of_bits((268u << 23) - bits), of_bits(bits - (14u << 23))};
 }
 

@@ -6,15 +6,14 @@
    matrices A below each other, for its outputs, and COLUMNS of them beside each other, for its inputs.
 
    The first HELD fragments stay in registers. The others are spilled to shared memory, or with a *prefetch ring* to
-   device memory: then copies run ahead through PREFETCH_SLOTS slots of shared memory, each of which holds one fragment.
-   */
+   device memory: then copies run ahead through PREFETCH_SLOTS slots of shared memory, one fragment in each. */
 template <class T> struct Fragments {
     static constexpr int M_TILES = T::M_TILES, N_TILES = T::ROWS / 8, COLUMNS = T::PIECES / (2 * M_TILES);
     static constexpr int REGISTER_COLUMNS = ceil_div(T::HELD, 2 * M_TILES); /* columns with some weights in registers */
     static constexpr int BATCH = M_TILES * N_TILES == 1 ? 2 : 1;            /* of these columns, loaded together */
     static constexpr int BATCHES = ceil_div(REGISTER_COLUMNS, BATCH);
-    /* The columns in shared memory are spread evenly among these batches: the first that follows so many batches.
-       Columns of a prefetch ring come last. */
+    /* The first spilled column of a batch: spilled columns are spread evenly among the batches. Columns of a prefetch
+       ring come after all batches. */
     static HOST_DEVICE constexpr int spilled_before(int batch) {
         return T::PREFETCH_SLOTS || BATCHES == 0 ? REGISTER_COLUMNS
                                                  : REGISTER_COLUMNS + (COLUMNS - REGISTER_COLUMNS) * batch / BATCHES;
@@ -127,8 +126,7 @@ template <class T> struct Fragments {
         UNROLL for (int m = 0; m < M_TILES; m++) UNROLL for (int r = 0; r < N_TILES; r++)
             UNROLL for (int q = 0; q < 4; q++) total[m][r][q] = 0;
         /* One batch of columns is multiplied while the next is loaded: if all were unrolled freely, the compiler would
-           start more loads than there are registers for. Columns in shared memory are spread among those in registers.
-           */
+           start more loads than there are registers for. Spilled columns are spread among those in registers. */
         Column ready[2][MAX_BATCH];
         UNROLL for (int b = 0; b <= BATCHES; b++)
             if (b == 0 || always_true(b)) {

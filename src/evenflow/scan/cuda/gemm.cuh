@@ -155,9 +155,9 @@ DEVICE void add_stage_fp16(const float *left, const float *right, const float (&
     }
 }
 
-/* The scale for an output with the largest number `most`; where that is infinite or NaN, the scale 1. */
-DEVICE Scale scale_of(const float *most, int output, long long outputs) {
-    const float largest = output < outputs ? most[output] : 0;
+/* The scale for an output by its largest number; where that is infinite or NaN, the scale 1. */
+DEVICE Scale scale_of(const float *maxima, int output, long long outputs) {
+    const float largest = output < outputs ? maxima[output] : 0;
     return scale_for(bits_of(largest) < 0x7f800000u ? largest : 16384.0f);
 }
 

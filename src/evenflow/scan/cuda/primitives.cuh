@@ -128,8 +128,7 @@ DEVICE float truncate_tf32(float x) { return of_bits(bits_of(x) & 0xffffe000u); 
    number here remains NaN in the low part. */
 DEVICE float round_tf32(float x) { return truncate_tf32(of_bits(bits_of(x) + 0x1000u)); }
 
-/* True for n >= 0, since grids are one block deep. The compiler does not know this, and does not move code across it.
-   */
+/* True for n >= 0, since grids are one block deep. The compiler does not know this and moves no code across it. */
 DEVICE bool always_true(int n) { return gridDim.z < n + 2; }
 
 /* sum += A B for a warp, mma.m16n8k8, each number read as `truncate_tf32` gives it. With g = lane / 4 and t = lane % 4

@@ -20,7 +20,7 @@
    memory: they stay in device memory, in practice in its L2 cache, and are copied anew at every step through a ring of
    so many slots of one fragment for each thread (fragments.cuh). */
 
-#define STEPS_AHEAD 3 /* steps between the start of a fetch and its use */
+#define STEPS_AHEAD 3 /* steps between the start of a copy and its use */
 
 HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -38,8 +38,7 @@ struct Tile {
     static constexpr int INPUTS_PER_READ = TENSOR_CORES ? LANES / 2 : 4 * LANES; /* by a group */
     static constexpr int COLUMNS = ceil_div(H, INPUTS_PER_READ); /* such reads, for each number per unit that goes in */
     static constexpr int READ = COLUMNS * INPUTS_PER_READ, WIDTH = READ > BLOCKS * OWNED ? READ : BLOCKS * OWNED;
-    /* A row of a state. On tensor cores eight rows are read together; the padding lets two rows cover all memory banks.
-       */
+    /* A row of a state. On tensor cores eight rows are read together; padding lets two rows cover all memory banks. */
     static constexpr int NUMBER_STRIDE = SCATTER ? OWNED : WIDTH; /* from one number of a row to the next */
     static constexpr int ROW_STRIDE =
         TENSOR_CORES ? ceil_div(IN * NUMBER_STRIDE + 16, 32) * 32 - 16 : IN * NUMBER_STRIDE;
