@@ -25,9 +25,9 @@ SUFFIXES = {torch.float32: "float", torch.float64: "double"}
 
 def runs(*tensors: Tensor | None) -> bool:
     """Return True if compiled code exists and takes these tensors: all on a CPU, of one dtype it knows."""
-    given = [t for t in tensors if t is not None]
-    taken = all(t.device.type == "cpu" and t.dtype in SUFFIXES and t.dtype == given[0].dtype for t in given)
-    return taken and library() is not None
+    present = [t for t in tensors if t is not None]
+    accepted = all(t.device.type == "cpu" and t.dtype in SUFFIXES and t.dtype == present[0].dtype for t in present)
+    return accepted and library() is not None
 
 
 @compile_once
@@ -35,7 +35,7 @@ def library(source: str | None = None) -> ctypes.CDLL | None:
     """A compiled source, by default that of the products; None, after one warning, where it cannot be compiled."""
     if not compile_c.compiled_code_allowed():
         return None
-    if source is not None and library() is None:  # the warning has been given
+    if source is not None and library() is None:  # a warning has said why
         return None
     try:
         return compile_c.load(

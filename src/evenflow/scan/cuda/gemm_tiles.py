@@ -1,7 +1,7 @@
 """Which tiles of a weight gradient a block computes: what each choice costs, in cycles of a multiprocessor.
 
 The result of `gemm.product` is cut into tiles, one for each block, and the rows into parts, so that all blocks together
-fill the GPU. The cheapest choice is taken; `gemm.cuh` says how a block computes a tile.
+fill the GPU. The cheapest choice is used; `gemm.cuh` says how a block computes a tile.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ Waves = Sequence[tuple[int, RecurrenceKernel]]  # rows of the batch and their ke
 
 def unsupported(step: CompiledStep, weight: Tensor, *tensors: Tensor | None) -> str | None:
     """Why the kernels cannot take these tensors, or None where they can."""
-    given = [t for t in (weight, *tensors) if t is not None]
-    if torch.version.cuda is None or not all(t.is_cuda and t.device == weight.device for t in given):
+    present = [t for t in (weight, *tensors) if t is not None]
+    if torch.version.cuda is None or not all(t.is_cuda and t.device == weight.device for t in present):
         return "not all of its numbers are on one NVIDIA GPU"
     # An output that was not stored is empty, and its dtype is the state's.
-    if other := next((t.dtype for t in given if t.dtype != torch.float32), None):
+    if other := next((t.dtype for t in present if t.dtype != torch.float32), None):
         return f"the kernels compute in torch.float32, not {other}"
     if weight.numel() == 0:
         return "there is nothing to do"
