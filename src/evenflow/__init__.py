@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING, Any
 from evenflow import activations, init, maps
 from evenflow.cells import Parameter, cell
 from evenflow.feedforward import MLP, ResNet, SpectralLinear, SpectralMLP, SpectralResNet
-from evenflow.layers import GRU, LSTM, RNN, SCRN, ComplexRNN, GatedFeedbackRNN, Recurrent, ScalarGatedRNN
+from evenflow.layers import (
+    GRU,
+    LSTM,
+    RNN,
+    SCRN,
+    ComplexRNN,
+    GatedFeedbackRNN,
+    Recurrent,
+    ScalarGatedRNN,
+    from_torch,
+    to_torch,
+)
 from evenflow.maps import attach, detach
 from evenflow.models import SequenceModel, generate, stream
 from evenflow.reservoir import EchoState
@@ -52,6 +63,7 @@ __all__ = [
     "doctor",
     "export",
     "fit",
+    "from_torch",
     "generate",
     "init",
     "maps",
@@ -61,6 +73,7 @@ __all__ = [
     "stream",
     "systems",
     "tasks",
+    "to_torch",
 ]
 
 

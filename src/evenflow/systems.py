@@ -125,6 +125,8 @@ SYSTEMS: dict[str, System] = {
     "esn": _row(EchoState, RESERVOIR, "Jaeger 2001; Galvan", None),
 }
 
+POSITIONAL = ("num_layers", "bias", "batch_first", "dropout", "bidirectional")  # torch's order
+
 NETWORKS: dict[str, Network] = {
     "mlp": Network(MLP, "h = f(W h + b), f = relu", "Rumelhart et al. 1986"),
     "resnet": Network(ResNet, "h = h + W_2 f(W_1 h + b_1) + b_2, f = relu", "He et al. 2016"),
@@ -142,12 +144,13 @@ def systems() -> Mapping[str, System]:
     return MappingProxyType(SYSTEMS)
 
 
-def create(name: str, input_size: int, hidden_size: int, **options: Any) -> Recurrent:
+def create(name: str, input_size: int, hidden_size: int, *positional: Any, **options: Any) -> Recurrent:
     """The layer of the system `name`, with the signature of `torch.nn.RNN`.
 
     Args:
         name: a row of `systems()`.
         input_size, hidden_size: widths of the input and the state.
+        positional: further arguments in torch's order, ``num_layers, bias, batch_first, dropout, bidirectional``.
         options: any option of the layer (``num_layers=2``, ``bidirectional=True``, ``activation="oplu"``,
             ``map="householder"``, and the options of that map); it overrides the system's setting.
     """
@@ -159,6 +162,11 @@ def create(name: str, input_size: int, hidden_size: int, **options: Any) -> Recu
         )
     if name not in SYSTEMS:
         raise ValueError(unknown("system", name, [*SYSTEMS, *NETWORKS]))
+    if len(positional) > len(POSITIONAL):
+        raise ValueError(
+            f"create takes at most {', '.join(POSITIONAL)} by position, got {len(positional)} more arguments"
+        )
+    options = dict(zip(POSITIONAL, positional, strict=False)) | options
     system = SYSTEMS[name]
     settings = dict(system.options)
     if system.map is not None:

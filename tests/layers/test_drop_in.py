@@ -191,7 +191,7 @@ def test_packed_input_under_another_default_device(name):
     ("options", "sentence"),
     [
         ({"dropot": 0.5}, "LSTM has no option 'dropot', nor has its map 'free'; did you mean dropout?"),
-        ({"proj_size": 2}, "LSTM has no option 'proj_size', nor has its map 'free'; known are input_size, hidden_size"),
+        ({"proj_size": 9}, "proj_size must be below hidden_size = 4, got 9"),
         ({"dropout": "0.5"}, "dropout must be a finite number, got '0.5'"),
         ({"forget_bias": "a"}, "forget_bias must be a finite number, got 'a'"),
         ({"dtype": torch.int64}, "dtype must be a floating point torch.dtype, got torch.int64"),

@@ -9,6 +9,7 @@ from evenflow.cells.gru import GRUStep
 from evenflow.cells.lstm import LSTMStep
 from evenflow.cells.lstm_1997 import LSTM1997
 from evenflow.cells.lstm_peephole import PeepholeLSTM
+from evenflow.cells.lstm_projected import ProjectedLSTM
 from evenflow.cells.scalar_gated import ScalarGated
 from evenflow.cells.scrn import SCRNStep
 
@@ -38,6 +39,7 @@ __all__ = [
     "Matrix",
     "Parameter",
     "PeepholeLSTM",
+    "ProjectedLSTM",
     "SCRNStep",
     "ScalarGated",
     "State",

@@ -73,6 +73,10 @@ class Cell:
         """The number of states."""
         return len(self.states)
 
+    def state_sizes(self, hidden_size: int) -> tuple[int, ...]:
+        """The numbers in each state; the first is the size of the layer's output."""
+        return (hidden_size,) * len(self.states)
+
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
         """The recurrent matrices, whose starting values the layer sets."""
         return (Matrix("weight_hh", hidden_size, self.blocks, mapped=self.blocks == 1),)
@@ -149,7 +153,7 @@ class Cell:
         if type(self).project is not Cell.project:
             return
         weights = self.prepare({name: torch.empty(shape, device="meta") for name, shape in shapes.items()})
-        self.program(weights["weight_ih"].shape[0], [hidden_size] * len(self.states), weights)
+        self.program(weights["weight_ih"].shape[0], self.state_sizes(hidden_size), weights)
 
     def __setattr__(self, name: str, value: Any) -> None:
         self.programs.clear()  # they are those of the step as it was

@@ -3,5 +3,17 @@
 from evenflow.layers.feedback_stack import GatedFeedbackRNN
 from evenflow.layers.named import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
 from evenflow.layers.recurrent import Recurrent
+from evenflow.layers.torch_layers import from_torch, to_torch
 
-__all__ = ["GRU", "LSTM", "RNN", "SCRN", "ComplexRNN", "GatedFeedbackRNN", "Recurrent", "ScalarGatedRNN"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "SCRN",
+    "ComplexRNN",
+    "GatedFeedbackRNN",
+    "Recurrent",
+    "ScalarGatedRNN",
+    "from_torch",
+    "to_torch",
+]

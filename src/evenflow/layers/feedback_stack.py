@@ -56,10 +56,13 @@ class GatedFeedbackRNN(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 3,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         unit: str = "tanh",
         forget_bias: float | None = None,
-        bidirectional: bool = False,
         **options: Any,
     ) -> None:
         if bidirectional:
@@ -69,10 +72,10 @@ class GatedFeedbackRNN(Recurrent):
             )
         if forget_bias is not None and unit != "lstm":
             raise ValueError(f"forget_bias is a setting of unit='lstm' alone, got {forget_bias} with {unit!r}")
-        bias = 1.0 if forget_bias is None else forget_bias
-        number("forget_bias", bias)
-        cell = GatedFeedback(unit, num_layers, bias)
-        super().__init__(cell, input_size, hidden_size, num_layers, **options)
+        start = 1.0 if forget_bias is None else forget_bias
+        number("forget_bias", start)
+        cell = GatedFeedback(unit, num_layers, start)
+        super().__init__(cell, input_size, hidden_size, num_layers, bias, batch_first, dropout, **options)
 
     def _forward(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None

@@ -89,7 +89,7 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     if not can_capture(layer.cell, max(input.shape[:-1])):
         return None
     states = () if hx is None else (hx,) if isinstance(hx, Tensor) else tuple(hx)
-    size = input.numel() // layer.input_size * layer.hidden_size * len(layer.suffixes)
+    size = input.numel() // layer.input_size * layer.state_sizes[0] * len(layer.suffixes)
     chains = list(getattr(layer, "parametrizations", {}).values())
     parts = [chain[0] for chain in chains]
     maps = [(part, chain) for part, chain in zip(parts, chains, strict=True) if isinstance(part, Map)]
@@ -111,7 +111,7 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
 def _states_shape(layer: Any, input: Tensor) -> tuple[int, ...]:
     """The shape of all states of one direction, ``(T, B, H)``."""
     steps = (len(input), 1) if input.dim() == 2 else input.shape[:2]
-    return (*(reversed(steps) if layer.batch_first and input.dim() == 3 else steps), layer.hidden_size)
+    return (*(reversed(steps) if layer.batch_first and input.dim() == 3 else steps), layer.state_sizes[0])
 
 
 @functools.cache

@@ -136,6 +136,6 @@ class ObservedLayer(Picklable):
         if self._external_taps:
             zeros, *self._external_taps = self._external_taps
         else:  # not `new_zeros`, of which `torch.compile` makes no leaf
-            zeros = torch.zeros(*steps, self.hidden_size, dtype=like.dtype, device=like.device, requires_grad=True)
+            zeros = torch.zeros(*steps, self.state_sizes[0], dtype=like.dtype, device=like.device, requires_grad=True)
         self._taps.append(zeros)
         return zeros

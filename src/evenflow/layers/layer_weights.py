@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from evenflow import maps
 from evenflow.cells import FunctionCell, Matrix
@@ -42,7 +43,6 @@ def start_weights(
     layer: Recurrent,
     map: MapChoice,
     map_options: Mapping[str, Any],
-    input_range: float | None,
     generator: torch.Generator | None,
 ) -> dict[str, torch.Size]:
     """Register all weights of a layer with their starting values; returns their shapes by name.
@@ -52,30 +52,47 @@ def start_weights(
     shapes: dict[str, torch.Size] = {}
     with torch.device("cpu"):
         for index, suffix in enumerate(layer.suffixes):
-            names = _start_direction(layer, index, suffix, input_range, generator)
-            shapes |= {name: layer.get_parameter(name).shape for name in names}
+            values = _draw(layer, index, generator)
+            values |= {m.name: torch.empty(m.blocks * m.size, m.size) for m in layer.cell.matrices(layer.hidden_size)}
+            for name, value in values.items():
+                layer.register_parameter(name + suffix, nn.Parameter(value))
+                shapes[name + suffix] = value.shape
             for matrix in layer.cell.matrices(layer.hidden_size):
                 _start_matrix(layer, matrix, matrix.name + suffix, map, map_options, generator)
     return shapes
 
 
-def _start_direction(
-    layer: Recurrent, index: int, suffix: str, input_range: float | None, generator: torch.Generator | None
-) -> list[str]:
-    """Register the weights of one layer and direction; those of recurrent matrices without values."""
-    cell, hidden_size, directions = layer.cell, layer.hidden_size, 2 if layer.bidirectional else 1
-    width = layer.input_size if index < directions else directions * hidden_size
-    start = cell.start(width, hidden_size, layer.bias, generator)
-    if input_range is not None:
+def reset_weights(layer: Recurrent, generator: torch.Generator | None) -> None:
+    """Write new starting values into all weights of a layer, in the order in which a new layer draws them."""
+    with torch.no_grad(), torch.device("cpu"):
+        for index, suffix in enumerate(layer.suffixes):
+            for name, value in _draw(layer, index, generator).items():
+                layer.get_parameter(name + suffix).copy_(value)
+            for matrix in layer.cell.matrices(layer.hidden_size):
+                name = matrix.name + suffix
+                if not parametrize.is_parametrized(layer, name):
+                    layer.get_parameter(name).copy_(_free_matrix(layer, matrix, generator))
+                    continue
+                mapped = layer.parametrizations[name]  # type: ignore[index,union-attr]
+                map = mapped[0]
+                weight = getattr(layer, name)
+                raw = map.start_beside(weight, generator) if isinstance(map, Blocks) else map.start(generator)
+                for parameter, value in zip(mapped.parameters(recurse=False), raw, strict=True):
+                    parameter.copy_(value)
+
+
+def _draw(layer: Recurrent, index: int, generator: torch.Generator | None) -> dict[str, torch.Tensor]:
+    """Starting values of one layer and direction, but for the recurrent matrices."""
+    cell, directions = layer.cell, 2 if layer.bidirectional else 1
+    width = layer.input_size if index < directions else directions * layer.state_sizes[0]
+    start = cell.start(width, layer.hidden_size, layer.bias, generator)
+    if layer.input_range is not None:
         for name in start:
             if name.startswith("weight_ih"):
-                start[name].uniform_(-input_range, input_range, generator=generator)
+                start[name].uniform_(-layer.input_range, layer.input_range, generator=generator)
     if layer.initial_state == "learned":
-        start |= {f"{name}0": torch.zeros(hidden_size) for name in cell.states}
-    start |= {m.name: torch.empty(m.blocks * m.size, m.size) for m in cell.matrices(hidden_size)}
-    for name, tensor in start.items():
-        layer.register_parameter(name + suffix, nn.Parameter(tensor))
-    return [name + suffix for name in start]
+        start |= {f"{n}0": torch.zeros(size) for n, size in zip(cell.states, layer.state_sizes, strict=True)}
+    return start
 
 
 def _start_matrix(
@@ -96,7 +113,11 @@ def _start_matrix(
         if getattr(layer, name).is_complex() and not layer.cell.takes_complex:
             raise ValueError(f"map {map!r} makes complex matrices, which the {layer.cell.name} cell has not")
         return
-    # Options of a free map (where to start) hold for the free matrices too; those of another map do not.
-    free = maps.make("free", matrix.size, **(map_options if map == "free" else {}))
     with torch.no_grad():
-        getattr(layer, name).copy_(torch.cat([free(*free.start(generator)) for _ in range(matrix.blocks)]))
+        getattr(layer, name).copy_(_free_matrix(layer, matrix, generator))
+
+
+def _free_matrix(layer: Recurrent, matrix: Matrix, generator: torch.Generator | None) -> torch.Tensor:
+    """A starting value without constraint, block by block. Options of a map that is not free do not hold for it."""
+    free = maps.make("free", matrix.size, **layer.free_options)
+    return torch.cat([free(*free.start(generator)) for _ in range(matrix.blocks)])

@@ -5,8 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from evenflow.activations import ActivationChoice
-from evenflow.cells import LSTM1997, Cell, ComplexElman, Elman, GRUStep, LSTMStep, PeepholeLSTM, ScalarGated, SCRNStep
-from evenflow.checks import number, one_of
+from evenflow.cells import (
+    LSTM1997,
+    Cell,
+    ComplexElman,
+    Elman,
+    GRUStep,
+    LSTMStep,
+    PeepholeLSTM,
+    ProjectedLSTM,
+    ScalarGated,
+    SCRNStep,
+)
+from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.layer_weights import MapChoice
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.shared_arguments import with_shared_arguments
@@ -17,6 +28,7 @@ class RNN(Recurrent):
     """The plain recurrent layer, ``h_t = f(W_ih x_t + b + W_hh h_{t-1})``, with any map and activation.
 
     Args:
+        nonlinearity: ``"tanh"`` or ``"relu"``, the name that `torch.nn.RNN` has for `activation`. Default: None.
         activation: f, a name of `activations.ACTIVATIONS`, where ``"leaky(0.5)"`` gives a slope; a function of a
             tensor, such as `torch.sin`; or an `Activation`. Default: ``"tanh"``.
         gain: a fixed factor on the pre-activation, ``f(gain (...))``. Default: 1.
@@ -39,18 +51,26 @@ class RNN(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        *,
+        nonlinearity: str | None = None,
+        *positional: Any,
         activation: ActivationChoice = "tanh",
         gain: float = 1.0,
         leak: float = 1.0,
         **options: Any,
     ) -> None:
+        if nonlinearity is not None:
+            one_of("nonlinearity", nonlinearity, ("tanh", "relu"))
+            if activation != "tanh":
+                raise ValueError(
+                    f"nonlinearity must be left out beside activation, got {nonlinearity!r} and {activation!r}"
+                )
+            activation = nonlinearity
         number("leak", leak)
         if not 0 < leak <= 1:
             raise ValueError(f"leak must lie above 0 and be at most 1, got {leak}")
         leaky = leak < 1
         cell = ScalarGated(activation, "fixed", leak, 1 - leak, gain) if leaky else Elman(activation, gain)
-        super().__init__(cell, input_size, hidden_size, num_layers, **options)
+        super().__init__(cell, input_size, hidden_size, num_layers, *positional, **options)
 
 
 @with_shared_arguments
@@ -72,9 +92,15 @@ class ComplexRNN(Recurrent):
     """
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, *, map: MapChoice = "unitary", **options: Any
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *positional: Any,
+        map: MapChoice = "unitary",
+        **options: Any,
     ) -> None:
-        super().__init__(ComplexElman(), input_size, hidden_size, num_layers, map=map, **options)
+        super().__init__(ComplexElman(), input_size, hidden_size, num_layers, *positional, map=map, **options)
 
 
 @with_shared_arguments
@@ -99,7 +125,7 @@ class ScalarGatedRNN(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        *,
+        *positional: Any,
         activation: ActivationChoice = "relu",
         gates: str = "free",
         alpha: float = 0.023,
@@ -108,7 +134,7 @@ class ScalarGatedRNN(Recurrent):
         **options: Any,
     ) -> None:
         cell = ScalarGated(activation, gates, alpha, beta, gain)
-        super().__init__(cell, input_size, hidden_size, num_layers, **options)
+        super().__init__(cell, input_size, hidden_size, num_layers, *positional, **options)
 
 
 @with_shared_arguments
@@ -126,8 +152,10 @@ class GRU(Recurrent):
     References: Cho et al. 2014; the uRNN document (uGRU).
     """
 
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **options: Any) -> None:
-        super().__init__(GRUStep(), input_size, hidden_size, num_layers, **options)
+    def __init__(
+        self, input_size: int, hidden_size: int, num_layers: int = 1, *positional: Any, **options: Any
+    ) -> None:
+        super().__init__(GRUStep(), input_size, hidden_size, num_layers, *positional, **options)
 
 
 @with_shared_arguments
@@ -135,6 +163,7 @@ class LSTM(Recurrent):
     """The long short-term memory layer; states are pairs (h, c) as in `torch.nn.LSTM`.
 
     Args:
+        proj_size: the numbers of h, if fewer than `hidden_size`: `cells.ProjectedLSTM`. Default: 0, no projection.
         form: ``"standard"`` (default); ``"peephole"``, whose gates also read the memory; or ``"1997"``, without a
             forget gate and with the truncated gradient. See `cells.LSTMStep`, `cells.PeepholeLSTM`, `cells.LSTM1997`.
         forget_bias: the starting value of the forget gate's bias. Default: 1.
@@ -149,6 +178,11 @@ class LSTM(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
         *,
         form: str = "standard",
         forget_bias: float | None = None,
@@ -157,10 +191,16 @@ class LSTM(Recurrent):
         one_of("form", form, ("standard", "peephole", "1997"))
         if form == "1997" and forget_bias is not None:
             raise ValueError(f"the LSTM of 1997 has no forget gate, got forget_bias {forget_bias}")
-        bias = 1.0 if forget_bias is None else forget_bias
-        number("forget_bias", bias)
-        cell: Cell = LSTM1997() if form == "1997" else PeepholeLSTM(bias) if form == "peephole" else LSTMStep(bias)
-        super().__init__(cell, input_size, hidden_size, num_layers, **options)
+        whole_number("proj_size", proj_size, 0)
+        if proj_size and form != "standard":
+            raise ValueError(f"proj_size must be 0 with form={form!r}, got {proj_size}")
+        start = 1.0 if forget_bias is None else forget_bias
+        number("forget_bias", start)
+        cell: Cell = LSTM1997() if form == "1997" else PeepholeLSTM(start) if form == "peephole" else LSTMStep(start)
+        if proj_size:
+            cell = ProjectedLSTM(proj_size, start)
+        torchs = bias, batch_first, dropout, bidirectional
+        super().__init__(cell, input_size, hidden_size, num_layers, *torchs, **options)
 
 
 @with_shared_arguments
@@ -189,7 +229,7 @@ class SCRN(Recurrent):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        *,
+        *positional: Any,
         context_size: int | None = None,
         activation: ActivationChoice = "tanh",
         rates: str = "fixed",
@@ -197,4 +237,4 @@ class SCRN(Recurrent):
         **options: Any,
     ) -> None:
         cell = SCRNStep(context_size, activation, rates, alpha)
-        super().__init__(cell, input_size, hidden_size, num_layers, **options)
+        super().__init__(cell, input_size, hidden_size, num_layers, *positional, **options)

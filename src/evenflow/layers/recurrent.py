@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence
 
 from evenflow.cells import Cell, CellMaker, Weights
 from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.layer_graphs import LayerGraphs, replay_layer
 from evenflow.layers.layer_run import ObservedLayer
-from evenflow.layers.layer_weights import MapChoice, check_map, start_weights
+from evenflow.layers.layer_weights import MapChoice, check_map, reset_weights, start_weights
 from evenflow.layers.sequences import Sequences
+from evenflow.layers.torch_state import take_torch_weights
 from evenflow.runtime.torch_state import in_functorch
 from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
 
@@ -34,12 +36,12 @@ class Recurrent(ObservedLayer):
         input_size: I, the numbers of the input at each step.
         hidden_size: H, the units of the state.
         num_layers: layers above each other; each reads the output of the one below. Default: 1.
-        map: what makes the recurrent matrix: a name of `maps.MAPS`, or a function of the matrix's size that returns a
-            `maps.Map`; or one for each matrix of the cell by its name, ``{"W": "cayley", "V": "free"}``.
         bias: whether the pre-activations have a bias, one vector per layer and direction. Default: True.
         batch_first: whether input and output are ``(B, T, ...)`` instead of ``(T, B, ...)``. Default: False.
         dropout: probability of dropout between the layers, in training. Default: 0.
         bidirectional: whether a second direction runs from the last step to the first. Default: False.
+        map: what makes the recurrent matrix: a name of `maps.MAPS`, or a function of the matrix's size that returns a
+            `maps.Map`; or one for each matrix of the cell by its name, ``{"W": "cayley", "V": "free"}``.
         initial_state: ``"zero"`` (default), or ``"learned"``: one trained vector per layer and direction.
         input_range: input weights start uniform between minus this and this. Default: Glorot uniform. Small weights
             leave saturating units (tanh) nearly linear at the start, so that gradients reach further back.
@@ -71,12 +73,12 @@ class Recurrent(ObservedLayer):
         input_size: int,
         hidden_size: int,
         num_layers: int = 1,
-        *,
-        map: MapChoice = "free",
         bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        *,
+        map: MapChoice = "free",
         initial_state: str = "zero",
         input_range: float | None = None,
         engine: str = "auto",
@@ -126,13 +128,17 @@ class Recurrent(ObservedLayer):
         self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
         self.dropout = float(dropout)
         self.initial_state, self.storage = initial_state, storage
-        self._shapes = start_weights(self, map, map_options, input_range, generator)
+        self.input_range = input_range
+        free = "free" in map.values() if isinstance(map, Mapping) else map == "free"
+        self.free_options = map_options if free else {}  # of the map that free matrices start by
+        self._shapes = start_weights(self, map, map_options, generator)
         first = self.suffixes[0]
         self._names = tuple(name.removesuffix(first) for name in self._shapes if name.endswith(first))
         if self.layers_run_in_turn:
             cell.check(hidden_size, {name: self._shapes[name + first] for name in self._names})
-        place = torch.get_default_device() if device is None else device
-        self.to(device=place, dtype=dtype or torch.get_default_dtype())
+        self.to(dtype=dtype or torch.get_default_dtype())
+        if not any(p.is_meta for p in self.parameters()):  # some loaders create parameters without data
+            self.to(device=torch.get_default_device() if device is None else device)
 
     def forward(
         self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None = None
@@ -190,11 +196,11 @@ class Recurrent(ObservedLayer):
         x = sequences.reverse(x) if reverse else x
         learned = state is None and self.initial_state == "learned"
         if state is None:
-            shape = (x.shape[1], self.hidden_size)
+            shapes = [(x.shape[1], size) for size in self.state_sizes]
             if learned:
-                state = [weights[f"{name}0"].expand(shape) for name in cell.states]
+                state = [weights[f"{name}0"].expand(shape) for name, shape in zip(cell.states, shapes, strict=True)]
             else:
-                state = [x.new_zeros(shape)] * len(cell.states)
+                state = [x.new_zeros(shape) for shape in shapes]
         tap = None
         if self._taps is not None:
             zeros = self._new_tap(x.shape[:2], like)
@@ -224,6 +230,11 @@ class Recurrent(ObservedLayer):
         return states[0], *(ends if storage is None else (end.to(dtype) for end in ends))
 
     @property
+    def state_sizes(self) -> tuple[int, ...]:
+        """The numbers in each state of one layer and direction; the first is the size of the output."""
+        return self.cell.state_sizes(self.hidden_size)
+
+    @property
     def suffixes(self) -> list[str]:
         """The endings of the weights' names, ``_l0``, ``_l0_reverse``, ..., one for each layer and direction."""
         directions = ("", "_reverse") if self.bidirectional else ("",)
@@ -250,10 +261,34 @@ class Recurrent(ObservedLayer):
 
     def _read_states(self, sequences: Sequences, hx: Tensor | tuple[Tensor, ...] | None) -> list[Tensor] | None:
         names = [f"{name}0" for name in self.cell.states]
-        return None if hx is None else sequences.read_states(hx, names, len(self.suffixes), self.hidden_size)
+        return None if hx is None else sequences.read_states(hx, names, len(self.suffixes), self.state_sizes)
 
     def flatten_parameters(self) -> None:
         """Do nothing: scripts written for `torch.nn.RNN` call it."""
+
+    @property
+    def mode(self) -> str:
+        """torch's name for the kind of layer: ``"RNN_TANH"``, ``"GRU"``, ``"LSTM"``, or the name of the class."""
+        name = parametrize.type_before_parametrizations(self).__name__
+        return f"RNN_{str(self.cell.settings().get('activation', '')).upper()}" if name == "RNN" else name
+
+    @property
+    def proj_size(self) -> int:
+        """The size of the output where it differs from `hidden_size`, as in torch's LSTM; else 0."""
+        return 0 if self.state_sizes[0] == self.hidden_size else self.state_sizes[0]
+
+    @property
+    def all_weights(self) -> list[list[Tensor]]:
+        """The weights of each layer and direction, in the order of `suffixes`; of a mapped matrix its value."""
+        return [list(self.direction_weights(index).values()) for index in range(len(self.suffixes))]
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw all weights anew, as a new layer does; the parameters stay the same objects."""
+        reset_weights(self, generator)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        take_torch_weights(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
         def changed(defaults: Mapping[str, object]) -> list[str]:

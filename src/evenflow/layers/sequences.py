@@ -7,6 +7,7 @@ lengths differ.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,7 +72,9 @@ class Sequences:
             return output.squeeze(1)
         return output.transpose(0, 1) if self.batch_first else output
 
-    def read_states(self, hx: Tensor | tuple[Tensor, ...], names: list[str], members: int, width: int) -> list[Tensor]:
+    def read_states(
+        self, hx: Tensor | tuple[Tensor, ...], names: list[str], members: int, widths: Sequence[int]
+    ) -> list[Tensor]:
         """The caller's states, ``(members, B, width)`` each, with their rows in the order of `padded`."""
         listed = ", ".join(names)
         several = f"a {'pair' if len(names) == 2 else 'tuple'} ({listed})"
@@ -81,7 +84,8 @@ class Sequences:
             raise ValueError(f"the initial state must be {expected}, got {type(hx).__name__} {hx!r:.60}")
         if len(states) != len(names):
             raise ValueError(f"the initial state must be {expected}, got {len(states)} tensors")
-        return [self._read_state(state, members, width, name) for state, name in zip(states, names, strict=True)]
+        listed_states = zip(states, widths, names, strict=True)
+        return [self._read_state(state, members, width, name) for state, width, name in listed_states]
 
     def _read_state(self, state: Tensor, members: int, width: int, name: str) -> Tensor:
         batch = self.padded.shape[1]

@@ -20,7 +20,10 @@ def with_shared_arguments(layer: Layer) -> Layer:
     base = layer.__mro__[1]
     own = inspect.signature(layer.__init__).parameters
     shared = inspect.signature(base.__init__).parameters  # type: ignore[misc]
-    listed = [p for p in own.values() if p.kind is not p.VAR_KEYWORD]
+    listed = [p for p in own.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if any(p.kind is p.VAR_POSITIONAL for p in own.values()):
+        listed += [p for p in shared.values() if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in (*own, "cell")]
+    listed += [p for p in own.values() if p.kind is p.KEYWORD_ONLY]
     listed += [p for p in shared.values() if p.kind is p.KEYWORD_ONLY and p.name not in own]
     listed += [p for p in shared.values() if p.kind is p.VAR_KEYWORD]
     setattr(layer.__init__, "__signature__", inspect.Signature(listed))  # noqa: B010  (mypy knows no such attribute)
