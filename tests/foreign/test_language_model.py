@@ -45,8 +45,8 @@ def test_training_with_carried_state_and_generation(name):
     recurrent = evenflow.create(name, WIDTH, WIDTH, 2, dropout=0.1, generator=torch.Generator().manual_seed(1))
     model, words = LanguageModel(recurrent), text()
     loss_of, losses = nn.CrossEntropyLoss(), []
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    for _ in range(12):
+    optimizer = torch.optim.Adam(model.parameters(), 0.03)
+    for _ in range(25):
         state, total = None, 0.0
         for start in range(0, 64, STEPS):
             state = detached(state)

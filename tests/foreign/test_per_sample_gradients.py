@@ -19,10 +19,10 @@ def test_gradients_of_single_sequences_add_up(name):
     weights = dict(model.named_parameters())
 
     def loss_of(weights, one, label):
-        return torch.nn.functional.cross_entropy(functional_call(model, weights, (one.unsqueeze(1),)), label[None])
+        return torch.nn.functional.cross_entropy(functional_call(model, weights, (one.unsqueeze(1),))[0], label[None])
 
     each = vmap(grad(loss_of), in_dims=(None, 1, 0))(weights, x, y)
-    torch.nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
+    torch.nn.functional.cross_entropy(model(x)[0], y, reduction="sum").backward()
     for key, parameter in weights.items():
         if parameter.grad is not None:
             assert each[key].shape == (5, *parameter.shape)

@@ -70,10 +70,14 @@ class LayerRun:
 class ObservedLayer(Picklable):
     """A layer whose states and their gradients can be observed: the part of `Recurrent` for probes."""
 
-    hidden_size: int
     _taps: list[Tensor] | None = None
     _external_taps: Sequence[Tensor] = ()  # taps made by a caller, used instead of new ones
     _records: tuple[list[LayerRun], ...] = ()  # the lists that every run is added to
+
+    @property
+    def state_sizes(self) -> tuple[int, ...]:
+        """The numbers in each state of one layer and direction; the first is the size of the output."""
+        raise NotImplementedError
 
     @contextmanager
     def taps(self) -> Iterator[list[Tensor]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -73,11 +73,10 @@ def reset_weights(layer: Recurrent, generator: torch.Generator | None) -> None:
                 if not parametrize.is_parametrized(layer, name):
                     layer.get_parameter(name).copy_(_free_matrix(layer, matrix, generator))
                     continue
-                mapped = layer.parametrizations[name]  # type: ignore[index,union-attr]
-                map = mapped[0]
-                weight = getattr(layer, name)
-                raw = map.start_beside(weight, generator) if isinstance(map, Blocks) else map.start(generator)
-                for parameter, value in zip(mapped.parameters(recurse=False), raw, strict=True):
+                weight, parametrized = getattr(layer, name), layer.get_submodule(f"parametrizations.{name}")
+                made = cast(maps.Map, parametrized[0])  # type: ignore[index]
+                raw = made.start_beside(weight, generator) if isinstance(made, Blocks) else made.start(generator)
+                for parameter, value in zip(parametrized.parameters(recurse=False), raw, strict=True):
                     parameter.copy_(value)
 
 

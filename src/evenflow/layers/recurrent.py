@@ -17,7 +17,7 @@ from evenflow.layers.layer_graphs import LayerGraphs, replay_layer
 from evenflow.layers.layer_run import ObservedLayer
 from evenflow.layers.layer_weights import MapChoice, check_map, reset_weights, start_weights
 from evenflow.layers.sequences import Sequences
-from evenflow.layers.torch_state import take_torch_weights
+from evenflow.layers.torch_weights import take_torch_weights
 from evenflow.runtime.torch_state import in_functorch
 from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
 

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 from evenflow.cells import LSTMStep, ProjectedLSTM
 from evenflow.layers.named import GRU, LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
-from evenflow.layers.torch_state import torch_state
+from evenflow.layers.torch_weights import torch_state
 
 NONLINEARITIES = ("tanh", "relu")  # those of torch.nn.RNN
 SHARED = ("num_layers", "bias", "batch_first", "dropout", "bidirectional")
