@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import collections
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,13 @@ def imports(module: str) -> Iterator[tuple[str, str, int]]:
                     yield alias.name.removeprefix("evenflow").lstrip(".") or "__init__", "", node.lineno
 
 
+def type_lines(module: str) -> set[int]:
+    """The lines of a module that only type checkers read."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    return {line for block in blocks for line in range(block.lineno, (block.end_lineno or block.lineno) + 1)}
+
+
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_imports_point_down(module: str) -> None:
     mine = ROOMS.index(room(module))
@@ -108,6 +116,14 @@ def test_imports_point_down(module: str) -> None:
 
 def test_every_room_is_listed() -> None:
     assert {room(module) for module in MODULES} == set(ROOMS)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {
+        module: {target for target, _, line in imports(module) if line not in type_lines(module)} for module in MODULES
+    }
+    order = TopologicalSorter({module: (targets & MODULES.keys()) - {module} for module, targets in graph.items()})
+    order.prepare()  # raises a CycleError that names the circle
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))

@@ -8,24 +8,12 @@ from evenflow.maps.exponential import Exponential
 from evenflow.maps.factorized import Factorized
 from evenflow.maps.free import Free
 from evenflow.maps.householder import Householder
-from evenflow.maps.make_map import make, options_of
+from evenflow.maps.make_map import MAPS, make, options_of
 from evenflow.maps.map import Map, residual
 from evenflow.maps.rotations import Rotations
 from evenflow.maps.svd import SVD
 from evenflow.maps.unitary import Unitary
 from evenflow.maps.unitary_product import UnitaryProduct
-
-MAPS: dict[str, type[Map]] = {
-    "free": Free,
-    "exponential": Exponential,
-    "cayley": Cayley,
-    "householder": Householder,
-    "rotations": Rotations,
-    "svd": SVD,
-    "factorized": Factorized,
-    "unitary": Unitary,
-    "unitary_product": UnitaryProduct,
-}
 
 __all__ = [
     "MAPS",

@@ -1,4 +1,4 @@
-"""Make a map from its name, its class or a function of its size."""
+"""The maps by name, and `make`, which makes one from its name, its class or a function of its size."""
 
 from __future__ import annotations
 
@@ -7,13 +7,32 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
+from evenflow.maps.cayley import Cayley
+from evenflow.maps.exponential import Exponential
+from evenflow.maps.factorized import Factorized
+from evenflow.maps.free import Free
+from evenflow.maps.householder import Householder
 from evenflow.maps.map import Map
+from evenflow.maps.rotations import Rotations
+from evenflow.maps.svd import SVD
+from evenflow.maps.unitary import Unitary
+from evenflow.maps.unitary_product import UnitaryProduct
+
+MAPS: dict[str, type[Map]] = {
+    "free": Free,
+    "exponential": Exponential,
+    "cayley": Cayley,
+    "householder": Householder,
+    "rotations": Rotations,
+    "svd": SVD,
+    "factorized": Factorized,
+    "unitary": Unitary,
+    "unitary_product": UnitaryProduct,
+}
 
 
 def options_of(map: str | type[Map] | Callable[..., Map]) -> list[str] | None:
     """Return the options of a named map or a class besides its size, or None for a function."""
-    from evenflow.maps import MAPS
-
     kind = MAPS.get(map) if isinstance(map, str) else map
     if not isinstance(kind, type):
         return None
@@ -32,9 +51,6 @@ def make(map: str | type[Map] | Callable[..., Map], rows: int, columns: int | No
     Householder(8, reflectors=2)
     """
     if isinstance(map, str):
-        # The registry is the room's table of contents, which imports this file.
-        from evenflow.maps import MAPS
-
         if map not in MAPS:
             near = get_close_matches(map, MAPS, n=3) or list(MAPS)
             raise ValueError(f"map {map!r} is not known; did you mean {' or '.join(near)}?")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from evenflow.checks import unknown, whole_number
+from evenflow.checks import whole_number
 
 from .adding import Adding
 from .own_data import OwnData
-from .task import Task, option, option_fields
+from .task import Task, option
 
-OWN = ("task", "start", "until")
+CURRICULUM_OPTIONS = ("task", "start", "until")
 
 
 def _of_the_task(name: str) -> Any:
@@ -102,20 +101,6 @@ class Curriculum(Task):
 
     def _with_length(self, length: int) -> Task:
         return dataclasses.replace(self.task, length=length)  # type: ignore[type-var]
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Task:
-        from .registry import TASKS, make
-
-        inner_name = options.get("task", Adding.name)
-        if not isinstance(inner_name, str) or inner_name not in TASKS or inner_name == cls.name:
-            raise ValueError(unknown("task of a curriculum", inner_name, (name for name in TASKS if name != cls.name)))
-        inner = [field.name for field in option_fields(TASKS[inner_name])]
-        for name in options:
-            if name not in (*OWN, *inner):
-                raise ValueError(unknown(f"option of task {cls.name} of {inner_name}", name, [*OWN, *inner]))
-        own = {name: options[name] for name in OWN if name in options and name != "task"}
-        return cls(make(inner_name, **{name: options[name] for name in options if name not in OWN}), **own)
 
     def options(self) -> dict[str, Any]:
         return {"task": self.task.name, **self.task.options(), "start": self.start, "until": self.until}

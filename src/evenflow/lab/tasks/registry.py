@@ -11,7 +11,7 @@ from evenflow.checks import unknown
 from .adding import Adding
 from .characters import Characters
 from .copy import Copy
-from .curriculum import Curriculum
+from .curriculum import CURRICULUM_OPTIONS, Curriculum
 from .digits import Digits
 from .har import Har, HarRebuilt, HarSubset
 from .kth_largest import KthLargest
@@ -21,7 +21,7 @@ from .music import Music
 from .own_data import CsvData, NpzData, OwnData
 from .pixels import Pixels
 from .recall_first import RecallFirst
-from .task import Task
+from .task import Task, option_fields
 from .temporal_order import TemporalOrder
 from .ucr import Ucr
 from .words import Words
@@ -41,7 +41,21 @@ def make(name: str, **options: Any) -> Task:
     name, options = with_file(name, options)
     if name not in TASKS:
         raise ValueError(unknown("task", name, TASKS))
-    return TASKS[name].from_options(options)
+    return _curriculum(options) if name == Curriculum.name else TASKS[name].from_options(options)
+
+
+def _curriculum(options: Mapping[str, Any]) -> Task:
+    """A curriculum around the task that the option ``task`` names; both take their options from the same ones."""
+    name = options.get("task", Adding.name)
+    if not isinstance(name, str) or name not in TASKS or name == Curriculum.name:
+        raise ValueError(unknown("task of a curriculum", name, (task for task in TASKS if task != Curriculum.name)))
+    inner = [field.name for field in option_fields(TASKS[name])]
+    for option in options:
+        if option not in (*CURRICULUM_OPTIONS, *inner):
+            known = [*CURRICULUM_OPTIONS, *inner]
+            raise ValueError(unknown(f"option of task {Curriculum.name} of {name}", option, known))
+    own = {option: options[option] for option in CURRICULUM_OPTIONS if option in options and option != "task"}
+    return Curriculum(make(name, **{key: options[key] for key in options if key not in CURRICULUM_OPTIONS}), **own)
 
 
 def with_file(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
