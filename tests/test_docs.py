@@ -22,7 +22,8 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
     (ROOT / "docs").glob("*.md")
 )
 # Pages whose Python blocks run one after the other; tests/test_cells_page.py runs those of docs/cells.md.
-RUNNABLE = ["README.md", *(f"docs/{n}.md" for n in ("bounds", "generation", "learning", "maps", "probes", "reservoir"))]
+RUN = ("bounds", "drop-in", "generation", "learning", "maps", "probes", "reservoir")
+RUNNABLE = ["README.md", *(f"docs/{name}.md" for name in RUN)]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
