@@ -14,6 +14,7 @@ from evenflow.checks import one_of, unknown
 from .measures import MEASURES
 from .recipe_curves import FIGURE_NAMES
 from .schema import SCALES, TABLES, Column, Recipe, RecipeRow, RecipeScale, folder_name
+from .short_forms import write_out
 
 HOME = Path(__file__).parent
 DOCUMENTS = {
@@ -62,7 +63,7 @@ def read(path: Path) -> Recipe:
 
 def parse(table: Mapping[str, Any]) -> Recipe:
     """A recipe from the contents of its file."""
-    values = dict(table)
+    values = write_out(table, _shared(str(table.get("document"))))
     values["columns"] = [_build(Column, column, "a column") for column in values.get("columns", [])]
     values["rows"] = [_build(RecipeRow, row, f"row {row.get('label', '?')!r}") for row in values.get("rows", [])]
     for scale in SCALES:
@@ -71,6 +72,13 @@ def parse(table: Mapping[str, Any]) -> Recipe:
     recipe = _build(Recipe, values, "a recipe")
     _check(recipe)
     return recipe
+
+
+@cache
+def _shared(document: str) -> dict[str, Any]:
+    """The notes and sets that the recipes of a document share."""
+    path = HOME / f"{document}.toml"
+    return tomllib.loads(path.read_text("utf-8")) if document in DOCUMENTS and path.is_file() else {}
 
 
 def _build(kind: type, values: Mapping[str, Any], what: str) -> Any:
