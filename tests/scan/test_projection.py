@@ -1,4 +1,4 @@
-"""The input's product of several models, and products with a long inner side."""
+"""The input's product, of one model and of several, and products with a long inner side."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from evenflow.cells import Elman
 from evenflow.scan import projection as room
 from evenflow.scan import weight_gradient
-from evenflow.scan.projection import projection
+from evenflow.scan.projection import project, projection
 from evenflow.scan.weight_gradient import summed
 
 
@@ -23,19 +24,44 @@ def inputs(models: int, width: int, biased: bool) -> tuple[Tensor | None, ...]:
     return normal(models, 6, width).requires_grad_(), normal(models, 4, width, seed=1).requires_grad_(), bias
 
 
-@pytest.mark.parametrize("thin", [0, 64], ids=["wide", "thin"])
+@pytest.fixture(params=["compiled", "torch, thin", "torch, wide"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled product, or those of torch that a GPU uses."""
+    if request.param != "compiled":
+        monkeypatch.setattr(room.c_library, "runs", lambda *tensors: False)
+        monkeypatch.setattr(room, "THIN", 64 if "thin" in request.param else 0)
+
+
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
 @pytest.mark.parametrize("models", [1, 3])
-def test_equals_the_equation(models: int, biased: bool, thin: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "THIN", thin)
+def test_equals_the_equation(models: int, biased: bool) -> None:
     x, weight, bias = inputs(models, 2, biased)
     given = [v for v in (x, weight, bias) if v is not None]
-    assert torch.autograd.gradcheck(lambda *v: projection(*v, *[None] * (3 - len(v))), given)
+
+    def product(*v: Tensor) -> Tensor:
+        return projection(*v, *[None] * (3 - len(v)))
+
+    assert torch.autograd.gradcheck(product, given)
+    assert torch.autograd.gradgradcheck(product, given)
     assert x is not None
     assert weight is not None
     expected = torch.stack([a @ w.mT for a, w in zip(x, weight, strict=True)])
     expected = expected if bias is None else expected + bias[:, None]
     torch.testing.assert_close(projection(x, weight, bias), expected)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("rows", [1, 7, 300])
+@pytest.mark.parametrize("width", [1, 2, 33, 128])
+def test_one_model_is_torchs_linear(rows: int, width: int) -> None:
+    given = [v.requires_grad_() for v in (normal(rows, 2, width), normal(40, width, seed=1), normal(40, seed=2))]
+    twins = [v.detach().clone().requires_grad_() for v in given]
+    weights = dict(zip(("weight_ih", "bias"), given[1:], strict=True))
+    project(Elman(), given[0], weights).sin().sum().backward()
+    torch.nn.functional.linear(*twins).sin().sum().backward()
+    for one, other in zip(given, twins, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
 
 
 def test_no_gradient_by_the_input_unless_it_is_wanted() -> None:

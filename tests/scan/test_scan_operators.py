@@ -14,7 +14,6 @@ from evenflow.cells import LSTM1997, Cell, Elman, GatedFeedback, GRUStep, LSTMSt
 from evenflow.cells.gated_feedback import UNITS
 from evenflow.scan.compiled_step import compiled_step
 from evenflow.scan.derived_parameters import with_derived
-from evenflow.scan.projection import linear
 from evenflow.scan.recurrence import fused_scan, recurrence
 
 ENGINES = ["auto", "torch"]
@@ -197,23 +196,6 @@ def test_a_gradient_that_is_cut_off_stays_so_with_a_graph(engine: str) -> None:
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("width", [1, 2, 5, 70])
-def test_gradcheck_linear(width: int) -> None:
-    inputs = [v.requires_grad_() for v in (normal(2, 3, width), normal(5, width, seed=1), normal(5, seed=2))]
-    assert torch.autograd.gradcheck(linear, tuple(inputs))
-
-
-@pytest.mark.parametrize("rows", [1, 7, 300])
-@pytest.mark.parametrize("width", [1, 2, 33, 128])
-def test_linear_is_torchs(rows: int, width: int) -> None:
-    given = [v.requires_grad_() for v in (normal(rows, 2, width), normal(40, width, seed=1), normal(40, seed=2))]
-    twins = [v.detach().clone().requires_grad_() for v in given]
-    for values, function in ((given, linear), (twins, torch.nn.functional.linear)):
-        function(*values).sin().sum().backward()
-    for one, other in zip(given, twins, strict=True):
-        torch.testing.assert_close(one.grad, other.grad)
-
-
 def tapped(inputs: Inputs) -> tuple[Inputs, Tensor]:
     models, steps, batch = inputs[1].shape[:3]
     return inputs, normal(models, steps, batch, inputs[2][0].shape[-1])
@@ -242,10 +224,6 @@ def test_opcheck(name: str, engine: str) -> None:
     groups = [[v.requires_grad_() for v in group] for group in groups]
     tap = None if tap is None else tap.requires_grad_()
     torch.library.opcheck(recurrence, (a.requires_grad_(), *groups, tap, text, sizes, engine))
-
-
-def test_opcheck_linear() -> None:
-    torch.library.opcheck(linear, tuple(v.requires_grad_() for v in (normal(3, 2, 4), normal(5, 4), normal(5))))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

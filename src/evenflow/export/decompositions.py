@@ -27,7 +27,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     operators = torch.ops.evenflow
     return dict(torch.export.default_decompositions()) | {
         operators.recurrence.default: recurrence,
-        operators.linear.default: torch.nn.functional.linear,
         operators.projection.default: projection,
         operators.derived_parameters.default: derive,
         operators.exponential.default: exponential,
