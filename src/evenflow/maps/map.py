@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from evenflow.maps.last_matrix import LastMatrix
 from evenflow.maps.rounding import rounded
 from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache
 from evenflow.runtime.torch_state import is_observed, stream_id
@@ -38,6 +39,8 @@ class Map(nn.Module):
     A bfloat16 or float16 matrix is computed in float32 and rounded once at the end, with autocast or without: eight
     bits of mantissa cannot hold an orthogonal matrix. A real orthogonal matrix is converted from float64 to float32 by
     `rounded`, whose columns are closer to orthonormal than those of the nearest float32 entries.
+
+    Without gradients a matrix on a CPU is computed once and kept until a number changes.
     """
 
     # Whether the matrix is orthogonal (or unitary) for all numbers.
@@ -55,10 +58,12 @@ class Map(nn.Module):
             raise ValueError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}")
         self.rows, self.columns, self.precision = rows, columns, precision
         self.graphs = self._new_graphs()
+        self.last = LastMatrix()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.graphs = self._new_graphs()  # a copy has none
+        self.last = LastMatrix()
 
     def prepare_capture(self, *raw: Tensor) -> None:
         """Called before a capture, for a map that measures its numbers to choose `captured_range`."""
@@ -138,7 +143,7 @@ class Map(nn.Module):
         if not raw[0].is_meta and self._empty():  # numbers were assigned to a map on the meta device
             self._keep_constants(raw[0].device)
         replayed = self._replay(raw) if raw[0].is_cuda else None
-        return self.compute(*raw) if replayed is None else replayed
+        return self.last.get(self, raw, self.compute) if replayed is None else replayed
 
     def _new_graphs(self) -> GraphCache[CapturedFunction]:
         return GraphCache(f"{type(self).__name__} runs", WARM_UP, LIMIT, recapture=True)
