@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("lightning", reason="lightning is not installed")
+pytest.importorskip("pytorch_lightning", reason="pytorch-lightning is not installed")
 
 SCRIPT = """
 import sys
-import lightning
+import pytorch_lightning as lightning
 import torch
 from torch import nn
 import evenflow

@@ -342,3 +342,20 @@ def test_autocast_leaves_value_and_gradient_in_full(name: str, options: dict[str
             seen.append([matrix, *torch.autograd.grad(loss.real, leaves)])
     for one, other in zip(*seen, strict=True):
         assert torch.equal(one, other)
+
+
+@every
+def test_every_buffer_is_in_the_state_dict(name, options):
+    """Programs that fill an empty module from a file would leave random numbers in others."""
+    map = make(name, 8, **options)
+    assert {key for key, _ in map.named_buffers()} <= map.state_dict().keys()
+
+
+@every
+def test_a_map_that_first_ran_in_inference_mode_has_a_gradient(name, options):
+    map = make(name, 8, **options)
+    raw = [r.requires_grad_() for r in map.start(torch.Generator().manual_seed(0))]
+    with torch.inference_mode():
+        map(*raw)
+    map(*raw).abs().sum().backward()
+    assert all(r.grad is not None for r in raw)

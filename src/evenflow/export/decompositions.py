@@ -73,8 +73,9 @@ def projection(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return (y if bias is None else y + bias.unsqueeze(1)).view(*x.shape[:-1], weight.shape[1])
 
 
-def exponential(raw: Tensor, upper: Tensor, n: int, gradient: str, method: str) -> Tensor:
+def exponential(raw: Tensor, n: int, gradient: str, method: str) -> Tensor:
     """The exponential of the skew-symmetric matrix with `raw` above its diagonal."""
     full = raw.double()  # so that the matrix is as close to orthogonal as the map's own
-    half = full.new_zeros(*raw.shape[:-1], n * n).index_copy(-1, upper, full).unflatten(-1, (n, n))
+    i, j = torch.triu_indices(n, n, 1, device=raw.device)
+    half = full.new_zeros(*raw.shape[:-1], n * n).index_copy(-1, i * n + j, full).unflatten(-1, (n, n))
     return torch.linalg.matrix_exp(half - half.mT).to(raw.dtype)

@@ -16,10 +16,9 @@ Linear = Callable[[str, int, int, torch.Generator | None], nn.Linear]
 
 def free_linear(place: str, columns: int, rows: int, generator: torch.Generator | None) -> nn.Linear:
     """Return an `nn.Linear` with a Glorot uniform weight and a zero bias."""
-    layer = nn.utils.skip_init(nn.Linear, columns, rows)
-    with torch.no_grad():
-        layer.weight.copy_(init.glorot_uniform(rows, columns, generator=generator))
-        layer.bias.zero_()
+    layer = nn.Linear(columns, rows, device="meta")  # where it draws nothing from torch's global generator
+    layer.weight = nn.Parameter(init.glorot_uniform(rows, columns, generator=generator))
+    layer.bias = nn.Parameter(torch.zeros(rows))
     return layer
 
 
@@ -61,13 +60,36 @@ class FeedForward(nn.Module):
         self.input_size, self.output_size, self.width, self.depth = input_size, output_size, width, depth
         self.activation = make(activation)
         make_linear = linear or free_linear
-        self.input = make_linear("input", input_size, width, generator)
-        self.hidden = nn.ModuleList(make_linear(place, width, width, generator) for place in self._places())
-        self.output = free_linear("output", width, output_size, generator)
-        # The parameters of the activation, one set for each of its uses.
-        starts = [self.activation.start(width, generator) for _ in range(self._activations())]
-        self.activation_numbers = nn.ParameterList([start for start in starts if start is not None])
-        self.to(device=device, dtype=dtype)
+        with torch.device("cpu"):  # initial values are drawn on the CPU, whatever the default device
+            self.input = make_linear("input", input_size, width, generator)
+            self.hidden = nn.ModuleList(make_linear(place, width, width, generator) for place in self._places())
+            self.output = free_linear("output", width, output_size, generator)
+            # The parameters of the activation, one set for each of its uses.
+            self.activation_numbers = nn.ParameterList(self._starts(generator))
+        self.to(dtype=dtype)
+        if not any(p.is_meta for p in self.parameters()):  # some loaders create parameters without data
+            self.to(device=torch.get_default_device() if device is None else device)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw all weights anew, as a new network does; the parameters stay the same objects."""
+        with torch.no_grad(), torch.device("cpu"):
+            for place, layer in zip(("input", *self._places()), (self.input, *self.hidden), strict=True):
+                self._reset_linear(place, layer, generator)
+            self._reset_linear("output", self.output, generator)
+            for numbers, start in zip(self.activation_numbers, self._starts(generator), strict=True):
+                numbers.copy_(start)
+
+    def _reset_linear(self, place: str, layer: nn.Module, generator: torch.Generator | None) -> None:
+        """Draw the weights of a linear layer anew; layers that the user's `linear` made do so themselves."""
+        if type(layer) is nn.Linear:
+            layer.load_state_dict(free_linear(place, layer.in_features, layer.out_features, generator).state_dict())
+        else:
+            layer.reset_parameters()  # type: ignore[operator]
+
+    def _starts(self, generator: torch.Generator | None) -> list[Tensor]:
+        """Return the initial parameters of the activation for each of its uses; none if it has no parameters."""
+        starts = [self.activation.start(self.width, generator) for _ in range(self._activations())]
+        return [start for start in starts if start is not None]
 
     def _places(self) -> list[str]:
         """Return the place of each hidden layer."""

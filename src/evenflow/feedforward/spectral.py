@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import nn
 
 from evenflow.activations import ActivationChoice
 from evenflow.checks import one_of
-from evenflow.feedforward.networks import MLP, Linear, ResNet
+from evenflow.feedforward.networks import MLP, FeedForward, Linear, ResNet
 from evenflow.feedforward.spectral_linear import SpectralLinear
 
 STARTS = ("identity", "random")
@@ -18,7 +17,21 @@ STARTS = ("identity", "random")
 CENTERS = {"input": 1.0, "hidden": 1.0, "first": 1.0, "second": 0.0}
 
 
-class SpectralMLP(MLP):
+class _Spectral(FeedForward):
+    """A network of `SpectralLinear` layers."""
+
+    start = "random"
+
+    def _reset_linear(self, place: str, layer: nn.Module, generator: torch.Generator | None) -> None:
+        if not isinstance(layer, SpectralLinear):
+            return super()._reset_linear(place, layer, generator)
+        layer.reset_parameters(generator)
+        if place == "hidden" and self.start == "identity":
+            layer.share_reflectors()
+        return None
+
+
+class SpectralMLP(_Spectral, MLP):
     """`MLP` with every singular value of W_in and W_1 to W_L within 1 ± r.
 
     From h_L to h_0 the length of a gradient is multiplied by at least ``(β(1 - r))^L`` and at most ``(γ(1 + r))^L``,
@@ -67,12 +80,22 @@ class SpectralMLP(MLP):
         reflectors: int | None = None,
         margin: float | str | None = 0.01,
         start: str = "identity",
-        **options: Any,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         one_of("start", start, STARTS)
         linear = _spectral_linear(reflectors, margin, start)
         super().__init__(
-            input_size, output_size, width=width, depth=depth, activation=activation, linear=linear, **options
+            input_size,
+            output_size,
+            width=width,
+            depth=depth,
+            activation=activation,
+            linear=linear,
+            generator=generator,
+            device=device,
+            dtype=dtype,
         )
         self.reflectors, self.margin, self.start = reflectors, margin, start
 
@@ -86,7 +109,7 @@ class SpectralMLP(MLP):
         return math.prod(beta * low for beta, _ in slopes), math.prod(gamma * high for _, gamma in slopes)
 
 
-class SpectralResNet(ResNet):
+class SpectralResNet(_Spectral, ResNet):
     """`ResNet` with the singular values of W_in and each W_k1 within 1 ± r, and those of each W_k2 within ±r.
 
     A block's Jacobian is ``I + W_k2 f' W_k1``, so that gradients change by at most ``(1 ± γ r(1 + r))^(L/2)``.
@@ -120,11 +143,21 @@ class SpectralResNet(ResNet):
         activation: ActivationChoice = "relu",
         reflectors: int | None = None,
         margin: float | None = 0.1,
-        **options: Any,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         linear = _spectral_linear(reflectors, margin)
         super().__init__(
-            input_size, output_size, width=width, depth=depth, activation=activation, linear=linear, **options
+            input_size,
+            output_size,
+            width=width,
+            depth=depth,
+            activation=activation,
+            linear=linear,
+            generator=generator,
+            device=device,
+            dtype=dtype,
         )
         self.reflectors, self.margin = reflectors, margin
 

@@ -67,16 +67,17 @@ def reset_weights(layer: Recurrent, generator: torch.Generator | None) -> None:
     with torch.no_grad(), torch.device("cpu"):
         for index, suffix in enumerate(layer.suffixes):
             for name, value in _draw(layer, index, generator).items():
-                layer.get_parameter(name + suffix).copy_(value)
+                getattr(layer, name + suffix).copy_(value)
             for matrix in layer.cell.matrices(layer.hidden_size):
                 name = matrix.name + suffix
                 if not parametrize.is_parametrized(layer, name):
-                    layer.get_parameter(name).copy_(_free_matrix(layer, matrix, generator))
+                    getattr(layer, name).copy_(_free_matrix(layer, matrix, generator))
                     continue
-                weight, parametrized = getattr(layer, name), layer.get_submodule(f"parametrizations.{name}")
+                parametrized = layer.get_submodule(f"parametrizations.{name}")
                 made = cast(maps.Map, parametrized[0])  # type: ignore[index]
-                raw = made.start_beside(weight, generator) if isinstance(made, Blocks) else made.start(generator)
-                for parameter, value in zip(parametrized.parameters(recurse=False), raw, strict=True):
+                made.reset_buffers()
+                raw = parametrized.parameters(recurse=False)
+                for parameter, value in zip(raw, made.start(generator), strict=True):
                     parameter.copy_(value)
 
 
@@ -111,6 +112,8 @@ def _start_matrix(
         maps.attach(layer, name, matrix_map, generator=generator)
         if getattr(layer, name).is_complex() and not layer.cell.takes_complex:
             raise ValueError(f"map {map!r} makes complex matrices, which the {layer.cell.name} cell has not")
+        if not parametrize.is_parametrized(layer, name):
+            layer.free_maps[matrix.name] = matrix_map
         return
     with torch.no_grad():
         getattr(layer, name).copy_(_free_matrix(layer, matrix, generator))
@@ -118,5 +121,5 @@ def _start_matrix(
 
 def _free_matrix(layer: Recurrent, matrix: Matrix, generator: torch.Generator | None) -> torch.Tensor:
     """A starting value without constraint, block by block. Options of a map that is not free do not hold for it."""
-    free = maps.make("free", matrix.size, **layer.free_options)
+    free = layer.free_maps.get(matrix.name) or maps.make("free", matrix.size, **layer.free_options)
     return torch.cat([free(*free.start(generator)) for _ in range(matrix.blocks)])

@@ -18,6 +18,7 @@ from evenflow.layers.layer_run import ObservedLayer
 from evenflow.layers.layer_weights import MapChoice, check_map, reset_weights, start_weights
 from evenflow.layers.sequences import Sequences
 from evenflow.layers.torch_weights import take_torch_weights
+from evenflow.maps import Map
 from evenflow.runtime.torch_state import in_functorch
 from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
 
@@ -131,6 +132,7 @@ class Recurrent(ObservedLayer):
         self.input_range = input_range
         free = "free" in map.values() if isinstance(map, Mapping) else map == "free"
         self.free_options = map_options if free else {}  # of the map that free matrices start by
+        self.free_maps: dict[str, Map] = {}  # by matrix, those that only choose the starting value
         self._shapes = start_weights(self, map, map_options, generator)
         first = self.suffixes[0]
         self._names = tuple(name.removesuffix(first) for name in self._shapes if name.endswith(first))

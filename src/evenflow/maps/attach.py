@@ -51,7 +51,8 @@ def attach(
     if parametrize.is_parametrized(module, name):
         raise ValueError(f"{type(module).__name__}.{name} has a map already; detach it first")
     fitted = _fit(map, module, name, weight, blocks)
-    raw = fitted.start_beside(weight, generator) if isinstance(fitted, Blocks) else fitted.start(generator)
+    with torch.device("cpu"):  # initial numbers are drawn on the CPU, whatever the default device
+        raw = fitted.start_beside(weight, generator) if isinstance(fitted, Blocks) else fitted.start(generator)
     raw = tuple(r.to(weight.device, weight.dtype) for r in raw)
     if isinstance(map, Free):
         with torch.no_grad():

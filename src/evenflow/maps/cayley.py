@@ -66,9 +66,6 @@ class Cayley(Skew):
     Reference: Helfrich, Willmott and Ye 2018.
     """
 
-    diagonal: Tensor
-    _signs: Sequence[float] = ()
-
     def __init__(
         self,
         rows: int,
@@ -89,12 +86,11 @@ class Cayley(Skew):
             signs = [-1] * signs + [1] * (rows - signs)
         if len(signs) != rows or any(sign not in (-1, 1) for sign in signs):
             raise ValueError(f"signs must be {rows} numbers, each 1 or -1, got {list(signs)}")
-        self._signs = [float(sign) for sign in signs]
+        self.signs = tuple(float(sign) for sign in signs)
         self.negatives = sum(sign == -1 for sign in signs)
-        self._keep_constants()
 
-    def constants(self) -> dict[str, Tensor]:
-        return super().constants() | {"diagonal": torch.tensor(self._signs)}
+    def constants(self, device: torch.device) -> dict[str, Tensor]:
+        return super().constants(device) | {"diagonal": torch.tensor(self.signs, dtype=torch.float64, device=device)}
 
     def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         # Always in float64: the inverse loses digits if A is large, and float64 costs hardly more.
@@ -107,7 +103,9 @@ class Cayley(Skew):
         return self.signed(plain_cayley(self.skew(raw[0])))
 
     def signed(self, matrix: Tensor) -> Tensor:
-        return matrix * self.diagonal.to(matrix.dtype) if self.negatives else matrix
+        if not self.negatives:
+            return matrix
+        return matrix * self.constant("diagonal", matrix.device).to(matrix.dtype)
 
     def logarithm(self, matrix: Tensor) -> Tensor:
         A = cayley_inverse(matrix)

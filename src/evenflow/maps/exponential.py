@@ -84,7 +84,7 @@ class Exponential(WithAngleRange, Skew):
 
     def matrix(self, *raw: Tensor) -> Tensor:
         if is_tracing():
-            return torch.ops.evenflow.exponential(raw[0], self.upper, self.rows, self.gradient, self.method)
+            return torch.ops.evenflow.exponential(raw[0], self.rows, self.gradient, self.method)
         return super().matrix(*raw)
 
     def logarithm(self, matrix: Tensor) -> Tensor:
@@ -118,43 +118,36 @@ def _eigen_vjp(G: Tensor, values: Tensor, U: Tensor) -> Tensor:
 # For torch.compile, which cannot trace a number read from the device: the matrix and its gradient as two operators.
 
 
-def _map(n: int, gradient: str, method: str, upper: Tensor) -> Exponential:
-    with torch.device("meta"):
-        map = Exponential(n, gradient=gradient, method=method)
-    map.upper = upper
-    return map
-
-
 @torch.library.custom_op("evenflow::exponential", mutates_args=())
-def _operator(raw: Tensor, upper: Tensor, n: int, gradient: str, method: str) -> Tensor:
-    return _map(n, gradient, method, upper).evaluate(raw)[0]
+def _operator(raw: Tensor, n: int, gradient: str, method: str) -> Tensor:
+    return Exponential(n, gradient=gradient, method=method).evaluate(raw)[0]
 
 
 @torch.library.custom_op("evenflow::exponential_backward", mutates_args=())
-def _operator_backward(raw: Tensor, upper: Tensor, n: int, gradient: str, method: str, G: Tensor) -> Tensor:
-    map = _map(n, gradient, method, upper)
+def _operator_backward(raw: Tensor, n: int, gradient: str, method: str, G: Tensor) -> Tensor:
+    map = Exponential(n, gradient=gradient, method=method)
     W, saved = map.evaluate(raw)
     return map.vjp(G, W, *saved)[0]
 
 
 @_operator.register_fake
-def _(raw: Tensor, upper: Tensor, n: int, gradient: str, method: str) -> Tensor:
+def _(raw: Tensor, n: int, gradient: str, method: str) -> Tensor:
     return raw.new_empty(*raw.shape[:-1], n, n)
 
 
 @_operator_backward.register_fake
-def _(raw: Tensor, upper: Tensor, n: int, gradient: str, method: str, G: Tensor) -> Tensor:
+def _(raw: Tensor, n: int, gradient: str, method: str, G: Tensor) -> Tensor:
     return torch.empty_like(raw)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    raw, upper, *ctx.settings = inputs
-    ctx.save_for_backward(raw, upper)
+    raw, *ctx.settings = inputs
+    ctx.save_for_backward(raw)
 
 
 def _gradient(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-    raw, upper = ctx.saved_tensors
-    return torch.ops.evenflow.exponential_backward(raw, upper, *ctx.settings, G), None, None, None, None
+    (raw,) = ctx.saved_tensors
+    return torch.ops.evenflow.exponential_backward(raw, *ctx.settings, G), None, None, None
 
 
 _operator.register_autograd(_gradient, setup_context=_keep)

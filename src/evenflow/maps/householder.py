@@ -37,7 +37,6 @@ class Householder(Differentiated):
     """
 
     orthogonal = True
-    filled: Tensor
 
     def __init__(
         self, rows: int, columns: int | None = None, *, reflectors: int | None = None, precision: str | None = None
@@ -48,10 +47,9 @@ class Householder(Differentiated):
         if not isinstance(reflectors, int) or not 0 <= reflectors <= rows:
             raise ValueError(f"reflectors must be from 0 to {rows}, the size of the matrix, got {reflectors!r}")
         self.reflectors = reflectors
-        self._keep_constants()
 
-    def constants(self) -> dict[str, Tensor]:
-        return {"filled": reflections.places(self.reflectors, self.rows)}
+    def constants(self, device: torch.device) -> dict[str, Tensor]:
+        return {"filled": reflections.places(self.reflectors, self.rows, device)}
 
     @property
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -59,7 +57,7 @@ class Householder(Differentiated):
 
     def vectors(self, raw: Tensor) -> Tensor:
         """Return the vectors as rows ``(..., m, n)``, u_n first."""
-        return reflections.vectors(raw, self.filled, self.reflectors, self.rows)
+        return reflections.vectors(raw, self.constant("filled", raw.device), self.reflectors, self.rows)
 
     def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         kernels = reflections.kernels(raw[0], self.rows, self.reflectors)
@@ -84,7 +82,7 @@ class Householder(Differentiated):
     def blocked_vjp(self, G: Tensor, V: Tensor, S: Tensor, Y: Tensor) -> Tensor:
         """Return the gradient of the packed vectors."""
         dV = reflections.compact_vjp(minus_mm(Y, G.mT), minus_mm(V, G), V, S, Y)
-        return dV.flatten(-2).index_select(-1, self.filled)
+        return dV.flatten(-2).index_select(-1, self.constant("filled", dV.device))
 
     def plain(self, *raw: Tensor) -> Tensor:
         V = self.vectors(raw[0])
@@ -101,7 +99,7 @@ class Householder(Differentiated):
         V, rest = reflections.reduce(full, self.reflectors)
         if self.reflectors < self.rows and not reflections.left_over(rest) < 1e-3:
             raise ValueError(f"Householder with {self.reflectors} reflectors cannot make this matrix; {self.rows} can")
-        return (V.flatten(-2)[..., self.filled],)
+        return (V.flatten(-2)[..., self.constant("filled", V.device)],)
 
     def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
         return (reflections.first_vectors(self.reflectors, self.rows, generator),)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from evenflow.maps.last_matrix import LastMatrix
 from evenflow.maps.rounding import rounded
 from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache
-from evenflow.runtime.torch_state import is_observed, stream_id
+from evenflow.runtime.torch_state import in_dispatch_mode, is_observed, stream_id
 
 HALF = (torch.bfloat16, torch.float16)
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
@@ -59,6 +58,10 @@ class Map(nn.Module):
         self.rows, self.columns, self.precision = rows, columns, precision
         self.graphs = self._new_graphs()
         self.last = LastMatrix()
+        self._constants: dict[torch.device, dict[str, Tensor]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_constants": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -82,33 +85,34 @@ class Map(nn.Module):
 
     def _apply(self, *args: Any, **options: Any) -> Map:
         self.graphs.clear()  # graphs read the buffers at addresses that change now
-        empty = self._empty()
-        super()._apply(*args, **options)
-        if empty and not self._empty():  # moved from the meta device, with uninitialised memory
-            self._keep_constants()
-        return self
+        return super()._apply(*args, **options)
 
     def _load_from_state_dict(self, *args: Any, **options: Any) -> None:
         self.graphs.clear()
         super()._load_from_state_dict(*args, **options)
 
-    def constants(self) -> dict[str, Tensor]:
-        """Return tensors that follow from the map's sizes. They are buffers, but not in the state_dict."""
+    def constants(self, device: torch.device) -> dict[str, Tensor]:
+        """Return tensors that follow from the settings alone, such as indices, on a device; `constant` reads them."""
         return {}
 
-    def _keep_constants(self, device: torch.device | None = None) -> None:
-        """Register `constants` as buffers, on the device of those registered before."""
-        with torch.device("cpu") if self._non_persistent_buffers_set else nullcontext():  # not the default device
-            constants = self.constants()
-        for name, value in constants.items():
-            before = self._buffers.get(name)
-            like = value if before is None else before
-            self.register_buffer(name, value.to(device or like.device, like.dtype), persistent=False)
+    def constant(self, name: str, device: torch.device) -> Tensor:
+        """Return one of `constants`, which are computed once for each device.
 
-    def _empty(self) -> bool:
-        """Return True if a constant is on the meta device."""
-        buffers = (self._buffers[name] for name in self._non_persistent_buffers_set)
-        return any(buffer is not None and buffer.is_meta for buffer in buffers)
+        They are no buffers, because programs that create a module without memory and fill it from a file leave random
+        numbers in buffers that the file does not have.
+        """
+        if is_observed() or in_dispatch_mode():
+            return self.constants(device)[name]
+        if device not in self._constants:
+            with torch.inference_mode(False):  # autograd will save them
+                self._constants[device] = self.constants(device)
+        return self._constants[device][name]
+
+    def reset_buffers(self) -> None:
+        """Write the initial values into the buffers, for a map that has any."""
+        for child in self._modules.values():
+            if isinstance(child, Map):
+                child.reset_buffers()
 
     def need_square(self) -> None:
         """Raise a ValueError if rows and columns differ."""
@@ -140,8 +144,6 @@ class Map(nn.Module):
         if not raw[0].is_meta and torch.is_autocast_enabled(raw[0].device.type):
             with torch.autocast(raw[0].device.type, enabled=False):
                 return self.forward(*raw)
-        if not raw[0].is_meta and self._empty():  # numbers were assigned to a map on the meta device
-            self._keep_constants(raw[0].device)
         replayed = self._replay(raw) if raw[0].is_cuda else None
         return self.last.get(self, raw, self.compute) if replayed is None else replayed
 

@@ -36,9 +36,9 @@ def kernels(raw: Tensor, n: int, *counts: int) -> ModuleType | None:
     return module if module is not None and module.suits(n, *counts) else None
 
 
-def places(m: int, n: int) -> Tensor:
+def places(m: int, n: int, device: torch.device) -> Tensor:
     """Return the flat indices in V of the packed numbers."""
-    i, j = torch.triu_indices(m, n)
+    i, j = torch.triu_indices(m, n, device=device)
     return i * n + j
 
 
@@ -70,7 +70,7 @@ def first_vectors(m: int, n: int, generator: torch.Generator | None) -> Tensor:
     V = init.glorot_uniform(m, n, generator=generator, device="cpu").triu()
     # A vector with a single coordinate can be drawn as zero, which has no direction.
     V = V / V.norm(dim=1, keepdim=True).clamp_min(torch.finfo(V.dtype).tiny)
-    return V.flatten()[places(m, n)]
+    return V.flatten()[places(m, n, V.device)]
 
 
 def reduce(columns: Tensor, m: int) -> tuple[Tensor, Tensor]:

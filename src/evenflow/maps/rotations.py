@@ -58,10 +58,15 @@ class Rotations(Differentiated):
         if not isinstance(layers, int) or not 1 <= layers <= most:
             raise ValueError(f"layers must be from 1 to {most} (2⌈log2 {rows}⌉), got {layers!r}")
         self.layers, self.seed = layers, seed
-        source = torch.Generator().manual_seed(seed)
-        self.register_buffer(
-            "permutations", torch.stack([torch.randperm(rows, generator=source) for _ in range(layers)])
-        )
+        self.register_buffer("permutations", self._permutations().to(torch.get_default_device()))
+
+    def _permutations(self) -> Tensor:
+        source = torch.Generator().manual_seed(self.seed)
+        draws = [torch.randperm(self.rows, generator=source, device="cpu") for _ in range(self.layers)]
+        return torch.stack(draws)
+
+    def reset_buffers(self) -> None:
+        self.permutations.copy_(self._permutations())
 
     @property
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -28,7 +28,6 @@ class Skew(Differentiated):
     """
 
     orthogonal = True
-    upper: Tensor
 
     def __init__(
         self, rows: int, columns: int | None = None, *, init: str = "henaff", precision: str | None = None
@@ -38,25 +37,28 @@ class Skew(Differentiated):
         if init not in STARTS:
             raise ValueError(f"init must be one of {', '.join(STARTS)}, got {init!r}")
         self.init = init
-        self._keep_constants()
 
-    def constants(self) -> dict[str, Tensor]:
-        i, j = torch.triu_indices(self.rows, self.rows, 1)
+    def constants(self, device: torch.device) -> dict[str, Tensor]:
+        i, j = torch.triu_indices(self.rows, self.rows, 1, device=device)
         return {"upper": i * self.rows + j}
 
     @property
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
         return ((self.rows * (self.rows - 1) // 2,),)
 
+    def upper(self, numbers: Tensor) -> Tensor:
+        """Return the indices of the entries above the diagonal in the flat matrix, on the device of `numbers`."""
+        return self.constant("upper", numbers.device)
+
     def skew(self, raw: Tensor) -> Tensor:
         """Return the skew-symmetric matrix of the free numbers."""
         n = self.rows
-        half = raw.new_zeros(*raw.shape[:-1], n * n).index_copy_(-1, self.upper, raw).unflatten(-1, (n, n))
+        half = raw.new_zeros(*raw.shape[:-1], n * n).index_copy_(-1, self.upper(raw), raw).unflatten(-1, (n, n))
         return half - half.mT
 
     def pack(self, gradient: Tensor) -> Tensor:
         """Return the gradient of the free numbers from the gradient of all entries of B."""
-        return (gradient - gradient.mT).flatten(-2).index_select(-1, self.upper)
+        return (gradient - gradient.mT).flatten(-2).index_select(-1, self.upper(gradient))
 
     def logarithm(self, matrix: Tensor) -> Tensor:
         """Return the B of one orthogonal float64 matrix ``(n, n)``, or raise a ValueError."""
@@ -70,22 +72,23 @@ class Skew(Differentiated):
         full = matrix.double()
         need_orthogonal(full, type(self).__name__, matrix.dtype)
         B = torch.stack([self.logarithm(one) for one in self.signed(full).reshape(-1, self.rows, self.rows)])
-        return (B.flatten(1)[:, self.upper].reshape(*matrix.shape[:-2], -1),)
+        return (B.flatten(1)[:, self.upper(B)].reshape(*matrix.shape[:-2], -1),)
 
     def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
-        n, upper = self.rows, self.upper.cpu()
+        n = self.rows
         if self.init == "haar":
             rotation = starts.orthogonal(n, generator=generator, dtype=torch.float64, device="cpu")
             rotation[0] *= torch.linalg.det(rotation).sign()
-            return (self.logarithm(rotation).flatten()[upper].float(),)
-        B = torch.zeros(n, n)
+            B = self.logarithm(rotation)
+            return (B.flatten()[self.upper(B)].float(),)
+        B = torch.zeros(n, n, device="cpu")
         if self.init != "identity":
             where = None if generator is None else generator.device
             draw = torch.rand(n // 2, generator=generator, device=where).cpu()
             even = 2 * torch.arange(n // 2)
             henaff = self.init == "henaff"
             B[even, even + 1] = self.block((2 * draw - 1) * math.pi) if henaff else (draw * math.pi / 4).tan()
-        return (B.flatten()[upper],)
+        return (B.flatten()[self.upper(B)],)
 
     def block(self, angle: Tensor) -> Tensor:
         """Return the entry of B for which a 2 x 2 block is a rotation by `angle`."""

@@ -41,9 +41,6 @@ class SVD(Differentiated):
     Reference: Zhang, Lei and Dhillon 2018.
     """
 
-    filled_u: Tensor
-    filled_v: Tensor
-
     def __init__(
         self,
         rows: int,
@@ -65,13 +62,16 @@ class SVD(Differentiated):
                 raise ValueError(f"reflectors must be from 0 to {side} for a side of {side}, got {m!r}")
         self.m1, self.m2, self.spectrum = m1, m2, SingularValues(center, margin, bound)
         self.twins = m1 == m2 and self.rows == self.columns
-        self._keep_constants()
 
-    def constants(self) -> dict[str, Tensor]:
+    def constants(self, device: torch.device) -> dict[str, Tensor]:
         return {
-            "filled_u": reflections.places(self.m1, self.rows),
-            "filled_v": reflections.places(self.m2, self.columns),
+            "filled_u": reflections.places(self.m1, self.rows, device),
+            "filled_v": reflections.places(self.m2, self.columns, device),
         }
+
+    def filled(self, side: str, numbers: Tensor) -> Tensor:
+        """Return the flat indices of the packed numbers of side ``"u"`` or ``"v"``, on the device of `numbers`."""
+        return self.constant(f"filled_{side}", numbers.device)
 
     @property
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -95,10 +95,10 @@ class SVD(Differentiated):
         Two sides of one shape are one tensor: half the operations, each twice as large.
         """
         if self.twins:
-            UV = reflections.vectors(torch.stack(raw[:2]), self.filled_u, self.m1, self.rows)
+            UV = reflections.vectors(torch.stack(raw[:2]), self.filled("u", raw[0]), self.m1, self.rows)
             return UV, *reflections.compact(UV)
-        U = reflections.vectors(raw[0], self.filled_u, self.m1, self.rows)
-        V = reflections.vectors(raw[1], self.filled_v, self.m2, self.columns)
+        U = reflections.vectors(raw[0], self.filled("u", raw[0]), self.m1, self.rows)
+        V = reflections.vectors(raw[1], self.filled("v", raw[1]), self.m2, self.columns)
         (Su, Yu), (Sv, Yv) = reflections.compact(U), reflections.compact(V)
         return (U, V), (Su, Sv), (Yu, Yv)
 
@@ -149,11 +149,11 @@ class SVD(Differentiated):
         through = (UG @ A.mT, dYv)
         if self.twins:
             both = reflections.compact_vjp(torch.stack(direct), torch.stack(through), *sides)
-            du, dv = both.flatten(-2).index_select(-1, self.filled_u).neg_()
+            du, dv = both.flatten(-2).index_select(-1, self.filled("u", both)).neg_()
         else:
             dU, dV = (reflections.compact_vjp(direct[i], through[i], UV[i], S[i], Y[i]) for i in (0, 1))
-            du = dU.flatten(-2).index_select(-1, self.filled_u).neg_()
-            dv = dV.flatten(-2).index_select(-1, self.filled_v).neg_()
+            du = dU.flatten(-2).index_select(-1, self.filled("u", dU)).neg_()
+            dv = dV.flatten(-2).index_select(-1, self.filled("v", dV)).neg_()
         return du, dv, ds * self.spectrum.derivatives(p)
 
     def _padded(self, wide: Tensor) -> Tensor:
@@ -185,7 +185,8 @@ class SVD(Differentiated):
             U, V = (full.new_zeros(*full.shape[:-2], m, n) for m, n in ((self.m1, self.rows), (self.m2, self.columns)))
         else:
             U, V, s = self._solve_orthogonal(full)
-        return U.flatten(-2)[..., self.filled_u], V.flatten(-2)[..., self.filled_v], self.spectrum.inverse(s)
+        u, v = U.flatten(-2)[..., self.filled("u", U)], V.flatten(-2)[..., self.filled("v", V)]
+        return u, v, self.spectrum.inverse(s)
 
     def _needs_no_reflectors(self, full: Tensor) -> bool:
         """Return True if the matrix is diagonal and within the margin."""

@@ -40,7 +40,13 @@ class UnitaryProduct(Map):
         super().__init__(rows, columns, precision=precision)
         self.need_square()
         self.seed = seed
-        self.register_buffer("permutation", torch.randperm(rows, generator=torch.Generator().manual_seed(seed)))
+        self.register_buffer("permutation", self._permutation().to(torch.get_default_device()))
+
+    def _permutation(self) -> Tensor:
+        return torch.randperm(self.rows, generator=torch.Generator().manual_seed(self.seed), device="cpu")
+
+    def reset_buffers(self) -> None:
+        self.permutation.copy_(self._permutation())
 
     @property
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -19,7 +19,7 @@ from evenflow.maps.singular_values import SingularValues
 from evenflow.maps.svd import SVD
 from evenflow.models.sequence_model import SequenceModel
 
-TRANSIENT = ("training", "graphs", "angle_range", "programs")  # attributes that are not settings
+TRANSIENT = ("training", "graphs", "angle_range", "programs", "free_maps")  # attributes that are not settings
 WITH_MARGIN = (SVD, Factorized)  # maps whose third parameter holds singular values
 
 
@@ -129,8 +129,6 @@ class Population(nn.Module):
         map = chains[0][0]
         raw = [list(chain.parameters(recurse=False)) for chain in chains]
         if bare is not None:
-            for name, buffer in map.named_buffers(recurse=False):  # the models may have moved to another device
-                setattr(bare, name, buffer)
             for chain, parameters in zip(chains, raw, strict=True):
                 parameters[2] = chain[0].singular_values(*chain[0].full(*parameters))
             map = bare

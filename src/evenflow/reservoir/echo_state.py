@@ -89,17 +89,27 @@ class EchoState(SolvedReadout):
         self.radius, self.density = radius, density
         self.input_scaling, self.bias_scaling = input_scaling, bias_scaling
         for name, parameter in list(self.named_parameters()):
-            value = parameter.detach()
-            if name.startswith(("weight_ih", "bias")):
-                scale = input_scaling if name.startswith("weight") else bias_scaling
-                value = scale * _uniform(value.shape, generator)
-            elif name.startswith("gate"):  # computed again in float64, so that a and 1 - a are exact
-                share = leak if "alpha" in name else 1 - leak
-                value = torch.tensor([share], dtype=torch.float64, device="cpu").logit()
             delattr(self, name)
-            self.register_buffer(name, value.to(parameter.dtype))
+            self.register_buffer(name, parameter.detach())
+        self._start_inputs(generator)
         self._start_readout(washout, ridge)
-        self.to(device=torch.get_default_device() if device is None else device)
+        if not self.weight_hh_l0.is_meta:  # some loaders create parameters without data
+            self.to(device=torch.get_default_device() if device is None else device)
+
+    def _start_inputs(self, generator: torch.Generator | None) -> None:
+        """Write starting values into the input weights, the bias and the gates."""
+        for name, scale in (("weight_ih_l0", self.input_scaling), ("bias_l0", self.bias_scaling)):
+            weight = getattr(self, name)
+            weight.copy_(scale * _uniform(weight.shape, generator))
+        if isinstance(self.cell, ScalarGated):  # computed again in float64, so that a and 1 - a are exact
+            for name, share in (("gate_alpha_l0", self.cell.alpha), ("gate_beta_l0", self.cell.beta)):
+                getattr(self, name).copy_(torch.tensor(share, dtype=torch.float64, device="cpu").logit())
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw all weights anew, as a new network does, and forget the readout."""
+        super().reset_parameters(generator)
+        self._start_inputs(generator)
+        self._start_readout(self.washout, self.ridge)
 
     @property
     def leak(self) -> float:
