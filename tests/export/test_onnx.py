@@ -100,6 +100,16 @@ def test_cells_of_ones_own(cell, tmp_path):
         assert agree(run(tmp_path / "model.onnx", x=x)["y"], model(x)[0])
 
 
+@pytest.mark.parametrize("name", ["rnn", "gru", "lstm", "scrn"])
+def test_regularisers_are_exported_as_they_are_in_evaluation(name, tmp_path):
+    options = {"recurrent_dropout": 0.3, "zoneout": 0.2, "layer_norm": True, "weight_dropout": 0.4}
+    made = layer(name, num_layers=2, bidirectional=True, **options)  # in training mode
+    evenflow.export.to_onnx(made, tmp_path / "layer.onnx")
+    x = draw(9, 4, I)
+    with torch.no_grad():
+        assert agree(run(tmp_path / "layer.onnx", x=x)["y"], made.eval()(x)[0])
+
+
 @pytest.mark.parametrize("activation", sorted(evenflow.activations.ACTIVATIONS))
 def test_every_activation(activation, tmp_path):
     made = layer("rnn", activation=activation).eval()

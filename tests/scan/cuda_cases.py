@@ -14,7 +14,18 @@ import torch
 from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
-from evenflow.cells import LSTM1997, Cell, Elman, GatedFeedback, GRUStep, LSTMStep, PeepholeLSTM, ScalarGated, SCRNStep
+from evenflow.cells import (
+    LSTM1997,
+    Cell,
+    Elman,
+    GatedFeedback,
+    GRUStep,
+    LSTMStep,
+    PeepholeLSTM,
+    Regularised,
+    ScalarGated,
+    SCRNStep,
+)
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import step_kernels
 from evenflow.scan.cuda.kernels import RecurrenceKernel
@@ -30,6 +41,10 @@ CELLS: dict[str, Cell] = {f"elman {name}": Elman(name) for name in ACTIVATIONS}
 CELLS |= {f"gated {name}": ScalarGated(name) for name in ACTIVATIONS}
 CELLS |= {"gru": GRUStep(), "lstm": LSTMStep(), "lstm peephole": PeepholeLSTM()}
 CELLS |= {"lstm 1997": LSTM1997(), "lstm 1997, full": LSTM1997("full"), "scrn": SCRNStep()}
+CELLS |= {
+    f"{name} regularised": Regularised(CELLS[name], recurrent_dropout=0.3, zoneout=0.2, layer_norm=True)
+    for name in ("gru", "lstm")
+}
 CELLS |= {f"gated feedback {unit}": GatedFeedback(unit, 2) for unit in ("tanh", "gru", "lstm")}
 CELLS |= {name: make() for name, make in OWN.items()}
 
@@ -62,6 +77,9 @@ class Case(NamedTuple):
             states = [cell.layers * H] * cell.state_size
         weights = cell.prepare(weights)  # type: ignore[assignment]
         a = weights["weight_ih"].shape[0]
+        if isinstance(cell, Regularised):
+            masks = cell.masks((1, 1), H, weights["weight_ih"])
+            a += 0 if masks is None else masks.shape[-1]
         found = cell.program(a, states, weights)
         assert isinstance(found, str), found
         return CompiledStep(found)

@@ -10,6 +10,7 @@ from evenflow.cells.lstm import LSTMStep
 from evenflow.cells.lstm_1997 import LSTM1997
 from evenflow.cells.lstm_peephole import PeepholeLSTM
 from evenflow.cells.lstm_projected import ProjectedLSTM
+from evenflow.cells.regularised import Regularised, regularised
 from evenflow.cells.scalar_gated import ScalarGated
 from evenflow.cells.scrn import SCRNStep
 
@@ -40,9 +41,11 @@ __all__ = [
     "Parameter",
     "PeepholeLSTM",
     "ProjectedLSTM",
+    "Regularised",
     "SCRNStep",
     "ScalarGated",
     "State",
     "Weights",
     "cell",
+    "regularised",
 ]

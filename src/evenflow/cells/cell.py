@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from evenflow.step import Untranslatable, hoisted, program_text, translate
 
 Weights = Mapping[str, Tensor]
 State = tuple[Tensor, ...]
+Change = Callable[..., Tensor]  # what a regulariser does to a tensor inside a step, see `Regularised`
 # The sizes of the pre-activations, the states, the matrices and the parameters.
 Sizes = tuple[int, tuple[int, ...], tuple[tuple[int, int], ...], tuple[int | None, ...]]
 
@@ -69,6 +70,11 @@ class Cell:
         return type(self).__name__.removesuffix("Step")
 
     @property
+    def core(self) -> Cell:
+        """The cell without its regularisers."""
+        return self
+
+    @property
     def state_size(self) -> int:
         """The number of states."""
         return len(self.states)
@@ -106,14 +112,30 @@ class Cell:
         """The input's share of every step in one product."""
         return torch.nn.functional.linear(x, weights["weight_ih"], weights.get("bias"))
 
+    @property
+    def draws(self) -> bool:
+        """Whether a pass in training draws random numbers."""
+        return False
+
+    @property
+    def fed_back(self) -> tuple[str, ...]:
+        """The weights that weight dropout drops numbers of."""
+        return self.recurrent
+
+    def normalised(self, hidden_size: int) -> int:
+        """How many numbers layer normalisation normalises in one step."""
+        return self.blocks * hidden_size
+
     def settings(self) -> dict[str, object]:
         """The cell's settings in the `repr` of a layer."""
         return {}
 
-    def step(self, a: Tensor, *arguments: Any) -> Tensor | tuple[Tensor, ...]:
+    def step(self, a: Tensor, *arguments: Any, **regularisers: Any) -> Tensor | tuple[Tensor, ...]:
         """The new states from one step of the pre-activations, the states before, the matrices and the parameters.
 
-        In torch operations on ``(B, size)`` tensors; ``docs/cells.md`` lists those that can be compiled.
+        In torch operations on ``(B, size)`` tensors; ``docs/cells.md`` lists those that can be compiled. A step with
+        the keyword argument `read` calls it on the state that the matrices multiply, for recurrent dropout; one with
+        `normal` calls it on pre-activations, and the number of gates in them, for layer normalisation.
         """
         raise NotImplementedError
 
@@ -161,6 +183,11 @@ class Cell:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "programs"}
+
+
+def unchanged(x: Tensor, blocks: int = 1) -> Tensor:
+    """x itself: what a step calls where there is no regulariser."""
+    return x
 
 
 def step_sizes(a: int, states: Sequence[int], matrices: Sequence[Tensor], parameters: Sequence[Tensor | None]) -> Sizes:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
-from evenflow.cells.cell import Cell, Matrix, Weights
+from evenflow.cells.cell import Cell, Change, Matrix, Weights, unchanged
 
 
 class ComplexElman(Cell):
@@ -48,5 +48,5 @@ class ComplexElman(Cell):
         # There is no complex bfloat16: the map then returns complex64.
         return {**weights, "weight_hh": whole.to(weights["weight_ih"].dtype)}
 
-    def step(self, a: Tensor, h: Tensor, U: Tensor, p: Tensor) -> Tensor:
-        return self.activation(a + h @ U.mT, p)
+    def step(self, a: Tensor, h: Tensor, U: Tensor, p: Tensor, *, read: Change = unchanged) -> Tensor:
+        return self.activation(a + read(h) @ U.mT, p)

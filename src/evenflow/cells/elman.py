@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from evenflow import activations
-from evenflow.cells.cell import Cell, Weights
+from evenflow.cells.cell import Cell, Change, Weights, unchanged
 from evenflow.checks import number
 
 SCALED = ("weight_ih", "bias", "weight_hh")  # the weights in which the pre-activation is linear
@@ -46,5 +46,14 @@ class Elman(Cell):
         trained = self.activation.start(hidden_size, generator)
         return {} if trained is None else {"activation": trained}
 
-    def step(self, a: Tensor, h: Tensor, U: Tensor, p: Tensor | None = None) -> Tensor:
-        return self.activation(a + h @ U.mT, p)
+    def step(
+        self,
+        a: Tensor,
+        h: Tensor,
+        U: Tensor,
+        p: Tensor | None = None,
+        *,
+        read: Change = unchanged,
+        normal: Change = unchanged,
+    ) -> Tensor:
+        return self.activation(normal(a + read(h) @ U.mT), p)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix
+from evenflow.cells.cell import Cell, Change, Matrix, unchanged
 
 
 class GRUStep(Cell):
@@ -40,8 +40,18 @@ class GRUStep(Cell):
         weights = super().start(input_size, hidden_size, bias, generator)
         return weights | ({"bias_hh_n": torch.zeros(hidden_size)} if bias else {})
 
-    def step(self, a: Tensor, h: Tensor, U: Tensor, U_n: Tensor, c: Tensor | None = None) -> Tensor:
+    def step(
+        self,
+        a: Tensor,
+        h: Tensor,
+        U: Tensor,
+        U_n: Tensor,
+        c: Tensor | None = None,
+        *,
+        read: Change = unchanged,
+        normal: Change = unchanged,
+    ) -> Tensor:
         a_gates, a_n = a.split([2 * h.shape[-1], h.shape[-1]], -1)
-        r, z = (a_gates + h @ U.mT).sigmoid().chunk(2, -1)
-        n = (a_n + r * torch.nn.functional.linear(h, U_n, c)).tanh()
+        r, z = normal(a_gates + read(h) @ U.mT, 2).sigmoid().chunk(2, -1)
+        n = normal(a_n + r * torch.nn.functional.linear(read(h), U_n, c)).tanh()
         return (1 - z) * n + z * h

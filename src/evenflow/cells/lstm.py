@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell
+from evenflow.cells.cell import Cell, Change, unchanged
 
 
 class LSTMStep(Cell):
@@ -32,7 +32,19 @@ class LSTMStep(Cell):
             weights["bias"][hidden_size : 2 * hidden_size] = self.forget_bias
         return weights
 
-    def step(self, a: Tensor, h: Tensor, c: Tensor, U: Tensor) -> tuple[Tensor, Tensor]:
-        i, f, g, o = (a + h @ U.mT).chunk(4, -1)
+    def normalised(self, hidden_size: int) -> int:
+        return 5 * hidden_size  # the four pre-activations, and c in the output
+
+    def step(
+        self,
+        a: Tensor,
+        h: Tensor,
+        c: Tensor,
+        U: Tensor,
+        *,
+        read: Change = unchanged,
+        normal: Change = unchanged,
+    ) -> tuple[Tensor, Tensor]:
+        i, f, g, o = normal(a + read(h) @ U.mT, 4).chunk(4, -1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        return o.sigmoid() * c.tanh(), c
+        return o.sigmoid() * normal(c).tanh(), c

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from evenflow.cells.cell import Cell
+from evenflow.cells.cell import Cell, Change, unchanged
 from evenflow.checks import one_of
 
 GRADIENTS = ("truncated", "full")
@@ -40,9 +40,21 @@ class LSTM1997(Cell):
         one_of("gradient", gradient, GRADIENTS)
         self.gradient = gradient
 
-    def step(self, a: Tensor, h: Tensor, c: Tensor, U: Tensor) -> tuple[Tensor, Tensor]:
+    def normalised(self, hidden_size: int) -> int:
+        return 4 * hidden_size  # the three pre-activations, and c in the output
+
+    def step(
+        self,
+        a: Tensor,
+        h: Tensor,
+        c: Tensor,
+        U: Tensor,
+        *,
+        read: Change = unchanged,
+        normal: Change = unchanged,
+    ) -> tuple[Tensor, Tensor]:
         if self.gradient == "truncated":
             h = h.detach()
-        i, g, o = (a + h @ U.mT).chunk(3, -1)
+        i, g, o = normal(a + read(h) @ U.mT, 3).chunk(3, -1)
         c = c + i.sigmoid() * g.tanh()
-        return o.sigmoid() * c.tanh(), c
+        return o.sigmoid() * normal(c).tanh(), c

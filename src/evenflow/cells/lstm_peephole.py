@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from evenflow.cells.cell import Change, unchanged
 from evenflow.cells.lstm import LSTMStep
 
 
@@ -29,8 +30,18 @@ class PeepholeLSTM(LSTMStep):
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         return {"peephole": torch.zeros(3 * hidden_size)}
 
-    def step(self, a: Tensor, h: Tensor, c: Tensor, U: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        i, f, g, o = (a + h @ U.mT).chunk(4, -1)
+    def step(  # type: ignore[override]
+        self,
+        a: Tensor,
+        h: Tensor,
+        c: Tensor,
+        U: Tensor,
+        p: Tensor,
+        *,
+        read: Change = unchanged,
+        normal: Change = unchanged,
+    ) -> tuple[Tensor, Tensor]:
+        i, f, g, o = normal(a + read(h) @ U.mT, 4).chunk(4, -1)
         p_i, p_f, p_o = p.chunk(3, -1)
         c = (f + p_f * c).sigmoid() * c + (i + p_i * c).sigmoid() * g.tanh()
-        return (o + p_o * c).sigmoid() * c.tanh(), c
+        return (o + p_o * c).sigmoid() * normal(c).tanh(), c

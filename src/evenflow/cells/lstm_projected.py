@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from evenflow import init
-from evenflow.cells.cell import Matrix
+from evenflow.cells.cell import Change, Matrix, unchanged
 from evenflow.cells.lstm import LSTMStep
 from evenflow.checks import whole_number
 
@@ -32,6 +32,10 @@ class ProjectedLSTM(LSTMStep):
         whole_number("proj_size", proj_size, 1)
         self.proj_size = proj_size
 
+    @property
+    def fed_back(self) -> tuple[str, ...]:
+        return ("weight_hh",)
+
     def settings(self) -> dict[str, object]:
         return {"proj_size": self.proj_size}
 
@@ -48,6 +52,16 @@ class ProjectedLSTM(LSTMStep):
         projection = init.glorot_uniform(self.proj_size, hidden_size, generator=generator)
         return {"weight_hh": torch.cat(gates), "weight_hr": projection}
 
-    def step(self, a: Tensor, h: Tensor, c: Tensor, U: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        m, c = super().step(a, h, c, U)
+    def step(  # type: ignore[override]
+        self,
+        a: Tensor,
+        h: Tensor,
+        c: Tensor,
+        U: Tensor,
+        R: Tensor,
+        *,
+        read: Change = unchanged,
+        normal: Change = unchanged,
+    ) -> tuple[Tensor, Tensor]:
+        m, c = super().step(a, h, c, U, read=read, normal=normal)
         return m @ R.mT, c

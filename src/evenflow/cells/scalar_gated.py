@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from evenflow import activations
-from evenflow.cells.cell import Weights
+from evenflow.cells.cell import Change, Weights, unchanged
 from evenflow.cells.elman import Elman
 from evenflow.checks import number, one_of
 
@@ -95,6 +95,15 @@ class ScalarGated(Elman):
         return {**(weights if self.gain == 1 else super().prepare(weights)), "alpha": alpha, "beta": beta}
 
     def step(  # type: ignore[override]
-        self, a: Tensor, h: Tensor, U: Tensor, alpha: Tensor, beta: Tensor, p: Tensor | None = None
+        self,
+        a: Tensor,
+        h: Tensor,
+        U: Tensor,
+        alpha: Tensor,
+        beta: Tensor,
+        p: Tensor | None = None,
+        *,
+        read: Change = unchanged,
+        normal: Change = unchanged,
     ) -> Tensor:
-        return alpha * self.activation(a + h @ U.mT, p) + beta * h
+        return alpha * self.activation(normal(a + read(h) @ U.mT), p) + beta * h

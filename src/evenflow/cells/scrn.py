@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from evenflow import activations, init
-from evenflow.cells.cell import Cell, Matrix, Weights
+from evenflow.cells.cell import Cell, Change, Matrix, Weights, unchanged
 from evenflow.checks import number, one_of, whole_number
 
 RATES = ("fixed", "learned")
@@ -56,6 +56,10 @@ class SCRNStep(Cell):
         self.context_size, self.rates, self.alpha = context_size, rates, alpha
         self.activation = activations.make(activation)
 
+    @property
+    def fed_back(self) -> tuple[str, ...]:
+        return ("weight_hh",)  # weight_hs reads the context of the same step
+
     def settings(self) -> dict[str, object]:
         context: dict[str, object] = {} if self.context_size is None else {"context_size": self.context_size}
         return {"activation": self.activation.key, "rates": self.rates} | context
@@ -99,8 +103,22 @@ class SCRNStep(Cell):
             ready["bias"] = torch.nn.functional.pad(weights["bias"], (0, k))
         return ready
 
-    def step(self, a: Tensor, hs: Tensor, R: Tensor, P: Tensor, rate: Tensor, p: Tensor | None = None) -> Tensor:
+    def normalised(self, hidden_size: int) -> int:
+        return hidden_size - self.context(hidden_size)
+
+    def step(
+        self,
+        a: Tensor,
+        hs: Tensor,
+        R: Tensor,
+        P: Tensor,
+        rate: Tensor,
+        p: Tensor | None = None,
+        *,
+        read: Change = unchanged,
+        normal: Change = unchanged,
+    ) -> Tensor:
         k = rate.shape[-1]
-        (h, s), (a_h, a_s) = (v.tensor_split([-k], -1) for v in (hs, a))
+        h, s, (a_h, a_s) = read(hs)[:, :-k], hs[:, -k:], a.tensor_split([-k], -1)
         s = rate * s + a_s
-        return torch.cat([self.activation(a_h + s @ P.mT + h @ R.mT, p), s], -1)
+        return torch.cat([self.activation(normal(a_h + s @ P.mT + h @ R.mT), p), s], -1)

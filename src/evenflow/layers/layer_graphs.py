@@ -83,7 +83,8 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     if torch.compiler.is_compiling() or layer.checkpoint_every is not None or layer.recorded:
         return None
     tapped = layer._taps is not None
-    drops = layer.training and layer.dropout and layer.num_layers > 1  # each pass another mask
+    # Each pass another mask.
+    drops = layer.training and (layer.cell.draws or (layer.dropout and layer.num_layers > 1))
     if layer.engine != "auto" or drops or not input.numel():
         return None
     if not can_capture(layer.cell, max(input.shape[:-1])):

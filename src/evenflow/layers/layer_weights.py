@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from evenflow import maps
-from evenflow.cells import FunctionCell, Matrix
+from evenflow.cells import FunctionCell, Matrix, Regularised
 from evenflow.checks import unknown, unknown_option
 from evenflow.maps.blocks import Blocks
 
@@ -34,6 +34,11 @@ def check_map(layer: Recurrent, map: MapChoice, map_options: Mapping[str, Any]) 
         own = hint if isinstance(cell, FunctionCell) else ""
         raise ValueError(f"{cell.name} has no map on its gates, so map must be 'free', got {map!r}{own}")
     for choice in map.values() if isinstance(map, Mapping) else [map]:
+        if choice != "free" and isinstance(cell, Regularised) and cell.weight_dropout:
+            raise ValueError(
+                f"weight_dropout must be 0 with map {choice!r}, whose constraint a matrix with zeros would break, "
+                f"got {cell.weight_dropout}"
+            )
         for name in map_options:
             if (options := maps.options_of(choice)) is not None and name not in options:
                 raise ValueError(unknown_option(type(layer), name, f"its map {choice!r}", options))

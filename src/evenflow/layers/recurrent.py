@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence
 
-from evenflow.cells import Cell, CellMaker, Weights
+from evenflow.cells import Cell, CellMaker, Regularised, Weights, regularised
 from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.layer_graphs import LayerGraphs, replay_layer
 from evenflow.layers.layer_run import ObservedLayer
@@ -56,6 +56,15 @@ class Recurrent(ObservedLayer):
             half the memory; weights and the running state stay in single precision. Default: None.
         generator: a `torch.Generator` for the starting values. Default: torch's global one.
         device, dtype: of the weights. Default: torch's default device and dtype.
+        recurrent_dropout: probability p of recurrent dropout, in training: the recurrent matrices read
+            ``m h / (1 - p)``, with one mask m for all steps of a sequence. Default: 0.
+        zoneout: probability that a unit keeps its state in a step, in training; in evaluation new states are the
+            expectation. One number for each state, in their order, where a cell has several: an LSTM's h and c have
+            ``(0.05, 0.5)`` in the paper. Default: 0.
+        layer_norm: whether pre-activations are normalised over the units of each gate, before the bias and with a
+            trained factor ``norm_l0`` per unit; of LSTMs also the memory in the output. Default: False.
+        weight_dropout: probability that a number of the free recurrent matrices is zero for a whole forward pass, in
+            training. Default: 0.
         map_options: options of the map, as keyword arguments, see `maps`.
 
     Weights have torch's names, ``weight_ih_l0``, ``weight_hh_l0``, ``bias_l0``, and end in ``_reverse`` for the second
@@ -88,6 +97,10 @@ class Recurrent(ObservedLayer):
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        recurrent_dropout: float = 0.0,
+        zoneout: float | Sequence[float] = 0.0,
+        layer_norm: bool = False,
+        weight_dropout: float = 0.0,
         **map_options: Any,
     ) -> None:
         super().__init__()
@@ -123,7 +136,10 @@ class Recurrent(ObservedLayer):
                 where = "with checkpoint_every" if checkpoint_every else f"for {type(self).__name__}"
                 raise ValueError(f"storage must be None {where}, got {storage!r}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.cell = cell
+        self.cell = regularised(cell, recurrent_dropout, zoneout, layer_norm, weight_dropout)
+        if isinstance(self.cell, Regularised) and not self.layers_run_in_turn:
+            options = " and ".join(self.cell.options())
+            raise ValueError(f"{options} must be left out for {type(self).__name__}, whose layers share one step")
         check_map(self, map, map_options)
         self.engine, self.checkpoint_every = engine, checkpoint_every
         self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
@@ -137,7 +153,7 @@ class Recurrent(ObservedLayer):
         first = self.suffixes[0]
         self._names = tuple(name.removesuffix(first) for name in self._shapes if name.endswith(first))
         if self.layers_run_in_turn:
-            cell.check(hidden_size, {name: self._shapes[name + first] for name in self._names})
+            self.cell.check(hidden_size, {name: self._shapes[name + first] for name in self._names})
         self.to(dtype=dtype or torch.get_default_dtype())
         if not any(p.is_meta for p in self.parameters()):  # some loaders create parameters without data
             self.to(device=torch.get_default_device() if device is None else device)
@@ -192,7 +208,10 @@ class Recurrent(ObservedLayer):
         self, x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None
     ) -> tuple[Tensor, ...]:
         """The output ``(T, B, H)`` of one layer and direction, then each sequence's last state, ``(B, H)`` each."""
-        cell, engine, weights = self.cell, self.engine, self.step_weights(index)
+        cell, engine = self.cell, self.engine
+        noise = cell if isinstance(cell, Regularised) and self.training else None
+        weights: Weights = self.direction_weights(index)
+        weights = cell.prepare(weights if noise is None else noise.drop_weights(weights))
         like = weights[cell.recurrent[0]]
         reverse = self.bidirectional and index % 2 == 1
         x = sequences.reverse(x) if reverse else x
@@ -207,9 +226,10 @@ class Recurrent(ObservedLayer):
         if self._taps is not None:
             zeros = self._new_tap(x.shape[:2], like)
             tap = sequences.reverse(zeros) if reverse else zeros
+        beside = None if noise is None else noise.masks(x.shape[:2], self.hidden_size, weights["weight_ih"])
         every, sizes = self.checkpoint_every, sequences.batch_sizes
         if every is not None and every < len(x) and not in_functorch():
-            results = checkpointed(cell, x, tuple(state), weights, every, sizes, tap, engine)
+            results = checkpointed(cell, x, tuple(state), weights, every, sizes, tap, engine, beside)
             if self._records:
                 self._record_run(index, x, state, learned, results[0], sequences)
             return results
@@ -221,7 +241,8 @@ class Recurrent(ObservedLayer):
 
         def pre_activations() -> Tensor:  # kept by the autograd graph, and so without a reference to the layer
             with torch.autocast(x.device.type, storage) if casts else nullcontext():
-                return project(cell, x, weights, engine)
+                a = project(cell, x, weights, engine)
+            return a if beside is None else torch.cat((a, beside.to(a.dtype)), -1)
 
         a = pre_activations()
         states = scan(cell, a, tuple(state), weights, sizes, tap, engine, storage, again=pre_activations)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn.utils import parametrize
 
-from evenflow.cells import LSTMStep, ProjectedLSTM
+from evenflow.cells import LSTMStep, ProjectedLSTM, Regularised
 from evenflow.layers.named import GRU, LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.torch_weights import torch_state
@@ -76,6 +76,8 @@ def _difference(layer: Recurrent) -> str | None:
     if layer.initial_state != "zero":
         return f"its initial state is {layer.initial_state}, not zero"
     settings = layer.cell.settings()
+    if isinstance(layer.cell, Regularised):
+        return f"it has {' and '.join(layer.cell.options())}"
     if isinstance(layer, RNN):
         if layer.cell.name != "Elman":
             return "it has a leak"

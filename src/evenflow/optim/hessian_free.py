@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.checks import whole_number
+from evenflow.layers import Recurrent
 from evenflow.maps import parameter_groups
 from evenflow.optim.conjugate_gradient import conjugate_gradient
 from evenflow.optim.gauss_newton import GaussNewton
@@ -227,4 +228,5 @@ class _AnswerModule(nn.Module):
 
 def _has_dropout(part: nn.Module) -> bool:
     share = part.p if isinstance(part, nn.modules.dropout._DropoutNd) else getattr(part, "dropout", 0.0)
-    return part.training and isinstance(share, float) and share > 0
+    drawn = isinstance(part, Recurrent) and part.cell.draws
+    return part.training and (drawn or (isinstance(share, float) and share > 0))

@@ -102,7 +102,7 @@ def _blocks(layer: Layer) -> Iterator[tuple[str, Tensor]]:
     """Each gate's recurrent matrix with its name."""
     if isinstance(layer, Recurrent):
         matrices = layer.cell.matrices(layer.hidden_size)
-        gates_of = {m.name + s: _gates(layer.cell, m.name, m.blocks) for s in layer.suffixes for m in matrices}
+        gates_of = {m.name + s: _gates(layer.cell.core, m.name, m.blocks) for s in layer.suffixes for m in matrices}
     else:
         gates = "rzn" if isinstance(layer, nn.GRU) else "ifgo" if isinstance(layer, nn.LSTM) else ""
         directions = ("", "_reverse") if layer.bidirectional else ("",)

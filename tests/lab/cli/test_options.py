@@ -121,6 +121,16 @@ def test_a_slip_is_one_line_and_nothing_is_written(arguments, words, capsys, tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_regularisers_are_system_options(tmp_path):
+    """The configuration file of a run has them, and a resumed run reads them there."""
+    arguments = ["train", "adding", "lstm", "--folder", tmp_path / "run", *QUICK, "-t", "length=5"]
+    options = {"recurrent_dropout": 0.2, "zoneout": [0.05, 0.5], "layer_norm": True, "weight_dropout": 0.5}
+    assert run(*arguments, *(word for name, value in options.items() for word in ("-s", f"{name}={value}"))) == 0
+    assert Run(tmp_path / "run").config["system"] == {"name": "lstm", "hidden_size": 4, **options}
+    assert "layer.norm_l0" in Run(tmp_path / "run").weights()
+    assert run("resume", tmp_path / "run", "-q") == 0
+
+
 def test_python_words_reach_the_layer(tmp_path):
     arguments = ["train", "adding", "lstm", "--folder", tmp_path / "run", *QUICK, "-t", "length=5"]
     assert run(*arguments, "-s", "bias=False", "-s", "checkpoint_every=None", "-s", "dropout=.0") == 0

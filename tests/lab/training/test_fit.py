@@ -389,6 +389,19 @@ def test_the_folder_says_how_it_ended_and_fit_goes_on(tmp_path, error, state):
     assert result.best_metric == expected.best_metric
 
 
+def test_regularisers_draw_after_an_interruption_what_they_would_have_drawn(tmp_path):
+    system = {"recurrent_dropout": 0.3, "zoneout": [0.1, 0.4], "layer_norm": True, "weight_dropout": 0.2}
+    alone, model = (model_for(name="lstm", num_layers=2, **system) for _ in range(2))
+    fit(alone, TASK, **QUICK)
+    options = {"folder": tmp_path / "run", "checkpoint_every": 5}
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, Crashing(8, KeyboardInterrupt()), **options, **QUICK)
+    assert 0 < Run(tmp_path / "run").status["step"] < QUICK["steps"]
+    model = model_for(seed=1, name="lstm", num_layers=2, **system)
+    fit(model, TASK, **options, **QUICK, resume=True)
+    assert equal(weights(model), weights(alone))
+
+
 def test_resuming_a_finished_run_reads_it_back(tmp_path):
     first = fit(model_for(), TASK, folder=tmp_path / "run", probe_every=4, **QUICK)
     model = model_for(seed=1)

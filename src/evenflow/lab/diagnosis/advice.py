@@ -35,7 +35,7 @@ def advise(layer: Layer, word: str, steps: int, place: str = "layer") -> list[Ad
     """
     if word == "steady":
         return [Advice(None, "Nothing: over these steps gradients arrive at a size that can be learnt from.")]
-    cell = None if getattr(layer, "proj_size", 0) else as_evenflow_layer(layer).cell
+    cell = None if getattr(layer, "proj_size", 0) else as_evenflow_layer(layer).cell.core
     if word == "explodes":
         return _against_explosion(layer, cell, place)
     return [*_against_vanishing(layer, cell, steps, place), _sgornn(layer, steps)]

@@ -25,6 +25,8 @@ from .run_data import RunData
 
 MOST_NUMBERS = 1.6e10  # that the states of one population may take: 64 GB; on a GPU with less memory it is halved
 STATES = 6  # tensors of the size of the states that an update keeps, roughly
+# Options of a system that draw masks, which a population draws otherwise.
+NOISE = ("dropout", "recurrent_dropout", "zoneout", "weight_dropout", *DROPS)
 NAMED = 3  # rows that an announcement names
 
 
@@ -85,7 +87,7 @@ def _is_plain(job: RecipeJob) -> bool:
     system, training = job.config["system"], job.config["training"]
     penalty = training.get("penalty")
     plain = training.get("optimizer", "adam") in OPTIMIZERS and not (penalty and penalties.make(penalty).reads_states)
-    return plain and system["name"] not in NETWORKS and not any(system.get(key) for key in ("dropout", *DROPS))
+    return plain and system["name"] not in NETWORKS and not any(system.get(key) for key in NOISE)
 
 
 def _shape(job: RecipeJob) -> str:
