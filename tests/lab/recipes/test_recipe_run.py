@@ -49,7 +49,7 @@ def test_finished_runs_are_read_back(tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("a finished run must not be trained again")
 
-    monkeypatch.setattr(attempts, "fit_settings", never)
+    monkeypatch.setattr(attempts, "train_or_resume", never)
     monkeypatch.setattr(recipe_populations, "train_population", never)
     again = reproduce(made(), folder=tmp_path, progress=False)
     assert [c.values for c in again.cells.values()] == [c.values for c in first.cells.values()]
@@ -57,7 +57,7 @@ def test_finished_runs_are_read_back(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("seeds", "draws"), [([1], 10), ([1, 2], 20)], ids=["one seed", "side by side"])
 def test_a_table_stopped_in_the_middle_goes_on_where_it_was(tmp_path, monkeypatch, seeds, draws):
-    monkeypatch.setattr(recipe_populations, "pays", lambda _: True)
+    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: True)
     whole = reproduce(made(seeds=seeds), "full", folder=tmp_path / "whole", progress=False)
     draw, calls = Loop.next_batch, []
 
@@ -91,10 +91,10 @@ def test_seeds_from_another_on_are_added_to_the_record(tmp_path):
 
 def test_seeds_side_by_side_give_what_each_gives_alone(tmp_path, monkeypatch):
     told: list[str] = []
-    monkeypatch.setattr(recipe_populations, "pays", lambda _: True)
+    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: True)
     together = reproduce(made(), folder=tmp_path / "a", progress=False, announce=told.append)
     assert "2 runs side by side: plain" in told
-    monkeypatch.setattr(recipe_populations, "pays", lambda _: False)
+    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: False)
     alone = reproduce(made(), folder=tmp_path / "b", progress=False)
     for key, cell in alone.cells.items():
         assert together.cells[key].numbers == pytest.approx(cell.numbers, rel=1e-4)
@@ -160,8 +160,7 @@ def test_a_folder_with_other_settings_is_refused(tmp_path):
     with pytest.raises(ValueError) as error:
         reproduce(made(), "full", folder=tmp_path, rows=["plain"], seeds=1, progress=False)
     assert str(error.value) == (
-        f"folder '{tmp_path}/plain/seed-1' holds a run with another steps than the recipe has: "
-        "remove it or choose another folder"
+        f"steps must stay as the run '{tmp_path}/plain/seed-1' began, 4, got 6: choose another folder"
     )
 
 

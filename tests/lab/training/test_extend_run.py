@@ -71,7 +71,7 @@ def test_side_by_side_as_one_by_one(tmp_path, monkeypatch):
     lrs = (0.01, 0.001, 1e30)
     system = {"name": "vprnn", "hidden_size": 4}
     for way in ("alone", "together"):
-        monkeypatch.setattr(room, "_population_pays", lambda _, way=way: way == "together")
+        monkeypatch.setattr(room, "uses_gpu", lambda _, way=way: way == "together")
         for steps in (4, 12):
             configs = [config(steps, lr, optimizer="sgd") | {"system": system} for lr in lrs]
             advance(configs, [tmp_path / way / f"{lr:g}" for lr in lrs])
@@ -85,7 +85,7 @@ def test_side_by_side_as_one_by_one(tmp_path, monkeypatch):
 
 
 def test_what_a_population_cannot_do_is_done_one_by_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "_population_pays", lambda _: True)
+    monkeypatch.setattr(room, "uses_gpu", lambda _: True)
     both_ways = {"bidirectional": True}
     configs = [config(4, lr) | {"system": config(4)["system"] | both_ways} for lr in (0.01, 0.001)]
     folders = [tmp_path / "a", tmp_path / "b"]

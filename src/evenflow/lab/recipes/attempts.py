@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from evenflow.lab.tasks import Task
 from evenflow.lab.tasks.data_set import DataSet
-from evenflow.lab.training import NonFiniteLoss, Run, Settings, atomic, build
-from evenflow.lab.training.fit import fit_settings
+from evenflow.lab.training import Run, Settings, atomic
+from evenflow.lab.training.fit import earlier_run, train_or_resume
 from evenflow.lab.training.run_folder import CONFIG
 
 from . import provenance
-from .configs import RecipeJob, RunConfig, epochs_to_updates
+from .configs import RecipeJob, epochs_to_updates
 from .measures import measure_of, needs_training
 from .run_data import RunData
 from .schema import Recipe
@@ -82,10 +82,7 @@ def ends_search(recipe: Recipe, data: RunData) -> bool:
 
 def has_ended(job: RecipeJob) -> bool:
     """Whether a run needs no more training: it has finished, or its loss is not finite."""
-    if not (job.folder / CONFIG).is_file():
-        return False
-    run = Run(job.folder)
-    return run.diverged or run.status["state"] == "finished"
+    return (job.folder / CONFIG).is_file() and Run(job.folder).ended
 
 
 def search_ended(recipe: Recipe, group: Sequence[RecipeJob]) -> bool:
@@ -115,33 +112,12 @@ def run_attempt(recipe: Recipe, job: RecipeJob, progress: bool) -> RowOutcome:
     if not needs_training(recipe):
         return RowOutcome(job, RunData(job, task, None))
     config = epochs_to_updates(job.config, task)
-    settings = Settings.from_dict(config["training"])
-    begun = Run(job.folder) if (job.folder / CONFIG).is_file() else None
-    if begun is not None:
-        _check_same_config(begun, task, config, settings)
-    if not has_ended(job):
+    run = (job.folder, task, config["system"], Settings.from_dict(config["training"]))
+    earlier = earlier_run(*run)
+    if earlier is None or not earlier.ended:
         provenance.write([job])
-        model = build(task, config["system"], settings.seed)
-        try:
-            resume = begun is not None
-            fit_settings(model, task, settings, job.folder, system=config["system"], resume=resume, progress=progress)
-        except NonFiniteLoss:
-            pass  # an outcome, which the run folder's status tells
+        train_or_resume(*run, progress=progress)
     return RowOutcome(job, RunData(job, task, job.folder))
-
-
-def _check_same_config(run: Run, task: Task, config: RunConfig, settings: Settings) -> None:
-    """Raise a ValueError if the folder holds a run with other settings; device and data folder may differ."""
-    differing = Settings.from_dict(run.config.get("training", {})).difference(settings)
-    for name, table in (("task", {"name": task.name, **task.options()}), ("system", config["system"])):
-        before = {key: value for key, value in run.config.get(name, {}).items() if key != "data"}
-        if before != {key: value for key, value in table.items() if key != "data"}:
-            differing = name
-    if differing is not None:
-        raise ValueError(
-            f"folder {str(run.folder)!r} holds a run with another {differing} than the recipe has: "
-            "remove it or choose another folder"
-        )
 
 
 def measure_columns(recipe: Recipe, data: RunData) -> dict[str, float | str]:

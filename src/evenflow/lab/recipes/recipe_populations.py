@@ -11,6 +11,7 @@ import torch
 from evenflow import penalties
 from evenflow.lab.training import OPTIMIZERS, build
 from evenflow.lab.training.config import DROPS
+from evenflow.lab.training.launch import uses_gpu
 from evenflow.lab.training.run_folder import CONFIG
 from evenflow.lab.training.train_population import SHARED, train_population
 from evenflow.models.population import Population
@@ -62,12 +63,6 @@ def populations(plan: RecipePlan) -> list[list[RecipeJob]]:
     return [jobs for jobs in parts if len(jobs) > 1]
 
 
-def pays(job: RecipeJob) -> bool:
-    """Whether a population is faster: on a GPU, where small models wait for kernel launches, but not on a CPU."""
-    device = str(job.config["training"].get("device", "auto"))
-    return torch.cuda.is_available() and device.startswith(("auto", "cuda"))
-
-
 def _pending(plan: RecipePlan) -> list[RecipeJob]:
     """Runs still to be trained that give the same results in a population as alone."""
     recipe = plan.recipe
@@ -77,7 +72,7 @@ def _pending(plan: RecipePlan) -> list[RecipeJob]:
     for group in plan.attempts:
         for job in group:
             if not has_ended(job):
-                jobs += [job] if pays(job) and _is_plain(job) else []
+                jobs += [job] if uses_gpu(str(job.config["training"].get("device", "auto"))) and _is_plain(job) else []
             elif ends_search(recipe, RunData(job, job.make_task(), job.folder)):
                 break
     return jobs

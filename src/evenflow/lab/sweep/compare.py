@@ -10,18 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from evenflow.lab.training.config import (
-    build,
-    check_data,
-    check_model,
-    check_same,
-    config_tables,
-    read_config,
-)
-from evenflow.lab.training.fit import resume, train
-from evenflow.lab.training.run_folder import Run
+from evenflow.lab.training.config import build, check_model, read_config
+from evenflow.lab.training.fit import earlier_run, train_or_resume
 from evenflow.lab.training.run_writer import folder_lock
-from evenflow.lab.training.stopping import NonFiniteLoss
 
 
 @dataclass(frozen=True)
@@ -90,7 +81,7 @@ def compare(
             instance, options, settings = read_config(config)
             check_model(build(instance, options, seed=0), instance, settings)  # all errors before the first run
             plans.append((label, lr, config, folder / (f"{label}-{lr:g}" if own else label)))
-            _earlier_run(plans[-1][3], config)
+            earlier_run(plans[-1][3], instance, options, settings)
     if len({plan[3] for plan in plans}) < len(plans):
         raise ValueError("systems and lrs must differ from each other; give systems of one name a label each")
     attempts: dict[str, list[Attempt]] = {}
@@ -105,16 +96,8 @@ def compare(
 
 def _attempt(label: str, lr: float, config: Mapping[str, Any], folder: Path, progress: bool) -> Attempt:
     """Train, resume or read one run."""
-    task = read_config(config)[0]
-    earlier = _earlier_run(folder, config)
-    try:
-        if earlier is None:
-            train(config, folder, progress=progress)
-        elif earlier.status.get("state") != "finished" and not earlier.diverged:
-            resume(folder, data=task.options().get("data"), progress=progress)
-    except NonFiniteLoss:
-        pass  # an outcome, which the run folder holds
-    run = Run(folder)
+    task, system, settings = read_config(config)
+    run = train_or_resume(folder, task, system, settings, progress=progress)
     return Attempt(
         system=label,
         lr=lr,
@@ -126,23 +109,3 @@ def _attempt(label: str, lr: float, config: Mapping[str, Any], folder: Path, pro
         seconds=0.0 if np.isnan(seconds := run.last("seconds")) else seconds,
         diverged=run.diverged,
     )
-
-
-def _earlier_run(folder: Path, config: Mapping[str, Any]) -> Run | None:
-    """The run in this folder, None if there is none; a ValueError if it has another config."""
-    if not (folder / "config.toml").is_file():
-        return None
-    run = Run(folder)
-    task, system, settings = read_config(config)
-    table = config_tables(task, settings, system)
-    check_data(run, task, table)
-    try:
-        check_same(run, table, settings)
-    except ValueError as error:
-        raise ValueError(f"{error}: choose another folder") from None
-    before, now = run.config.get("system"), table["system"]
-    if before != now:
-        raise ValueError(
-            f"system must stay as the run {str(folder)!r} began, {before}, got {now}: choose another folder"
-        )
-    return run

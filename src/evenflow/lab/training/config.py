@@ -86,7 +86,7 @@ def full_path(data: str | os.PathLike[str]) -> Path:
 
 
 def check_same(run: Run, table: Mapping[str, Any], settings: Settings) -> None:
-    """Raise a ValueError if a run that is resumed has another task, other settings or another file of its own."""
+    """Raise a ValueError if a run that is resumed has another task, another system or other settings."""
     task, before = table["task"], run.config.get("task", {})
     differs = Settings.from_dict(run.config.get("training", {})).difference(settings)
     if differs is not None:
@@ -97,6 +97,11 @@ def check_same(run: Run, table: Mapping[str, Any], settings: Settings) -> None:
     # The data may have moved.
     if {**before, "data": None} != {**task, "data": None}:
         raise ValueError(f"task must stay as the run {str(run.folder)!r} began, {run.config.get('task')}, got {task}")
+    # A model that the caller has made comes without a table.
+    if "system" in table and run.config.get("system") != (system := table["system"]):
+        raise ValueError(
+            f"system must stay as the run {str(run.folder)!r} began, {run.config.get('system')}, got {system}"
+        )
 
 
 def check_data(run: Run, task: Task, table: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ import torch
 from . import atomic
 from .config import build, read_config
 from .fit import fit_settings
+from .launch import uses_gpu
 from .run_folder import CONFIG, Run
 from .run_writer import to_toml
 from .settings import Settings
@@ -48,7 +49,7 @@ def advance(configs: Sequence[Config], folders: Sequence[Path]) -> None:
         folders: one for each.
     """
     runs = list(zip(configs, folders, strict=True))
-    if _population_pays(configs[0]):
+    if uses_gpu(Settings.from_dict(configs[0]["training"]).device):
         for resume in (False, True):
             ready = [run for run in runs if not _ended(*run) and (run[1] / CONFIG).is_file() is resume]
             if len(ready) > 1:
@@ -118,9 +119,3 @@ def _advance_one(config: Config, folder: Path) -> None:
     model = build(task, system, settings.seed)
     with suppress(NonFiniteLoss, torch.OutOfMemoryError):  # these are outcomes, which the run folder holds
         fit_settings(model, task, settings, folder, system=system, resume=resume, progress=False)
-
-
-def _population_pays(config: Config) -> bool:
-    """Whether a population is faster: on a GPU, where small models wait for kernel launches."""
-    device = Settings.from_dict(config["training"]).device
-    return torch.cuda.is_available() and device.startswith(("auto", "cuda"))

@@ -7,7 +7,8 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -17,10 +18,10 @@ from evenflow.lab.tasks import Task
 from .config import build, check_data, check_model, check_same, config_tables, read_config, relocate_data
 from .launch import check_device, launch
 from .lifecycle import Result, finish_run, open_run, status_written
-from .run_folder import Run
+from .run_folder import CONFIG, Run
 from .run_writer import check_unused
 from .settings import SETTINGS_DOC, Settings
-from .stopping import check_stop, signal_handlers
+from .stopping import NonFiniteLoss, check_stop, signal_handlers
 
 
 def fit(
@@ -140,6 +141,37 @@ def fit_settings(
             return finish_run(loop, folder)
         finally:
             model.train(was_training)
+
+
+def train_or_resume(
+    folder: Path, task: Task, system: Mapping[str, Any], settings: Settings, *, progress: bool = True
+) -> Run:
+    """The run in `folder` after it has been trained or resumed, or as it is if it has ended.
+
+    A run that diverges is an outcome, which its folder holds, and no error.
+    """
+    earlier = earlier_run(folder, task, system, settings)
+    if earlier is None or not earlier.ended:
+        model, resume = build(task, system, settings.seed), earlier is not None
+        with suppress(NonFiniteLoss):
+            fit_settings(model, task, settings, folder, system=system, resume=resume, progress=progress)
+    return Run(folder)
+
+
+def earlier_run(folder: Path, task: Task, system: Mapping[str, Any], settings: Settings) -> Run | None:
+    """The run in `folder`, None if there is none; a ValueError if it has another task, system or setting.
+
+    Its device and the place of its data may differ.
+    """
+    if not (folder / CONFIG).is_file():
+        return None
+    run, table = Run(folder), config_tables(task, settings, system)
+    check_data(run, task, table)
+    try:
+        check_same(run, table, settings)
+    except ValueError as error:
+        raise ValueError(f"{error}: choose another folder") from None
+    return run
 
 
 def checked_tables(

@@ -142,8 +142,14 @@ def check_device(device: str) -> None:
         raise ValueError(f"device {device!r} is not there: this machine offers no MPS device")
 
 
+def uses_gpu(device: str) -> bool:
+    """Whether a run with this setting of `device` is made on a GPU. Then a population is faster than single runs, in
+    which small models wait for kernel launches; on a CPU it is not."""
+    return torch.cuda.is_available() and device.startswith(("auto", "cuda"))
+
+
 def hardware(device: str) -> str:
     """Name of the hardware of a run with this setting of `device`."""
-    if torch.cuda.is_available() and device.startswith(("auto", "cuda")):
+    if uses_gpu(device):
         return torch.cuda.get_device_name()
     return f"{cpu_name()}, {torch.get_num_threads()} of its cores"

@@ -66,6 +66,11 @@ class Run:
         """Whether the run ended because a number was infinite or not a number. A full disk also fails a run."""
         return diverged(self.status)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the run needs no more training: it has made all its updates, or it has diverged."""
+        return self.diverged or self.status["state"] == "finished"
+
     @cached_property
     def metrics(self) -> metrics.Metrics:
         """The columns of metrics.csv as arrays ``(N,)``, nan where nothing was measured."""
