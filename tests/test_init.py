@@ -67,7 +67,7 @@ def test_bad_sizes(start: object, size: object) -> None:
 
 
 def test_bad_radius() -> None:
-    with pytest.raises(ValueError, match="radius must be greater than 0, got -1"):
+    with pytest.raises(ValueError, match="radius must be a number above 0, got -1"):
         init.spectral_radius(3, radius=-1)
     with pytest.raises(ValueError, match="needs a square matrix, got 3 x 4"):
         init.spectral_radius(3, 4)

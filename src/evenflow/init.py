@@ -1,4 +1,8 @@
-"""Initial matrices: each a function of its size and a generator."""
+"""Initial matrices: each a function of its size and a generator.
+
+Arguments of all of them: `rows` and `columns` (default: `rows`), the size; `generator`, the source of the random
+numbers (default: torch's global one); `dtype` and `device` of the result. One seed gives one matrix in every dtype.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from math import sqrt
 
 import torch
 from torch import Tensor
+
+from evenflow.checks import number, whole_number
 
 
 def orthogonal(
@@ -89,21 +95,19 @@ def spectral_radius(
     rows, columns = _size(rows, columns)
     if rows != columns:
         raise ValueError(f"spectral_radius needs a square matrix, got {rows} x {columns}")
-    if not radius > 0:
-        raise ValueError(f"radius must be greater than 0, got {radius!r}")
+    number("radius", radius, above=0)
     normal = _normal(rows, columns, generator)
     return (normal * (radius / torch.linalg.eigvals(normal).abs().max())).to(device, dtype)
 
 
 def _size(rows: int, columns: int | None) -> tuple[int, int]:
     columns = rows if columns is None else columns
-    for name, value in (("rows", rows), ("columns", columns)):
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    whole_number("rows", rows, 1)
+    whole_number("columns", columns, 1)
     return rows, columns
 
 
 def _normal(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
-    """Normal numbers in float64, on the generator's device: one seed gives one matrix in every dtype."""
+    """Normal numbers in float64, on the generator's device."""
     where = None if generator is None else generator.device
     return torch.randn(rows, columns, generator=generator, dtype=torch.float64, device=where)

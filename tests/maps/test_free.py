@@ -25,7 +25,7 @@ def test_spectral_radius() -> None:
     ("shape", "options", "sentence"),
     [
         ((4,), {"init": "zeros"}, "init must be one of orthogonal, identity"),
-        ((4,), {"init": "spectral_radius", "radius": 0.0}, "radius must be greater than 0, got 0.0"),
+        ((4,), {"init": "spectral_radius", "radius": 0.0}, "radius must be a number above 0, got 0.0"),
         ((4,), {"radius": 2.0}, "radius is a setting of init='spectral_radius' alone"),
         ((4, 5), {"init": "spectral_radius"}, "needs a square matrix, got 4 x 5"),
     ],

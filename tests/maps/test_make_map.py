@@ -26,8 +26,8 @@ def test_options_class_and_function() -> None:
 @pytest.mark.parametrize(
     ("map", "options", "sentence"),
     [
-        ("expnential", {}, "map 'expnential' is not known; did you mean exponential?"),
-        ("zzz", {}, "map 'zzz' is not known; did you mean free or"),
+        ("expnential", {}, "unknown map 'expnential', did you mean exponential"),
+        ("zzz", {}, "unknown map 'zzz', known are cayley, exponential"),
         ("householder", {"m": 3}, "Householder has no option 'm'; it takes reflectors, precision"),
         (3, {}, "map must be a name, a class or a function of the size, got 3"),
         (Exponential(4), {}, "got one finished map Exponential"),
@@ -43,6 +43,7 @@ def test_bad_input(map: object, options: dict[str, object], sentence: str) -> No
 
 def test_a_map_alone_says_what_is_missing() -> None:
     bare = Map(3)
-    for verb in (lambda: bare.raw_shapes, lambda: bare.matrix(), bare.start, lambda: bare.inverse(torch.eye(3))):
+    eye = torch.eye(3)
+    for verb in (lambda: bare.raw_shapes, lambda: bare.matrix(eye), bare.start, lambda: bare.inverse(eye)):
         with pytest.raises(NotImplementedError):
             verb()

@@ -86,5 +86,4 @@ class SpectralLinear(Picklable, nn.Linear):
         return map.singular_values(*raw)
 
     def _svd(self) -> tuple[maps.SVD, list[Tensor]]:
-        parts = self.parametrizations.weight  # type: ignore[union-attr]
-        return parts[0], list(parts.parameters(recurse=False))  # type: ignore[index,return-value,union-attr]
+        return maps.map_of(self, "weight")  # type: ignore[return-value]

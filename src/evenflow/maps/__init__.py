@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from evenflow.maps.attach import attach, detach, mapped, parameter_groups
+from evenflow.maps.attach import attach, detach, map_of, mapped, parameter_groups
 from evenflow.maps.cayley import Cayley
 from evenflow.maps.exponential import Exponential
 from evenflow.maps.factorized import Factorized
 from evenflow.maps.free import Free
 from evenflow.maps.householder import Householder
 from evenflow.maps.make_map import MAPS, make, options_of
-from evenflow.maps.map import Map, residual
+from evenflow.maps.map import Map
+from evenflow.maps.matrix_operations import residual
 from evenflow.maps.rotations import Rotations
 from evenflow.maps.svd import SVD
 from evenflow.maps.unitary import Unitary
@@ -30,6 +31,7 @@ __all__ = [
     "attach",
     "detach",
     "make",
+    "map_of",
     "mapped",
     "options_of",
     "parameter_groups",

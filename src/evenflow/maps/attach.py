@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -116,6 +117,16 @@ def mapped(module: nn.Module) -> Iterator[tuple[nn.Parameter, float, bool]]:
     for part in module.modules():
         if isinstance(part, parametrize.ParametrizationList) and len(part) == 1 and isinstance(part[0], Map):
             yield from zip(part.parameters(recurse=False), part[0].rates, part[0].stiefel, strict=True)
+
+
+def map_of(module: nn.Module, name: str) -> tuple[Map, list[Tensor]] | None:
+    """Return the map of ``module.name`` and its numbers, or None if it has no map."""
+    if not parametrize.is_parametrized(module, name):
+        return None
+    chain: Any = module.parametrizations[name]  # type: ignore[index]
+    if len(chain) != 1 or not isinstance(chain[0], Map):
+        return None
+    return chain[0], list(chain.parameters(recurse=False))
 
 
 def _fit(map: Map, module: nn.Module, name: str, weight: Tensor, blocks: str | Sequence[int | str] | None) -> Map:

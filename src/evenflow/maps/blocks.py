@@ -80,6 +80,10 @@ class Flattened(Map):
 
     Shapes:
         raw as in the map; weight ``(out, ...)``, matrix ``(out, product of the rest)``.
+
+    Args:
+        map: the map of the matrix.
+        shape: that of the weight.
     """
 
     def __init__(self, map: Map, shape: tuple[int, ...]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from evenflow.maps.differentiated import addmm
+from evenflow.maps.matrix_operations import addmm
 from evenflow.maps.skew import Skew
 
 STRAIGHT = 1e-8  # smallest |1 + eigenvalue| for which the inverse transform keeps half of float64's digits
@@ -55,7 +55,7 @@ class Cayley(Skew):
         signs: how many of D's entries are -1 (the first ones; default 0), ``"half"``, or the n signs themselves. Half
             for copying and permuted pixels, a tenth for ordered ones, says Helfrich.
         init: ``"cayley"`` (default), ``"henaff"``, ``"haar"`` or ``"identity"``, see `Skew`; it is the value before D.
-        precision: see `Map`.
+        rows, columns, precision: see `Map`.
 
     Starting value: 2 x 2 rotations with angles up to π/2, times D; near π the entries of A would be very large.
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.maps.differentiated import tighten
+from evenflow.checks import one_of
 from evenflow.maps.logarithm import unitary_log
+from evenflow.maps.matrix_operations import tighten
 from evenflow.maps.skew import Skew
 from evenflow.maps.squaring import WithAngleRange, exponential, exponential_vjp
 from evenflow.runtime.torch_state import is_tracing
@@ -32,7 +33,7 @@ class Exponential(WithAngleRange, Skew):
         method: ``"squaring"``: a polynomial of ``B / 2ˢ``, squared s times. ``"eigen"``: the eigenvectors of the
             Hermitian iB, as in Lin and Wang; several times slower, see ``benchmarks/maps.py``.
         init: ``"henaff"`` (default), ``"cayley"``, ``"haar"`` or ``"identity"``, see `Skew`.
-        precision: see `Map`.
+        rows, columns, precision: see `Map`.
 
     Starting value: 2 x 2 rotations with angles U(-π, π), the usual start of expRNN.
 
@@ -59,10 +60,8 @@ class Exponential(WithAngleRange, Skew):
         precision: str | None = None,
     ) -> None:
         super().__init__(rows, columns, init=init, precision=precision)
-        if gradient not in GRADIENTS:
-            raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        one_of("gradient", gradient, GRADIENTS)
+        one_of("method", method, METHODS)
         self.gradient, self.method = gradient, method
         self.capturable = method != "eigen"  # the eigenvalue solver synchronises with the host
 

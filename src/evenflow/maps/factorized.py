@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from evenflow.checks import one_of
 from evenflow.maps.free import STARTS
-from evenflow.maps.map import Map
-from evenflow.maps.singular_values import SingularValues
+from evenflow.maps.singular_values import SingularValues, WithSingularValues
 from evenflow.runtime.torch_state import ieee_products
 
 
-class Factorized(Map):
+class Factorized(WithSingularValues):
     """``W = U diag(s) Vᵀ``; U and V are raw parameters, which must keep orthonormal columns.
 
     U and V need an optimiser for the Stiefel manifold, such as `GeodesicSGD`. `stiefel` and `parameter_groups` mark
@@ -26,7 +26,7 @@ class Factorized(Map):
             `SingularValues`.
         init: the matrix whose bases are the first ones: ``"orthogonal"`` (default), ``"identity"``,
             ``"glorot_normal"`` or ``"glorot_uniform"``.
-        precision: see `Map`.
+        rows, columns, precision: see `Map`.
 
     Starting value: those bases; all singular values s*, or those of the matrix where there is no bound.
 
@@ -51,9 +51,7 @@ class Factorized(Map):
         precision: str | None = None,
     ) -> None:
         super().__init__(rows, columns, precision=precision)
-        allowed = [name for name in STARTS if name != "spectral_radius"]
-        if init not in allowed:
-            raise ValueError(f"init must be one of {', '.join(allowed)}, got {init!r}")
+        one_of("init", init, [name for name in STARTS if name != "spectral_radius"])
         self.rank, self.init, self.spectrum = min(self.rows, self.columns), init, SingularValues(center, margin, bound)
 
     @property
@@ -68,14 +66,6 @@ class Factorized(Map):
     @property
     def stiefel(self) -> tuple[bool, ...]:
         return True, True, False
-
-    def singular_values(self, *raw: Tensor) -> Tensor:
-        """Return s ``(..., k)``; with a margin above s* some may be negative."""
-        return self.spectrum.values(raw[2])
-
-    def penalty(self, *raw: Tensor) -> Tensor:
-        """Return ``|s - s*|²``, a penalty for the loss in place of a bound (``margin=None``)."""
-        return (self.singular_values(*raw) - self.spectrum.center).square().sum(-1)
 
     def matrix(self, *raw: Tensor) -> Tensor:
         left = raw[0] * self.singular_values(*raw).unsqueeze(-2)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from evenflow import init as starts
+from evenflow.checks import number, one_of
 from evenflow.maps.map import Map
 
 STARTS: dict[str, Callable[..., Tensor]] = {
@@ -26,6 +27,7 @@ class Free(Map):
         raw ``(..., rows, columns)``, matrix the same. ``rows · columns`` numbers, no cost.
 
     Args:
+        rows, columns: see `Map`.
         init: ``"orthogonal"`` (default), ``"identity"``, ``"glorot_normal"``, ``"glorot_uniform"`` or
             ``"spectral_radius"``: normal numbers scaled to `radius`.
         radius: largest absolute eigenvalue at the start, for ``init="spectral_radius"`` alone.
@@ -40,13 +42,11 @@ class Free(Map):
         self, rows: int, columns: int | None = None, *, init: str = "orthogonal", radius: float | None = None
     ) -> None:
         super().__init__(rows, columns)
-        if init not in STARTS:
-            raise ValueError(f"init must be one of {', '.join(STARTS)}, got {init!r}")
+        one_of("init", init, STARTS)
         if init == "spectral_radius":
             self.need_square()
             radius = 1.0 if radius is None else radius
-            if not radius > 0:
-                raise ValueError(f"radius must be greater than 0, got {radius!r}")
+            number("radius", radius, above=0)
         elif radius is not None:
             raise ValueError(
                 f"radius is a setting of init='spectral_radius' alone, got radius={radius!r} with {init!r}"

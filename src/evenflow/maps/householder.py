@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from evenflow.maps import reflections
-from evenflow.maps.differentiated import Differentiated, minus_mm
-from evenflow.maps.map import need_orthogonal
+from evenflow.maps.map import Map
+from evenflow.maps.matrix_operations import minus_mm, need_orthogonal
 
 
-class Householder(Differentiated):
+class Householder(Map):
     """``W = H_n(u_n) ... H_k(u_k)``, ``H(u) = I - 2uuᵀ/|u|²``, with m = n - k + 1 reflections.
 
     u_k has the last k coordinates; a zero vector gives the identity. With m = n: every orthogonal matrix, of either
@@ -22,7 +22,7 @@ class Householder(Differentiated):
 
     Args:
         reflectors: m, from 0 (the identity) to n (default).
-        precision: see `Map`.
+        rows, columns, precision: see `Map`.
 
     Starting value: directions drawn Glorot-uniform, as in the released Spectral-RNN, of length one.
 

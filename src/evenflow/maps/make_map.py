@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
+from evenflow.checks import unknown
 from evenflow.maps.cayley import Cayley
 from evenflow.maps.exponential import Exponential
 from evenflow.maps.factorized import Factorized
@@ -52,8 +52,7 @@ def make(map: str | type[Map] | Callable[..., Map], rows: int, columns: int | No
     """
     if isinstance(map, str):
         if map not in MAPS:
-            near = get_close_matches(map, MAPS, n=3) or list(MAPS)
-            raise ValueError(f"map {map!r} is not known; did you mean {' or '.join(near)}?")
+            raise ValueError(unknown("map", map, MAPS))
         map = MAPS[map]
     if isinstance(map, Map):
         raise ValueError(f"map must be a name, a class or a function of the size, got one finished map {map!r}")

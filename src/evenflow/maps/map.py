@@ -8,10 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from evenflow.checks import one_of, whole_number
 from evenflow.maps.last_matrix import LastMatrix
 from evenflow.maps.rounding import rounded
-from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache
-from evenflow.runtime.torch_state import in_dispatch_mode, is_observed, stream_id
+from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache, recomputed_gradients
+from evenflow.runtime.torch_state import (
+    ieee_products,
+    in_dispatch_mode,
+    is_batched_gradient,
+    is_observed,
+    stream_id,
+)
 
 HALF = (torch.bfloat16, torch.float16)
 COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
@@ -24,7 +31,8 @@ class Map(nn.Module):
     """A map from free numbers to a constrained matrix, in the form `torch.nn.utils.parametrize` takes.
 
     ``W = map(*raw)``, and ``map.right_inverse(W)`` returns numbers that give W. A subclass defines `raw_shapes`, and in
-    full precision `matrix` (the equation), `inverse` (its inverse) and `start` (the initial numbers).
+    full precision `matrix` (the equation), `inverse` (its inverse) and `start` (the initial numbers). A map whose
+    gradient is written by hand defines `evaluate`, `vjp` and `plain` in place of `matrix`.
 
     Shapes:
         raw: each ``(..., *shape)`` for the shapes in `raw_shapes`; matrix: ``(..., rows, columns)``. Leading
@@ -50,23 +58,17 @@ class Map(nn.Module):
     def __init__(self, rows: int, columns: int | None = None, *, precision: str | None = None) -> None:
         super().__init__()
         columns = rows if columns is None else columns
-        for name, value in (("rows", rows), ("columns", columns)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-        if precision is not None and precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}")
+        whole_number("rows", rows, 1)
+        whole_number("columns", columns, 1)
+        if precision is not None:
+            one_of("precision", precision, PRECISIONS)
         self.rows, self.columns, self.precision = rows, columns, precision
-        self.graphs = self._new_graphs()
-        self.last = LastMatrix()
+        self.graphs = GraphCache[CapturedFunction](f"{type(self).__name__} runs", WARM_UP, LIMIT, recapture=True)
         self._constants: dict[torch.device, dict[str, Tensor]] = {}
+        self.last = LastMatrix()
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_constants": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self.graphs = self._new_graphs()  # a copy has none
-        self.last = LastMatrix()
 
     def prepare_capture(self, *raw: Tensor) -> None:
         """Called before a capture, for a map that measures its numbers to choose `captured_range`."""
@@ -127,7 +129,22 @@ class Map(nn.Module):
         raise NotImplementedError
 
     def matrix(self, *raw: Tensor) -> Tensor:
-        """Return the matrix ``(..., rows, columns)`` of the free numbers."""
+        """Return the matrix ``(..., rows, columns)`` of the free numbers; by default by `evaluate` and `vjp`.
+
+        `plain` takes their place under compilers, tracers, `torch.func` and forward mode.
+        """
+        return self.plain(*raw) if is_observed() or raw[0].is_meta else _ByHand.apply(self, *raw)
+
+    def evaluate(self, *raw: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return the matrix, and the tensors that `vjp` needs besides it."""
+        raise NotImplementedError
+
+    def vjp(self, G: Tensor, W: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradients of the free numbers, from the gradient G of the matrix W."""
+        raise NotImplementedError
+
+    def plain(self, *raw: Tensor) -> Tensor:
+        """Return the matrix by operations that torch can differentiate to any order: what tests compare `vjp` with."""
         raise NotImplementedError
 
     def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
@@ -146,9 +163,6 @@ class Map(nn.Module):
                 return self.forward(*raw)
         replayed = self._replay(raw) if raw[0].is_cuda else None
         return self.last.get(self, raw, self.compute) if replayed is None else replayed
-
-    def _new_graphs(self) -> GraphCache[CapturedFunction]:
-        return GraphCache(f"{type(self).__name__} runs", WARM_UP, LIMIT, recapture=True)
 
     def _replay(self, raw: tuple[Tensor, ...]) -> Tensor | None:
         """Return the matrix by a captured CUDA graph; None in the first calls and inside another capture."""
@@ -222,17 +236,24 @@ class Map(nn.Module):
         return f"{self.rows}, {self.columns}" if self.rows != self.columns else f"{self.rows}"
 
 
-def residual(matrix: Tensor) -> Tensor:
-    """Return the largest entry of ``|WᵀW - I|`` (``|WWᴴ - I|`` for a wide W): 0 for an orthogonal or unitary W."""
-    tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mH
-    gram = tall.mH @ tall
-    return (gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)).abs().amax((-2, -1))
+class _ByHand(torch.autograd.Function):
+    """`Map.evaluate` with `Map.vjp` as its gradient."""
 
+    @staticmethod
+    def forward(ctx: Any, map: Map, *raw: Tensor) -> Tensor:
+        with ieee_products(raw[0]):
+            W, saved = map.evaluate(*raw)
+        ctx.map, ctx.count = map, len(raw)
+        ctx.save_for_backward(*raw, W, *saved)
+        return W
 
-def need_orthogonal(matrix: Tensor, name: str, dtype: torch.dtype) -> None:
-    """Raise a ValueError if a float64 `matrix` is further from orthogonal than rounding to `dtype` explains."""
-    allowed = 1e-8 if dtype in (torch.float64, torch.complex128) else 1e-2 if dtype in HALF else 1e-4
-    off = residual(matrix).max().item()
-    if not off <= allowed:
-        kind = "unitary" if matrix.is_complex() else "orthogonal"
-        raise ValueError(f"{name} makes {kind} matrices, got one with |WᵀW - I| up to {off:.2g}")
+    @staticmethod
+    def backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors  # read once: `torch.utils.checkpoint` returns each tensor a single time
+        raw, (W, *saved) = tensors[: ctx.count], tensors[ctx.count :]
+        if torch.is_grad_enabled() or is_batched_gradient(G):
+            needed = ctx.needs_input_grad[1:]
+            return None, *recomputed_gradients(lambda *raw: (ctx.map.plain(*raw),), raw, needed, [G])
+        # The ten bits of TF32 are enough for a gradient of a layer; after some twenty products they are not.
+        with torch.autocast(W.device.type, enabled=False), ieee_products(W):
+            return None, *ctx.map.vjp(G.to(W.dtype), W, *saved)

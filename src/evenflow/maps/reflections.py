@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from evenflow import init
-from evenflow.maps.differentiated import addmm
+from evenflow.maps.matrix_operations import addmm
 from evenflow.runtime.triton_kernels import triton_module
 
 # Added to half of each squared length, against division by zero; below any single-precision length.

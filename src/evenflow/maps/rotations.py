@@ -8,13 +8,13 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from evenflow.maps.differentiated import Differentiated
+from evenflow.maps.map import Map
 from evenflow.runtime.triton_kernels import triton_module
 
 SPREAD = 0.05  # initial angles are from U(-SPREAD, SPREAD)
 
 
-class Rotations(Differentiated):
+class Rotations(Map):
     """``W = R_1 Q_1 ... R_k Q_k``: Q_j a fixed permutation, R_j the rotation of coordinate i with i + n/2 by θ_ji.
 
     Shapes:
@@ -24,7 +24,7 @@ class Rotations(Differentiated):
     Args:
         layers: k, from 1 to 2⌈log2 n⌉ (default).
         seed: of the permutations, which are saved in the state_dict.
-        precision: see `Map`.
+        rows, columns, precision: see `Map`.
 
     Starting value: angles from U(-0.05, 0.05): W is almost a permutation, of either determinant.
 

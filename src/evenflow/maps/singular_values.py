@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from evenflow.checks import one_of
+from evenflow.maps.map import Map
+
 BOUNDS = ("sigmoid", "clip")
 ROUNDING = 1e-5  # share of the margin by which a singular value may lie outside and count as on its edge
 
@@ -28,8 +31,7 @@ class SingularValues:
             margin = None
         if margin is not None and (isinstance(margin, str) or not 0 <= margin < float("inf")):
             raise ValueError(f"margin must be a number of at least 0, or None for no bound, got {margin!r}")
-        if bound not in BOUNDS:
-            raise ValueError(f"bound must be one of {', '.join(BOUNDS)}, got {bound!r}")
+        one_of("bound", bound, BOUNDS)
         self.center, self.margin, self.bound = float(center), margin, bound
 
     def values(self, p: Tensor) -> Tensor:
@@ -74,3 +76,17 @@ class SingularValues:
 
     def __repr__(self) -> str:
         return f"center={self.center:g}, margin={self.margin}, bound={self.bound!r}"
+
+
+class WithSingularValues(Map):
+    """A map whose third raw tensor holds the singular values of the matrix, within the margin of `spectrum`."""
+
+    spectrum: SingularValues
+
+    def singular_values(self, *raw: Tensor) -> Tensor:
+        """Return s ``(..., min(rows, columns))`` without the matrix; with a margin above s* some may be negative."""
+        return self.spectrum.values(raw[2])
+
+    def penalty(self, *raw: Tensor) -> Tensor:
+        """Return ``|s - s*|²``, a penalty for the loss in place of a bound (``margin=None``)."""
+        return (self.singular_values(*raw) - self.spectrum.center).square().sum(-1)

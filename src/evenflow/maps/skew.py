@@ -8,19 +8,21 @@ import torch
 from torch import Tensor
 
 from evenflow import init as starts
-from evenflow.maps.differentiated import Differentiated
-from evenflow.maps.map import need_orthogonal
+from evenflow.checks import one_of
+from evenflow.maps.map import Map
+from evenflow.maps.matrix_operations import need_orthogonal
 
 STARTS = ("henaff", "cayley", "haar", "identity")
 
 
-class Skew(Differentiated):
+class Skew(Map):
     """A map of ``B = -Bᵀ``. The free numbers are the entries above the diagonal of B, row by row.
 
     Shapes:
         raw ``(..., n(n-1)/2)``, matrix ``(..., n, n)``.
 
     Args:
+        rows, columns, precision: see `Map`.
         init: starting value. ``"henaff"``: 2 x 2 rotations with angles U(-π, π). ``"cayley"``: 2 x 2 blocks of B with
             entries ±tan(u/2), u from U(0, π/2). ``"haar"``: a uniform draw from all rotations. ``"identity"``: zeros.
 
@@ -34,8 +36,7 @@ class Skew(Differentiated):
     ) -> None:
         super().__init__(rows, columns, precision=precision)
         self.need_square()
-        if init not in STARTS:
-            raise ValueError(f"init must be one of {', '.join(STARTS)}, got {init!r}")
+        one_of("init", init, STARTS)
         self.init = init
 
     def constants(self, device: torch.device) -> dict[str, Tensor]:

@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from evenflow.maps import reflections
-from evenflow.maps.differentiated import Differentiated, addmm, minus_mm
-from evenflow.maps.map import residual
-from evenflow.maps.singular_values import SingularValues
+from evenflow.maps.matrix_operations import addmm, minus_mm, residual
+from evenflow.maps.singular_values import SingularValues, WithSingularValues
 
 Pair = Tensor | tuple[Tensor, Tensor]  # one for each side; in a tensor, along its first dimension
 
 
-class SVD(Differentiated):
+class SVD(WithSingularValues):
     """``W = H_n(u_n) ... H_k1(u_k1) diag(s) H_k2(v_k2) ... H_n(v_n)`` with singular values s held within a margin.
 
     With min(rows, columns) reflections on either side: every matrix whose singular values the margin allows, of any
@@ -29,7 +28,7 @@ class SVD(Differentiated):
         reflectors: m1 and m2 as a pair, or one number for both; from 0 to the side's size, by default the smaller size.
         center, margin, bound: s* (1), r (0.01; None: no bound) and how (``"sigmoid"`` or ``"clip"``), see
             `SingularValues`.
-        precision: see `Map`.
+        rows, columns, precision: see `Map`.
 
     Starting value: vectors drawn Glorot-uniform, of length one; all singular values s*.
 
@@ -80,14 +79,6 @@ class SVD(Differentiated):
             (reflections.count(self.m2, self.columns),),
             (self.rank,),
         )
-
-    def singular_values(self, *raw: Tensor) -> Tensor:
-        """Return s ``(..., min(rows, columns))`` without the matrix; with a margin above s* some may be negative."""
-        return self.spectrum.values(raw[2])
-
-    def penalty(self, *raw: Tensor) -> Tensor:
-        """Return ``|s - s*|²``, a penalty for the loss in place of a bound (``margin=None``)."""
-        return (self.singular_values(*raw) - self.spectrum.center).square().sum(-1)
 
     def bases(self, *raw: Tensor) -> tuple[Pair, Pair, Pair]:
         """Return the vectors as rows, u ``(..., m1, rows)`` and v ``(..., m2, columns)``, with S and Y of each side.

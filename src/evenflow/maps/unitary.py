@@ -7,17 +7,18 @@ import math
 import torch
 from torch import Tensor
 
+from evenflow.checks import one_of
 from evenflow.maps.cayley import cayley, cayley_inverse, cayley_vjp, plain_cayley
-from evenflow.maps.differentiated import Differentiated
 from evenflow.maps.logarithm import unitary_log
-from evenflow.maps.map import COMPLEX, need_orthogonal
+from evenflow.maps.map import COMPLEX
+from evenflow.maps.matrix_operations import need_orthogonal
 from evenflow.maps.squaring import WithAngleRange, exponential, exponential_vjp
 
 METHODS = ("exponential", "cayley")
 STARTS = ("phases", "haar", "identity")
 
 
-class Unitary(WithAngleRange, Differentiated):
+class Unitary(WithAngleRange):
     """``W = exp(A)`` or ``W = (I + A)⁻¹(I - A)`` of a skew-Hermitian A: unitary matrices of full capacity.
 
     The exponential gives all unitary matrices, Cayley's transform those without the eigenvalue -1.
@@ -30,7 +31,7 @@ class Unitary(WithAngleRange, Differentiated):
         method: ``"exponential"`` (default) or ``"cayley"``.
         init: ``"phases"``: a diagonal W with angles U(-π, π), for Cayley U(-π/2, π/2). ``"haar"``: a uniform draw from
             all unitary matrices. ``"identity"``.
-        precision: see `Map`.
+        rows, columns, precision: see `Map`.
 
     Starting value: phases.
 
@@ -54,10 +55,8 @@ class Unitary(WithAngleRange, Differentiated):
     ) -> None:
         super().__init__(rows, columns, precision=precision)
         self.need_square()
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-        if init not in STARTS:
-            raise ValueError(f"init must be one of {', '.join(STARTS)}, got {init!r}")
+        one_of("method", method, METHODS)
+        one_of("init", init, STARTS)
         self.method, self.init = method, init
 
     @property

@@ -20,7 +20,7 @@ class UnitaryProduct(Map):
 
     Args:
         seed: of the permutation, which is saved in the state_dict.
-        precision: see `Map`.
+        rows, columns, precision: see `Map`.
 
     Starting value: angles from U(-π, π), vectors from U(-1, 1).
 

@@ -14,13 +14,12 @@ from torch.func import functional_call, vmap
 from torch.nn.utils import parametrize
 
 from evenflow.maps import MAPS, Map, detach
-from evenflow.maps.factorized import Factorized
-from evenflow.maps.singular_values import SingularValues
-from evenflow.maps.svd import SVD
+from evenflow.maps.singular_values import SingularValues, WithSingularValues
 from evenflow.models.sequence_model import SequenceModel
 
 TRANSIENT = ("training", "graphs", "angle_range", "programs", "free_maps")  # attributes that are not settings
-WITH_MARGIN = (SVD, Factorized)  # maps whose third parameter holds singular values
+# Maps whose third parameter holds singular values; a user's own map may compute them in another way.
+WITH_MARGIN = [map for map in MAPS.values() if issubclass(map, WithSingularValues)]
 
 
 class MappedWeight(NamedTuple):

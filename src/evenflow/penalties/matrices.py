@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from evenflow.layers.recurrent import Recurrent
-from evenflow.maps import Map
+from evenflow.maps import map_of
+from evenflow.maps.singular_values import WithSingularValues
 
 LAYER_TYPES = (Recurrent, nn.RNNBase, nn.RNNCellBase)
 
@@ -34,10 +35,13 @@ def matrices(model: nn.Module, user: str) -> list[Tensor]:
 def singular_values(model: nn.Module, user: str) -> list[Tensor] | None:
     """The singular values of all recurrent matrices if their maps have them as parameters (svd, factorized)."""
     weights = _recurrent_weights(model, user)
-    chains = [_map_of(module, name) if _gates(module, name) == 1 else None for module, name in weights]
-    if not weights or not all(chain is not None and hasattr(chain[0], "singular_values") for chain in chains):
-        return None
-    return [chain[0].singular_values(*chain[1]) for chain in chains if chain is not None]  # type: ignore[operator]
+    values = []
+    for module, name in weights:
+        mapped = map_of(module, name)
+        if mapped is None or not isinstance(mapped[0], WithSingularValues) or _gates(module, name) > 1:
+            return None
+        values.append(mapped[0].singular_values(*mapped[1]))
+    return values or None
 
 
 def _recurrent_weights(model: nn.Module, user: str) -> list[tuple[nn.Module, str]]:
@@ -69,18 +73,8 @@ def _gates(module: nn.Module, name: str) -> int:
     if isinstance(module, Recurrent):
         blocks = {m.name + s: m.blocks for m in module.cell.matrices(module.hidden_size) for s in module.suffixes}
         return blocks.get(name, 1)
-    chain = _map_of(module, name)  # a map knows its size without computing the matrix
+    chain = map_of(module, name)  # a map knows its size without computing the matrix
     rows, columns = getattr(module, name).shape[-2:] if chain is None else (chain[0].rows, chain[0].columns)
     # With a projection of the state (proj_size) torch's gates have more rows than columns.
     height = module.hidden_size if isinstance(module, LAYER_TYPES) else columns
     return rows // height if rows % height == 0 else 1
-
-
-def _map_of(module: nn.Module, name: str) -> tuple[Map, list[Tensor]] | None:
-    """The map on ``module.name`` and its parameters, or None if it has no map."""
-    if not parametrize.is_parametrized(module, name):
-        return None
-    chain: Any = module.parametrizations[name]  # type: ignore[index]
-    if len(chain) != 1 or not isinstance(chain[0], Map):
-        return None
-    return chain[0], list(chain.parameters(recurse=False))

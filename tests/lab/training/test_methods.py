@@ -12,8 +12,7 @@ from evenflow.lab.training import Run, checkpoint, evaluation, fit, resume, trai
 from evenflow.lab.training.loop import Loop
 from evenflow.lab.training.method import GradientMethod
 from evenflow.lab.training.seeds import derive
-from evenflow.maps import mapped
-from evenflow.maps.map import residual
+from evenflow.maps import mapped, residual
 from evenflow.optim import stiefel
 
 TASK = Adding(length=8)
