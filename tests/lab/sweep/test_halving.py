@@ -79,9 +79,9 @@ def test_points_that_diverged_leave_their_updates_to_the_others():
 
 
 BAD = [
-    ({"keep": 0}, "keep must be a share between 0 and 1, got 0"),
-    ({"keep": 1.0}, "keep must be a share between 0 and 1, got 1.0"),
-    ({"keep": "half"}, "keep must be a share between 0 and 1, got 'half'"),
+    ({"keep": 0}, "keep must be a number above 0 and below 1, got 0"),
+    ({"keep": 1.0}, "keep must be a number above 0 and below 1, got 1.0"),
+    ({"keep": "half"}, "keep must be a number above 0 and below 1, got 'half'"),
     ({"first": 0}, "first must be a whole number of at least 1, got 0"),
     ({"seeds": 0}, "seeds must be a whole number of at least 1, got 0"),
     ({"finalists": 0}, "finalists must be a whole number of at least 1, got 0"),

@@ -114,12 +114,12 @@ def test_training_images_alone_are_distorted(small_data, order, width, options):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"distort": 0.0}, "distort must lie above 0 and be at most 0.3, got 0.0"),
-        ({"distort": 0.5}, "distort must lie above 0 and be at most 0.3, got 0.5"),
-        ({"bend": 0.2}, "bend must lie above 0 and be at most 0.15, got 0.2"),
-        ({"bend": True}, "bend must be a finite number, got True"),
+        ({"distort": 0.0}, "distort must be a number above 0 and at most 0.3, got 0.0"),
+        ({"distort": 0.5}, "distort must be a number above 0 and at most 0.3, got 0.5"),
+        ({"bend": 0.2}, "bend must be a number above 0 and at most 0.15, got 0.2"),
+        ({"bend": True}, "bend must be a number above 0 and at most 0.15, got True"),
         ({"bend": 0.1, "shift": 2}, "bend moves images too and stands in place of shift, got both, 0.1 and 2"),
-        ({"distort": "much"}, "distort must be a finite number, got 'much'"),
+        ({"distort": "much"}, "distort must be a number above 0 and at most 0.3, got 'much'"),
         (
             {"distort": 0.1, "shift": 1},
             "distort moves images too and stands in place of shift, got both, 0.1 and 1",

@@ -42,7 +42,7 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
         ({"lr": "fast"}, "lr must be a number above 0, got 'fast'"),
         ({"clip_norm": -1.0}, "clip_norm must be a number above 0, got -1.0"),
         ({"clip_value": 0.0}, "clip_value must be a number above 0, got 0.0"),
-        ({"momentum": 1.0}, "momentum must be a number in [0, 1), got 1.0"),
+        ({"momentum": 1.0}, "momentum must be a number of at least 0 and below 1, got 1.0"),
         ({"weight_decay": -0.1}, "weight_decay must be a number of at least 0, got -0.1"),
         ({"patience": 0}, "patience must be a whole number of at least 1, got 0"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenflow.checks import one_of, whole_number
+from evenflow.checks import number, one_of, whole_number
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,7 @@ class Rules:
         for name in ("updates", "first", "seeds", "finalists"):
             whole_number(name, getattr(self, name), 1)
         one_of("finish", self.finish, ("linear", "constant"))
-        number = isinstance(self.keep, int | float) and not isinstance(self.keep, bool)
-        if not number or not 0 < self.keep < 1:
-            raise ValueError(f"keep must be a share between 0 and 1, got {self.keep!r}")
+        number("keep", self.keep, above=0, below=1)
 
     def fewer(self, points: int) -> int:
         """The number of points that enter the next round."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from evenflow.checks import one_of, whole_number
+from evenflow.checks import whole_number
 
 from .synthetic import LEAST_MARKED, SOLVED_ACCURACY, TOLERANCE, Draw, Synthetic, draw_places, with_markers
 from .task import Batch, option
@@ -51,7 +51,7 @@ class Adding(Synthetic):
     """
 
     length: int = option(200, "steps T of one sequence")
-    variant: str = option("sgornn", "whose rules: sgornn, factorized or galvan")
+    variant: str = option("sgornn", "whose rules: sgornn, factorized or galvan", choices=VARIANTS)
 
     name = "adding"
     readout = "last"
@@ -60,7 +60,7 @@ class Adding(Synthetic):
     baseline = 1 / 6  # Var(u_i + u_j) = 2/12 on [0, 1); Var((u_i + u_j)/2) = (4/12 + 4/12)/4 on [-1, 1)
 
     def __post_init__(self) -> None:
-        one_of("variant", self.variant, VARIANTS)
+        super().__post_init__()
         whole_number("length", self.length, LEAST_LENGTH[self.variant])
 
     @property

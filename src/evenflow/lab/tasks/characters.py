@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenflow.checks import whole_number
 from evenflow.lab.data import character_set, read_characters
 
 from .classification import PADDING, NextSymbol
@@ -46,16 +45,12 @@ class Characters(RaggedData, FileData, NextSymbol):
     Reference: Vorontsov et al. 2017.
     """
 
-    longest: int = option(75, "most characters of a sentence; longer ones are left out")
-    embedding: int = option(49, "width of the embedding of a character")
+    longest: int = option(75, "most characters of a sentence; longer ones are left out", whole=2)
+    embedding: int = option(49, "width of the embedding of a character", whole=1)
 
     name = "ptb-characters"
     metric_name = "bits"
     padding = PADDING
-
-    def __post_init__(self) -> None:
-        whole_number("longest", self.longest, 2)
-        whole_number("embedding", self.embedding, 1)
 
     @property
     def vocabulary(self) -> int:

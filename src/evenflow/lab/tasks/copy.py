@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from evenflow.checks import one_of, whole_number
-
 from .synthetic import Draw, Synthetic
 from .task import Batch, option
 
@@ -49,21 +47,17 @@ class Copy(Synthetic):
     Reference: Hochreiter and Schmidhuber 1997; as used by Vorontsov et al. 2017 and Zhang et al. 2018.
     """
 
-    length: int = option(100, "blanks T between the symbols and their recall")
-    convention: str = option("factorized", "alphabet order: factorized (blank first) or spectral (symbols first)")
-    symbols: int = option(8, "number of different symbols")
-    items: int = option(10, "number of symbols to remember")
+    length: int = option(100, "blanks T between the symbols and their recall", whole=1)
+    convention: str = option(
+        "factorized", "alphabet order: factorized (blank first) or spectral (symbols first)", choices=CONVENTIONS
+    )
+    symbols: int = option(8, "number of different symbols", whole=2)
+    items: int = option(10, "number of symbols to remember", whole=1)
 
     name = "copy"
     readout = "every"
     metric_name = "accuracy"
     higher_is_better = True
-
-    def __post_init__(self) -> None:
-        whole_number("length", self.length, 1)
-        whole_number("symbols", self.symbols, 2)
-        whole_number("items", self.items, 1)
-        one_of("convention", self.convention, CONVENTIONS)
 
     @property
     def steps(self) -> int:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from evenflow.checks import whole_number
-
 from .adding import Adding
 from .own_data import OwnData
 from .task import Task, option
@@ -49,8 +47,8 @@ class Curriculum(Task):
 
     # The default is shared by all instances, which is safe because a task is frozen.
     task: Task = option(Adding(), "the task to grow, by name; its options stand beside these")  # noqa: RUF009
-    start: int = option(10, "length at the first update")
-    until: float = option(0.5, "share of the updates after which the task has its full length")
+    start: int = option(10, "length at the first update", whole=1)
+    until: float = option(0.5, "share of the updates after which the task has its full length", above=0, most=1)
 
     name = "curriculum"
     readout = _of_the_task("readout")
@@ -78,11 +76,9 @@ class Curriculum(Task):
         full = self._full
         if not full:
             raise ValueError(f"task must have a length that can grow, got {self.task.name}")
-        whole_number("start", self.start, 1)
+        super().__post_init__()
         if self.start > full:
             raise ValueError(f"start must be at most the length of task {self.task.name}, {full}, got {self.start}")
-        if isinstance(self.until, bool) or not isinstance(self.until, int | float) or not 0 < self.until <= 1:
-            raise ValueError(f"until must be a number above 0 and at most 1, got {self.until!r}")
         try:
             short = self._with_length(self.start)
         except ValueError as error:

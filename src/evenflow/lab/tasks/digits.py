@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenflow.checks import one_of
-
 from .data_set import split
 from .labelled import Labelled
 from .task import option
@@ -43,7 +41,9 @@ class Digits(Labelled):
     Reference: Alpaydin and Kaynak 1998.
     """
 
-    order: str = option("ordered", "order of the pixels: ordered (row by row) or permuted (one fixed random order)")
+    order: str = option(
+        "ordered", "order of the pixels: ordered (row by row) or permuted (one fixed random order)", choices=ORDERS
+    )
 
     name = "digits"
     solved_accuracy = 0.95  # logistic regression on all pixels at once reaches 0.976 on this split
@@ -51,9 +51,6 @@ class Digits(Labelled):
     input_size = 1
     output_size = CLASSES
     baseline = math.log(CLASSES)
-
-    def __post_init__(self) -> None:
-        one_of("order", self.order, ORDERS)
 
     def has_test(self) -> bool:
         return False

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evenflow.checks import whole_number
-
 from .classification import Classification
 from .synthetic import Draw, Synthetic
 from .task import Batch, option
@@ -43,17 +41,15 @@ class KthLargest(Synthetic, Classification):
     Reference: Lin and Wang, task II.
     """
 
-    length: int = option(100, "numbers N in one sequence, each from 0 to N - 1")
-    k: int = option(10, "1 asks for the largest, N for the smallest")
-    embedding: int = option(30, "width of the embedding of a number")
+    length: int = option(100, "numbers N in one sequence, each from 0 to N - 1", whole=2)
+    k: int = option(10, "1 asks for the largest, N for the smallest", whole=1)
+    embedding: int = option(30, "width of the embedding of a number", whole=1)
 
     name = "kth-largest"
     solved_accuracy = 0.99
 
     def __post_init__(self) -> None:
-        whole_number("length", self.length, 2)
-        whole_number("k", self.k, 1)
-        whole_number("embedding", self.embedding, 1)
+        super().__post_init__()
         if self.k > self.length:
             raise ValueError(f"k must be at most length, {self.length}, got {self.k}")
 

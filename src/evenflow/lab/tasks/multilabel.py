@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from evenflow.checks import one_of
 from evenflow.lab.data import Multilabel, read_multilabel
 from evenflow.lab.data.multilabel_files import SETS
 
@@ -46,13 +45,10 @@ class MultilabelRows(FileData, Labelled):
     Reference: Katakis et al. 2008; Snoek et al. 2006; Zhang, Lei and Dhillon 2018, appendix C.
     """
 
-    set: str = option("bibtex", "bibtex or mediamill")
+    set: str = option("bibtex", "bibtex or mediamill", choices=SETS)
 
     name = "multilabel"
     metric_name = "precision"
-
-    def __post_init__(self) -> None:
-        one_of("set", self.set, SETS)
 
     @property
     def input_size(self) -> int:

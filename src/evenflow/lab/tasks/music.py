@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from evenflow.checks import one_of
 from evenflow.lab.data import read_music
 from evenflow.lab.data.music_files import NOTES, SETS
 
@@ -46,7 +45,7 @@ class Music(RaggedData, FileData):
     Reference: Boulanger-Lewandowski et al. 2012.
     """
 
-    set: str = option("musedata", "musedata, jsb-chorales, nottingham or piano-midi")
+    set: str = option("musedata", "musedata, jsb-chorales, nottingham or piano-midi", choices=CHOICES)
 
     name = "music"
     readout = "every"
@@ -55,9 +54,6 @@ class Music(RaggedData, FileData):
     metric_name = "nats"
     higher_is_better = False
     padding = -1.0
-
-    def __post_init__(self) -> None:
-        one_of("set", self.set, CHOICES)
 
     @property
     def baseline(self) -> float:

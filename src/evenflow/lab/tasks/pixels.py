@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenflow.checks import number, one_of, whole_number
 from evenflow.lab.data import read_mnist
 
 from .data_set import FileData, split
@@ -63,38 +62,38 @@ class Pixels(FileData, Labelled):
     Reference: Le et al. 2015; LeCun et al. 1998.
     """
 
-    order: str = option("ordered", "order of the pixels: ordered (row by row) or permuted (one fixed random order)")
+    order: str = option(
+        "ordered", "order of the pixels: ordered (row by row) or permuted (one fixed random order)", choices=ORDERS
+    )
     width: int = option(1, "pixels per step: 1 for 784 steps, 2 for 392")
     shift: int | None = option(
-        None, "training images in every place up to this many pixels away as well: 9 of each with 1"
+        None, "training images in every place up to this many pixels away as well: 9 of each with 1", whole=1
     )
     distort: float | None = option(
-        None, "training images turned, sheared, stretched and moved at random by up to this share, 64 of each: 0.1"
+        None,
+        "training images turned, sheared, stretched and moved at random by up to this share, 64 of each: 0.1",
+        above=0,
+        most=STRONGEST,
     )
-    bend: float | None = option(None, "training images bent at random by about this share, 64 of each: 0.05")
+    bend: float | None = option(
+        None, "training images bent at random by about this share, 64 of each: 0.05", above=0, most=MOST_BENT
+    )
 
     name = "mnist"
     scale = 1 / BRIGHTEST
     output_size = CLASSES
 
     def __post_init__(self) -> None:
-        one_of("order", self.order, ORDERS)
+        super().__post_init__()
         if self.width not in WIDTHS:
             raise ValueError(f"width must be one of {', '.join(map(str, WIDTHS))}, got {self.width!r}")
-        if self.shift is not None:
-            whole_number("shift", self.shift, 1)
-            if self.shift > FURTHEST:
-                raise ValueError(f"shift must be at most {FURTHEST} pixels, got {self.shift}")
-        for name, most in (("distort", STRONGEST), ("bend", MOST_BENT)):
-            value = getattr(self, name)
-            if value is not None:
-                number(name, value)
-                if not 0 < value <= most:
-                    raise ValueError(f"{name} must lie above 0 and be at most {most}, got {value}")
-                if self.shift is not None:
-                    raise ValueError(
-                        f"{name} moves images too and stands in place of shift, got both, {value} and {self.shift}"
-                    )
+        if self.shift is not None and self.shift > FURTHEST:
+            raise ValueError(f"shift must be at most {FURTHEST} pixels, got {self.shift}")
+        for name, value in (("distort", self.distort), ("bend", self.bend)):
+            if value is not None and self.shift is not None:
+                raise ValueError(
+                    f"{name} moves images too and stands in place of shift, got both, {value} and {self.shift}"
+                )
 
     @property
     def input_size(self) -> int:

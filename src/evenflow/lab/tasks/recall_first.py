@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from evenflow.checks import whole_number
-
 from .classification import Classification
 from .synthetic import Draw, Synthetic
 from .task import Batch, option
@@ -36,17 +34,12 @@ class RecallFirst(Synthetic, Classification):
     Reference: Lin and Wang, task I.
     """
 
-    length: int = option(100, "numbers N in one sequence")
-    symbols: int = option(10, "different numbers M: 0 to M - 1")
-    embedding: int = option(30, "width of the embedding of a number")
+    length: int = option(100, "numbers N in one sequence", whole=1)
+    symbols: int = option(10, "different numbers M: 0 to M - 1", whole=2)
+    embedding: int = option(30, "width of the embedding of a number", whole=1)
 
     name = "recall-first"
     solved_accuracy = 0.99
-
-    def __post_init__(self) -> None:
-        whole_number("length", self.length, 1)
-        whole_number("symbols", self.symbols, 2)
-        whole_number("embedding", self.embedding, 1)
 
     @property
     def vocabulary(self) -> int:

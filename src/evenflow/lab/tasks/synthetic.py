@@ -87,16 +87,13 @@ def with_markers(values: Tensor, places: Tensor, lengths: Tensor | None = None) 
 class Marked(Synthetic):
     """Base of Galvan's tasks over two marked values: one output, judged by the share of right answers."""
 
-    length: int = option(100, "steps T of the shortest sequence; the longest has a tenth more")
+    length: int = option(100, "steps T of the shortest sequence; the longest has a tenth more", whole=LEAST_MARKED)
 
     readout = "last"
     input_size = 2
     output_size = 1
     metric_name = "accuracy"
     higher_is_better = True
-
-    def __post_init__(self) -> None:
-        whole_number("length", self.length, LEAST_MARKED)
 
     def solved(self, metric: float) -> bool:
         return metric > SOLVED_ACCURACY

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from evenflow.checks import unknown
+from evenflow.checks import number, one_of, unknown, whole_number
 
 
 class Batch(NamedTuple):
@@ -74,6 +74,9 @@ class Task(ABC):
     readout: ClassVar[str]
     carries: ClassVar[bool] = False
     note: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     @property
     def vocabulary(self) -> int | None:
@@ -181,9 +184,34 @@ class Task(ABC):
         return {name: value for name, value in values.items() if value is not None}
 
 
-def option(default: Any, help: str) -> Any:
-    """A dataclass field with a default and a help text, which is stored in ``field.metadata["help"]``."""
-    return dataclasses.field(default=default, metadata={"help": help})
+def option(default: Any, help: str, *, whole: int | None = None, choices: Iterable[str] = (), **limits: float) -> Any:
+    """A dataclass field with a default and a help text, which is stored in ``field.metadata["help"]``.
+
+    Args:
+        default: None means that None is allowed, besides what follows.
+        help: what the option says, for the command line and for docstrings.
+        whole: the option is a whole number of at least this.
+        choices: the option is one of these words.
+        limits: the option is a number within these limits of `checks.number`, such as ``above=0``.
+    """
+    rules = {"help": help, "whole": whole, "choices": tuple(choices), "limits": limits}
+    return dataclasses.field(default=default, metadata=rules)
+
+
+def check_options(options: Any) -> None:
+    """Raise a ValueError that names the first field of a dataclass whose value its `option` does not allow."""
+    for field in dataclasses.fields(options):
+        value, rules = getattr(options, field.name), field.metadata
+        if value is None and field.default is None:
+            continue
+        if isinstance(field.default, bool) and not isinstance(value, bool):
+            raise ValueError(f"{field.name} must be true or false, got {value!r}")
+        if rules.get("whole") is not None:
+            whole_number(field.name, value, rules["whole"])
+        if rules.get("choices"):
+            one_of(field.name, value, rules["choices"])
+        if rules.get("limits"):
+            number(field.name, value, **rules["limits"])
 
 
 def option_fields(kind: type[Task]) -> list[dataclasses.Field[Any]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from evenflow.checks import whole_number
 from evenflow.lab.data import UcrSeries, read_ucr
 
 from .data_set import FileData, require, split
@@ -43,7 +42,9 @@ class Ucr(FileData, Labelled):
     """
 
     set: str = option("ECG5000", "name of the set in the archive")
-    width: int | None = option(None, "numbers a step, a divisor of the length; by default the largest up to its root")
+    width: int | None = option(
+        None, "numbers a step, a divisor of the length; by default the largest up to its root", whole=1
+    )
 
     name = "ucr"
     solved_accuracy = 0.95
@@ -51,8 +52,7 @@ class Ucr(FileData, Labelled):
     def __post_init__(self) -> None:
         if not isinstance(self.set, str) or not self.set:
             raise ValueError(f"set must be the name of a UCR set, such as 'ECG5000', got {self.set!r}")
-        if self.width is not None:
-            whole_number("width", self.width, 1)
+        super().__post_init__()
 
     @property
     def input_size(self) -> int:

@@ -47,16 +47,12 @@ class Words(FileData, NextSymbol):
     Reference: Mikolov et al. 2010; Zaremba et al. 2014.
     """
 
-    length: int = option(35, "words a batch walks on, and steps that gradients reach back")
-    embedding: int = option(128, "width of the embedding of a word")
+    length: int = option(35, "words a batch walks on, and steps that gradients reach back", whole=1)
+    embedding: int = option(128, "width of the embedding of a word", whole=1)
 
     name = "ptb-words"
     carries = True
     metric_name = "perplexity"
-
-    def __post_init__(self) -> None:
-        whole_number("length", self.length, 1)
-        whole_number("embedding", self.embedding, 1)
 
     @property
     def vocabulary(self) -> int:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from evenflow import penalties
-from evenflow.checks import one_of, unknown, whole_number
-from evenflow.lab.tasks.task import Task, option
+from evenflow.checks import unknown
+from evenflow.lab.tasks.task import Task, check_options, option
 
 from .optimizers import BASES, OPTIMIZERS, SCHEDULES, SCOPES
 
@@ -32,79 +31,68 @@ class Settings:
         True
     """
 
-    steps: int = option(1000, "updates to make")
-    epochs: int | None = option(None, "passes over a data set to make, in place of steps")
-    batch_size: int = option(50, "sequences in a batch, in each process")
-    optimizer: str = option("adam", "adam, rmsprop, sgd, temporal-simplex or hessian-free")
-    lr: float = option(1e-3, "learning rate at the start")
-    momentum: float = option(0.0, "momentum of sgd and rmsprop")
+    steps: int = option(1000, "updates to make", whole=1)
+    epochs: int | None = option(None, "passes over a data set to make, in place of steps", whole=1)
+    batch_size: int = option(50, "sequences in a batch, in each process", whole=1)
+    optimizer: str = option(
+        "adam", "adam, rmsprop, sgd, temporal-simplex or hessian-free", choices=(*OPTIMIZERS, *OWN_METHODS)
+    )
+    lr: float = option(1e-3, "learning rate at the start", above=0)
+    momentum: float = option(0.0, "momentum of sgd and rmsprop", least=0, below=1)
     nesterov: bool = option(False, "look ahead along the momentum (sgd)")
-    alpha: float = option(0.99, "decay of rmsprop's running mean of squares, per update")
+    alpha: float = option(0.99, "decay of rmsprop's running mean of squares, per update", least=0, below=1)
     eps: float | None = option(
-        None, "added by adam and rmsprop to the root mean square that they divide by; 1e-8 by default"
+        None, "added by adam and rmsprop to the root mean square that they divide by; 1e-8 by default", above=0
     )
-    weight_decay: float = option(0.0, "pull of the weights towards zero, added to the gradient")
+    weight_decay: float = option(0.0, "pull of the weights towards zero, added to the gradient", least=0)
     map_lr: float | None = option(
-        None, "learning rate of the parameters of maps, lr by default; expRNN's authors take a tenth of it"
+        None, "learning rate of the parameters of maps, lr by default; expRNN's authors take a tenth of it", above=0
     )
-    bases: str = option("sgd", "optimizer of the orthonormal bases of a factorized map, along geodesics: sgd or adam")
-    bases_lr: float | None = option(None, "learning rate of these bases; map_lr by default")
-    psi: float | None = option(None, "gradient norm above which temporal-simplex uses the plain gradient")
-    damping: float = option(0.1, "initial damping of hessian-free")
-    structural: float = option(0.0, "weight of hessian-free's structural damping, on the change of the states")
+    bases: str = option(
+        "sgd", "optimizer of the orthonormal bases of a factorized map, along geodesics: sgd or adam", choices=BASES
+    )
+    bases_lr: float | None = option(None, "learning rate of these bases; map_lr by default", above=0)
+    psi: float | None = option(None, "gradient norm above which temporal-simplex uses the plain gradient", above=0)
+    damping: float = option(0.1, "initial damping of hessian-free", above=0)
+    structural: float = option(0.0, "weight of hessian-free's structural damping, on the change of the states", least=0)
     curvature_size: int | None = option(
-        None, "sequences of the batch on which hessian-free measures the curvature; all by default"
+        None, "sequences of the batch on which hessian-free measures the curvature; all by default", whole=1
     )
     penalty: str | None = option(None, "added to the loss: see `evenflow penalties`; several with a plus between them")
-    schedule: str = option("constant", "learning rate over time: constant, linear (to zero), exponential or step")
-    decay: float = option(0.5, "factor of the exponential and step schedules")
-    decay_every: int = option(1000, "updates in which the learning rate is multiplied by decay once")
-    clip_norm: float | None = option(None, "largest norm of the gradient")
-    clip_value: float | None = option(None, "largest absolute value of an entry of the gradient")
+    schedule: str = option(
+        "constant", "learning rate over time: constant, linear (to zero), exponential or step", choices=SCHEDULES
+    )
+    decay: float = option(0.5, "factor of the exponential and step schedules", above=0)
+    decay_every: int = option(1000, "updates in which the learning rate is multiplied by decay once", whole=1)
+    clip_norm: float | None = option(None, "largest norm of the gradient", above=0)
+    clip_value: float | None = option(None, "largest absolute value of an entry of the gradient", above=0)
     clip_scope: str = option(
-        "all", "what is clipped: all, the recurrent matrices (recurrent) or each tensor alone (each)"
+        "all", "what is clipped: all, the recurrent matrices (recurrent) or each tensor alone (each)", choices=SCOPES
     )
-    log_every: int = option(10, "updates between two rows of metrics.csv")
-    validate_every: int = option(100, "updates between two validations; the last update is always validated")
+    log_every: int = option(10, "updates between two rows of metrics.csv", whole=1)
+    validate_every: int = option(100, "updates between two validations; the last update is always validated", whole=1)
     validation_batches: int | None = option(
-        None, "batches in a validation, the same ones every time; by default 10, or all that a data set holds out"
+        None,
+        "batches in a validation, the same ones every time; by default 10, or all that a data set holds out",
+        whole=1,
     )
-    patience: int | None = option(None, "stop after this many validations without improvement")
+    patience: int | None = option(None, "stop after this many validations without improvement", whole=1)
     stop_when_solved: bool = option(False, "stop at the first validation that solves the task")
-    probe_every: int | None = option(None, "updates between two probes of the gradient over time")
+    probe_every: int | None = option(None, "updates between two probes of the gradient over time", whole=1)
     tensorboard: bool = option(False, "also write TensorBoard logs into the run folder")
-    checkpoint_every: int = option(1000, "updates between two checkpoints")
-    seed: int = option(0, "seed of all random draws")
+    checkpoint_every: int = option(1000, "updates between two checkpoints", whole=1)
+    seed: int = option(0, "seed of all random draws", whole=0)
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps")
     precision: str = option(
-        "32-true", "32-true, tf32 (TF32 for inputs and readout on a GPU), 64-true, bf16-mixed or bf16-true"
+        "32-true",
+        "32-true, tf32 (TF32 for inputs and readout on a GPU), 64-true, bf16-mixed or bf16-true",
+        choices=PRECISIONS,
     )
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "decay_every", "log_every", "validate_every", "checkpoint_every"):
-            whole_number(name, getattr(self, name), 1)
-        whole_number("seed", self.seed, 0)
-        for name in ("patience", "probe_every", "epochs", "validation_batches", "curvature_size"):
-            if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name), 1)
-        for name in ("lr", "decay", "damping", "clip_norm", "clip_value", "map_lr", "bases_lr", "psi", "eps"):
-            value = getattr(self, name)
-            if not (value is None and type(self).__dataclass_fields__[name].default is None):
-                _number(name, value, "above 0", lambda v: v > 0)
-        for name in ("weight_decay", "structural"):
-            _number(name, getattr(self, name), "of at least 0", lambda v: v >= 0)
-        for name in ("momentum", "alpha"):
-            _number(name, getattr(self, name), "in [0, 1)", lambda v: 0 <= v < 1)
-        for name in ("nesterov", "stop_when_solved", "tensorboard"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
-        one_of("optimizer", self.optimizer, (*OPTIMIZERS, *OWN_METHODS))
-        one_of("bases", self.bases, BASES)
+        check_options(self)
         if self.penalty is not None:
             penalties.make(self.penalty)
-        one_of("schedule", self.schedule, SCHEDULES)
-        one_of("clip_scope", self.clip_scope, SCOPES)
-        one_of("precision", self.precision, PRECISIONS)
         kind, colon, index = str(self.device).partition(":")
         if kind not in DEVICES or (colon and not (kind == "cuda" and index.isdigit())):
             raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {self.device!r}")
@@ -172,11 +160,6 @@ class Settings:
             if field.name not in ("device", "tensorboard") and getattr(self, field.name) != getattr(other, field.name):
                 return field.name
         return None
-
-
-def _number(name: str, value: Any, allowed: str, holds: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not holds(value):
-        raise ValueError(f"{name} must be a number {allowed}, got {value!r}")
 
 
 # The docstrings of `Settings` and `fit` list every setting with its help text, which the fields above hold.

@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from evenflow.checks import number
+
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
@@ -64,13 +66,13 @@ class SignalHandlers:
         self._signals = [n for n, handler in DEFAULT_HANDLERS.items() if signal.getsignal(n) == handler]
 
     def install(self) -> None:
-        for number in self._signals:
-            signal.signal(number, self._handle)
+        for signum in self._signals:
+            signal.signal(signum, self._handle)
 
     def remove(self) -> None:
-        for number in self._signals:
-            if signal.getsignal(number) == self._handle:  # a handler that somebody set in the meantime stays
-                signal.signal(number, DEFAULT_HANDLERS[number])
+        for signum in self._signals:
+            if signal.getsignal(signum) == self._handle:  # a handler that somebody set in the meantime stays
+                signal.signal(signum, DEFAULT_HANDLERS[signum])
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # A second Ctrl-C does not wait. A process forked in the meantime has this handler too, but no run.
@@ -117,8 +119,8 @@ def time_limit(seconds: float | None, since: float | None = None) -> Iterator[No
         seconds: the time; None sets no limit. Of nested limits the nearer one counts.
         since: the reading of `time.monotonic` from which it counts. Default: now.
     """
-    if seconds is not None and not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0):
-        raise ValueError(f"seconds must be a number above 0, got {seconds!r}")
+    if seconds is not None:
+        number("seconds", seconds, above=0)
     end = math.inf if seconds is None else (time.monotonic() if since is None else since) + seconds
     token = _deadline.set(min(_deadline.get(), end))
     try:
