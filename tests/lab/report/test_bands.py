@@ -30,7 +30,7 @@ def read_out(panel: bands.Panel) -> dict[str, np.ndarray]:
 
 def test_the_band_is_drawn_around_what_was_measured(tmp_path: Path) -> None:
     runs = read_runs([write_run(tmp_path / "a", decay=0.97)])
-    for panel, lag in ((bands.over_training(runs)[0][1], LENGTH - 1), (bands.over_lags(runs)[0][1], np.arange(LENGTH))):
+    for panel, lag in ((bands.band_panels(runs)[0][1], LENGTH - 1), (bands.band_panels(runs)[1][1], np.arange(LENGTH))):
         assert panel.svg is not None
         assert "stroke-dasharray" in panel.svg
         found = read_out(panel)
@@ -43,7 +43,7 @@ def test_the_band_is_drawn_around_what_was_measured(tmp_path: Path) -> None:
 
 def test_a_band_far_away_leaves_the_plot_to_the_measured_line(tmp_path: Path) -> None:
     wide = np.tile([0.0, 2.0], (PROBES, 1))
-    (_, panel), *_ = bands.over_training(read_runs([with_arrays(tmp_path / "a", band=wide)]))
+    (_, panel), *_ = bands.band_panels(read_runs([with_arrays(tmp_path / "a", band=wide)]))
     assert panel.notes == ["The lower bound is zero.", "The upper bound lies above the plot, at 6.43 × 10⁶⁰."]
     assert panel.hover is not None
     low, high = panel.hover["y"]
@@ -52,13 +52,13 @@ def test_a_band_far_away_leaves_the_plot_to_the_measured_line(tmp_path: Path) ->
 
 def test_powers_beyond_all_floats_are_drawn(tmp_path: Path) -> None:
     runs = read_runs([with_arrays(tmp_path / "a", band=np.tile([1e-9, 1e9], (PROBES, 1)))])
-    (_, panel), *_ = bands.over_training(runs)
+    (_, panel), *_ = bands.band_panels(runs)
     assert "at over 10³⁰⁰" in panel.notes[-1]
-    assert bands.over_lags(runs)[0][1].svg is not None
+    assert bands.band_panels(runs)[1][1].svg is not None
 
 
 def test_a_cell_without_a_band_is_measured_all_the_same(tmp_path: Path) -> None:
-    (_, panel), *_ = bands.over_training(read_runs([with_arrays(tmp_path / "a", band=None)]))
+    (_, panel), *_ = bands.band_panels(read_runs([with_arrays(tmp_path / "a", band=None)]))
     assert panel.notes == ["No theorem here gives a band for this cell."]
     assert read_out(panel).keys() == {"measured"}
     assert f"at update {STEPS:,}" in panel.alt
@@ -68,8 +68,8 @@ def test_lags_that_no_sequence_has_are_left_out(tmp_path: Path) -> None:
     norms = np.full((PROBES, LENGTH), 8.0)
     norms[:, 50:] = np.nan
     runs = read_runs([with_arrays(tmp_path / "a", jacobian_norm=norms)])
-    assert "49 steps back" in bands.over_training(runs)[0][1].alt
-    assert "at lag 49" in bands.over_lags(runs)[0][1].alt
+    assert "49 steps back" in bands.band_panels(runs)[0][1].alt
+    assert "at lag 49" in bands.band_panels(runs)[1][1].alt
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_lags_that_no_sequence_has_are_left_out(tmp_path: Path) -> None:
 )
 def test_nothing_to_draw_is_said(tmp_path: Path, norms: np.ndarray | None, note: str) -> None:
     runs = read_runs([with_arrays(tmp_path / "a", jacobian_norm=norms)])
-    for panels in (bands.over_training(runs), bands.over_lags(runs)):
-        assert panels[0][1].svg is None
-        assert panels[0][1].notes[0] == note
+    for _, panel in bands.band_panels(runs):
+        assert panel.svg is None
+        assert panel.notes[0] == note
 
 
 def test_single_zeros_leave_a_hole_and_a_sentence(tmp_path: Path) -> None:
     norms = np.full((PROBES, LENGTH), 8.0)
     norms[3] = 0
-    (_, panel), *_ = bands.over_training(read_runs([with_arrays(tmp_path / "a", jacobian_norm=norms, band=None)]))
+    (_, panel), *_ = bands.band_panels(read_runs([with_arrays(tmp_path / "a", jacobian_norm=norms, band=None)]))
     assert panel.svg is not None
     assert panel.notes[-1] == "Where the line is missing the norm is zero or not finite."

@@ -74,8 +74,9 @@ def test_bad_input_is_refused_in_one_sentence(found: ComponentNorms, tmp_path: P
         component_norms(TASK, (1.0, -1))
     with pytest.raises(ValueError, match=r"^out must end in .svg, got '.*png'$"):
         write_components(found, tmp_path / "components.png")
+    (tmp_path / "a file").touch()
     with pytest.raises(ValueError, match=r"^out must be a file that can be written, got '.*' \(.*\)$"):
-        write_components(found, tmp_path / "nowhere" / "components.svg")
+        write_components(found, tmp_path / "a file" / "components.svg")
     empty = ComponentNorms("adding", (1.0,), np.zeros((1, 5)))
     assert component_panel(empty).svg is None
     with pytest.raises(ValueError, match=r"^components must hold a norm that is a finite number above zero, got none$"):

@@ -17,42 +17,30 @@ AROUND = 3.0  # decades above and below the measured norms that a band may add t
 SMALLEST, LARGEST = -300.0, 300.0  # decades that floats can represent
 
 
-def over_training(runs: Sequence[RunRecord]) -> list[tuple[int, Panel]]:
-    """‖∂h_T/∂h_1‖ at every probe and its band, one panel per run, with the run's number.
+def band_panels(runs: Sequence[RunRecord]) -> list[tuple[int, Panel]]:
+    """Two panels per run, with the run's number: measured norms and their band over training, and over lags.
+
+    The first has ‖∂h_T/∂h_1‖ at every probe, the second ‖∂h_T/∂h_{T-lag}‖ at the last probe.
 
     Reference: Lin and Wang, figure 4.
     """
     panels = []
     for index, run in enumerate(runs):
-        panel = _new_panel(f"band-{index}", f"{run.label}, over training", run)
-        panels.append((index, panel))
-        if run.jacobian is not None and run.probe_step is not None:
-            lag = _last_lag(run.jacobian)
-            logs = None
-            if run.band is not None:
-                logs = _log_powers(run.jacobian[:, 0], run.band, np.full(len(run.probe_step), lag))
-            what = f"the whole way, {lag} steps back"
-            _draw(panel, index, "update", run.probe_step, run.jacobian[:, lag], logs, what, len(runs))
+        notes = ["No Jacobians were recorded."] if run.jacobian is None else []
+        training = Panel(f"band-{index}", f"{run.label}, over training", notes=notes)
+        lags = Panel(f"lags-{index}", f"{run.label}, over lags", notes=[*notes])
+        panels += [(index, training), (index, lags)]
+        if run.jacobian is None or run.probe_step is None:
+            continue
+        last = _last_lag(run.jacobian)
+        norms, lag = run.jacobian[:, last], np.full(len(run.probe_step), last)
+        logs = None if run.band is None else _log_powers(run.jacobian[:, 0], run.band, lag)
+        what = f"the whole way, {last} steps back"
+        _draw(training, index, "update", run.probe_step, norms, logs, what, len(runs))
+        norms, lag = run.jacobian[-1, : last + 1], np.arange(last + 1)
+        logs = None if run.band is None else _log_powers(norms[:1], run.band[-1:], lag)
+        _draw(lags, index, "lag", lag, norms, logs, "after training, by steps back", len(runs))
     return panels
-
-
-def over_lags(runs: Sequence[RunRecord]) -> list[tuple[int, Panel]]:
-    """‖∂h_T/∂h_{T-lag}‖ at the last probe and its band, one panel per run, with the run's number."""
-    panels = []
-    for index, run in enumerate(runs):
-        panel = _new_panel(f"lags-{index}", f"{run.label}, over lags", run)
-        panels.append((index, panel))
-        if run.jacobian is not None:
-            norms = run.jacobian[-1, : _last_lag(run.jacobian) + 1]
-            lag, logs = np.arange(len(norms)), None
-            if run.band is not None:
-                logs = _log_powers(np.full(len(norms), norms[0]), np.repeat(run.band[-1:], len(norms), 0), lag)
-            _draw(panel, index, "lag", lag, norms, logs, "after training, by steps back", len(runs))
-    return panels
-
-
-def _new_panel(key: str, title: str, run: RunRecord) -> Panel:
-    return Panel(key, title, notes=["No Jacobians were recorded."] if run.jacobian is None else [])
 
 
 def _last_lag(jacobian: np.ndarray) -> int:

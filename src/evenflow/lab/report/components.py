@@ -116,8 +116,4 @@ def write_components(components: ComponentNorms, out: Path) -> Path:
         raise ValueError("components must hold a norm that is a finite number above zero, got none")
     if Path(out).suffix != ".svg":
         raise ValueError(f"out must end in .svg, got {str(out)!r}")
-    try:
-        atomic.write(Path(out), standalone(panel.svg).encode())
-    except OSError as error:
-        raise ValueError(f"out must be a file that can be written, got {str(out)!r} ({error.strerror})") from None
-    return Path(out)
+    return atomic.write_output(Path(out), standalone(panel.svg))

@@ -51,13 +51,7 @@ def write_report(
     if out is not None and Path(out).is_dir():
         raise ValueError(f"out must be a file, got the folder {str(out)!r}")
     page = render(read_runs(folders, notes), title, intro)
-    path = Path(folders[0]) / "report.html" if out is None else Path(out)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write(path, page.encode())
-    except OSError as error:
-        raise ValueError(f"out must be a file that can be written, got {str(path)!r} ({error.strerror})") from None
-    return path
+    return atomic.write_output(Path(folders[0]) / "report.html" if out is None else Path(out), page)
 
 
 def template(name: str, *folders: Path) -> Template:
@@ -81,10 +75,7 @@ def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | Non
     maps, layers, lines = heatmap.heat_maps(runs), heatmap.layer_maps(runs), profiles(runs)
     components = component_profile(runs)
     matrices = singular.singular_values(runs) if any(run.singular is not None for run in runs) else []
-    jacobians: list[tuple[int, Panel]] = []
-    if any(run.jacobian is not None for run in runs):
-        pairs = zip(bands.over_training(runs), bands.over_lags(runs), strict=True)
-        jacobians = [panel for pair in pairs for panel in pair]
+    jacobians = bands.band_panels(runs) if any(run.jacobian is not None for run in runs) else []
     panels = [*learning, *maps, *lines, *components, *(panel for _, panel in [*layers, *matrices, *jacobians])]
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     groups = settings_table.settings_groups(runs)

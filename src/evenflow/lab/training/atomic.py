@@ -27,6 +27,16 @@ def write(path: Path, content: bytes) -> None:
         flush_folder(path.parent)
 
 
+def write_output(path: Path, text: str) -> Path:
+    """Write the file that a caller's argument `out` names, and return its path; a ValueError if that is impossible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, text.encode())
+    except OSError as error:
+        raise ValueError(f"out must be a file that can be written, got {str(path)!r} ({error.strerror})") from None
+    return path
+
+
 def write_flushed(path: Path, content: bytes) -> None:
     """Write a file and wait until it is on disk."""
     with named(path), open(path, "wb") as file:
