@@ -12,7 +12,6 @@ TABLE: dict[str, Any] = {
     "name": "table-1",
     "title": "A made table",
     "measures": "Nothing of interest.",
-    "kind": "table",
     "seeds": [1, 2],
     "ordering": [["orthogonal", "plain"]],
     "notes": ["A choice that was left open."],

@@ -47,16 +47,17 @@ def load(name: str) -> Recipe:
 
 @cache
 def _load(name: str) -> Recipe:
-    recipe = read(HOME / f"{name}.toml")
-    if recipe.address != name:
-        raise ValueError(f"recipe {name}.toml must be called {name} inside, got {recipe.address}")
-    return recipe
+    return read(HOME / f"{name}.toml")
 
 
 def read(path: Path) -> Recipe:
-    """The recipe in a TOML file; a ValueError names the file and what is wrong with it."""
+    """The recipe in a TOML file; a ValueError names the file and what is wrong with it.
+
+    The document and the name are those of the folder and of the file, unless the file has them.
+    """
     try:
-        return parse(tomllib.loads(path.read_text("utf-8")))
+        place = {"document": path.absolute().parent.name, "name": path.stem}
+        return parse(place | tomllib.loads(path.read_text("utf-8")))
     except (ValueError, OSError) as error:
         raise ValueError(f"recipe {path.name}: {error}") from error
 
@@ -101,7 +102,6 @@ def _to_tuple(value: Any) -> Any:
 
 
 def _check(recipe: Recipe) -> None:
-    one_of("kind", recipe.kind, ("table", "figure"))
     one_of("search", recipe.search, ("until-solved", "best"))
     if not recipe.columns or not recipe.rows:
         raise ValueError("a recipe must have at least one column and one row")

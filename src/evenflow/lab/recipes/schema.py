@@ -100,7 +100,6 @@ class Recipe:
         document, name: the recipe is run by ``evenflow reproduce DOCUMENT/NAME``.
         title: what the table or figure shows.
         measures: what is measured, in a sentence.
-        kind: "table" or "figure".
         columns: measured quantities; the ordering is judged by the first one.
         rows: the rows of the table.
         quick, full: the two scales.
@@ -120,7 +119,6 @@ class Recipe:
     name: str
     title: str
     measures: str
-    kind: str
     columns: tuple[Column, ...]
     rows: tuple[RecipeRow, ...]
     quick: RecipeScale
