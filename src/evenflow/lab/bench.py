@@ -40,7 +40,7 @@ class BenchResult:
     notes: list[str] = field(default_factory=list)
 
     def ratios(self, name: str) -> dict[str, float]:
-        """The time of a case divided by that of each peer that ran: ``torch``, ``loop``, ``flashrnn`` ."""
+        """The time of a case divided by that of each peer that ran: ``torch``, ``loop``, ``flashrnn``."""
         kind = self.kinds[name]
         fused = f"flashrnn {kind}"
         flashrnn = fused if fused in self.median_ms else f"{fused}, step by step"

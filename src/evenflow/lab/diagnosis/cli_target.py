@@ -168,9 +168,8 @@ def _build(rows: int, make: Callable[..., nn.Module], own: Mapping[str, Any]) ->
     }
     if make not in (nn.RNN, nn.GRU, nn.LSTM):
         options["initial_state"] = "learned" if "h0_l0" in own else "zero"
-        options["generator"] = (
-            torch.Generator()
-        )  # so that torch's global generator does not move; every weight is overwritten
+        # With a generator of its own the layer leaves torch's alone; every weight is overwritten.
+        options["generator"] = torch.Generator()
     with torch.device("meta"):
         module = make(*width, *units, **options)
     if shapes != {name: tuple(value.shape) for name, value in module.state_dict().items()}:

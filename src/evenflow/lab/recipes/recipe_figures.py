@@ -154,11 +154,8 @@ def _spectrum(result: Reproduction) -> list[Panel]:
     """Singular values over training, one panel for each row: mean, standard deviation, smallest and largest."""
     panels = []
     for index, label in enumerate(result.labels):
-        key, title, probe = (
-            f"spectrum-{index}",
-            f"Singular values: {label}",
-            _first_probe(result, label, "singular_values"),
-        )
+        key, title = f"spectrum-{index}", f"Singular values: {label}"
+        probe = _first_probe(result, label, "singular_values")
         if probe is None:
             panels.append(Panel(key, title, notes=["Nothing was recorded."]))
         else:

@@ -33,9 +33,8 @@ def write_record(result: Reproduction) -> Path:
     path = result.folder / FILE
     record = _table(result)
     new = {(run["row"], run["seed"]) for run in record["runs"]}
-    record["runs"] = [run for run in _earlier_runs(path, record) if (run["row"], run["seed"]) not in new] + record[
-        "runs"
-    ]
+    earlier = [run for run in _earlier_runs(path, record) if (run["row"], run["seed"]) not in new]
+    record["runs"] = earlier + record["runs"]
     atomic.write(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False).encode())
     return path
 

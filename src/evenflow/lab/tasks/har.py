@@ -27,9 +27,8 @@ class Har(FileData, Labelled):
 
     A window has 128 steps (2.56 s) of nine signals. Each signal is scaled to mean zero and deviation one over the
     training windows. The training windows are sorted by person and overlap by half. The last tenth of them, those of
-    the
-    last people, is for validation: random windows would share their halves with training windows. Metric: accuracy;
-    94 % of two classes and 90 % of six count as solved.
+    the last people, is for validation: random windows would share their halves with training windows. Metric:
+    accuracy; 94 % of two classes and 90 % of six count as solved.
 
     Shapes:
         inputs ``(128, B, 9)``; targets ``(B,)`` int64.

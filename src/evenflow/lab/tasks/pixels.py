@@ -67,16 +67,19 @@ class Pixels(FileData, Labelled):
     )
     width: int = option(1, "pixels per step: 1 for 784 steps, 2 for 392")
     shift: int | None = option(
-        None, "training images in every place up to this many pixels away as well: 9 of each with 1", whole=1
+        None, "train on every image at each place up to this many pixels away: 9 places for 1", whole=1
     )
     distort: float | None = option(
         None,
-        "training images turned, sheared, stretched and moved at random by up to this share, 64 of each: 0.1",
+        "train on 64 variants of each image, turned, sheared, stretched and moved at random by up to this share, such as 0.1",
         above=0,
         most=STRONGEST,
     )
     bend: float | None = option(
-        None, "training images bent at random by about this share, 64 of each: 0.05", above=0, most=MOST_BENT
+        None,
+        "train on 64 variants of each image, bent at random by about this share, such as 0.05",
+        above=0,
+        most=MOST_BENT,
     )
 
     name = "mnist"

@@ -47,7 +47,7 @@ class Words(FileData, NextSymbol):
     Reference: Mikolov et al. 2010; Zaremba et al. 2014.
     """
 
-    length: int = option(35, "words a batch walks on, and steps that gradients reach back", whole=1)
+    length: int = option(35, "words of a batch, and steps that gradients reach back", whole=1)
     embedding: int = option(128, "width of the embedding of a word", whole=1)
 
     name = "ptb-words"

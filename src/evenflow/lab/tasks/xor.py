@@ -18,9 +18,8 @@ class Xor(Marked):
 
     The input of a step is a bit and a marker, ``x_t = (u_t, c_t)``; the target is ``u_i xor u_j``. Each sequence has
     its own length L, uniform in ``[T, T + T/10]``; i is in the first ``L/10`` steps, j in ``[4L/10, 5L/10]``, counted
-    from 0.
-    Loss: cross entropy of the one output, a logit. Both answers are equally likely, even if one of the two bits is
-    known, so the loss without memory is ``ln 2``. Metric: accuracy; above 99 % counts as solved.
+    from 0. Loss: cross entropy of the one output, a logit. Both answers are equally likely, even if one of the two bits
+    is known, so the loss without memory is ``ln 2``. Metric: accuracy; above 99 % counts as solved.
 
     Shapes:
         inputs ``(T + ⌊T/10⌋, B, 2)`` with lengths ``(B,)``, zero past them; targets ``(B, 1)``, 0 or 1.

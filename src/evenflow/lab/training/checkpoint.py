@@ -33,13 +33,8 @@ from torch import Tensor, nn
 
 from . import atomic
 
-LATEST, WEIGHTS, STATE, MANIFEST, BEST = (
-    "latest",
-    "weights.safetensors",
-    "state.pt",
-    "manifest.json",
-    "best.safetensors",
-)
+LATEST, BEST = "latest", "best.safetensors"
+WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.pt", "manifest.json"  # the files of a version
 AGAIN = "-again"  # suffix of a version that a run has gone back to
 VERSION = re.compile(rf"step-\d{{9,}}({AGAIN})?")
 KEEP = 2
