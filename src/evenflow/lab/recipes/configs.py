@@ -73,19 +73,7 @@ def plan(
     data: str | None = None,
     device: str | None = None,
 ) -> RecipePlan:
-    """The runs of a recipe.
-
-    Args:
-        recipe: the recipe.
-        scale: "quick" or "full".
-        folder: parent of all run folders.
-        seeds: number of seeds. Default: the recipe's seeds; more of them count on from the last one.
-        seed: the first seed; the others count on from there.
-        rows: labels of the rows. Default: all rows of the scale.
-        task: name of a task that replaces the recipe's.
-        data: data folder, for tasks that read files.
-        device: replaces the recipe's device.
-    """
+    """The runs of a recipe, in folders below `folder`; the other arguments are those of `reproduce`."""
     selected = recipe.rows_at(scale)
     if rows is not None:
         requested = [recipe.row(label) for label in rows]

@@ -71,13 +71,13 @@ class Pixels(FileData, Labelled):
     )
     distort: float | None = option(
         None,
-        "train on 64 variants of each image, turned, sheared, stretched and moved at random by up to this share, such as 0.1",
+        "train on 64 variants of each image, turned, sheared, stretched and moved at random by up to this share",
         above=0,
         most=STRONGEST,
     )
     bend: float | None = option(
         None,
-        "train on 64 variants of each image, bent at random by about this share, such as 0.05",
+        "train on 64 variants of each image, bent at random by about this share",
         above=0,
         most=MOST_BENT,
     )
