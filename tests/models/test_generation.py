@@ -83,10 +83,10 @@ def test_pieces_equal_the_whole(layer, kind):
 
 @pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "drawn"])
 def test_nothing_is_read_twice(greedy):
-    model, lengths = make("symbols"), []
-    model.layer.register_forward_pre_hook(lambda _, inputs: lengths.append(len(inputs[0])))
+    model, shapes = make("symbols"), []
+    model.embedding.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
     generate(model, make_prompt("symbols", 6, BATCH), 5, greedy=greedy)
-    assert lengths == [6, 1, 1, 1, 1]
+    assert shapes == [(6, BATCH), *[(BATCH,)] * 4]
 
 
 @pytest.mark.parametrize("kind", ["symbols", "notes"])

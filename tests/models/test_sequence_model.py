@@ -194,3 +194,17 @@ def test_bad_input(call, words):
     with pytest.raises(ValueError) as error:
         call()
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("make", [lambda: create("sgornn", 3, 8), lambda: nn.LSTM(3, 8)], ids=["sgornn", "torch"])
+@pytest.mark.parametrize("vocabulary", [None, 7])
+def test_steps_are_a_call_on_the_sequence(make, vocabulary):
+    model = SequenceModel(make(), 5, readout="every", vocabulary=vocabulary)
+    inputs = torch.randn(6, 2, 3) if vocabulary is None else torch.randint(vocabulary, (6, 2))
+    with torch.no_grad():
+        wanted, _ = model(inputs)
+        state, outputs = None, []
+        for each in inputs:
+            output, state = model.step(each, state)
+            outputs.append(output)
+    torch.testing.assert_close(torch.stack(outputs), wanted)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from evenflow.layers.weight_slots import WeightSlots
 from evenflow.maps import Map
 from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache
 from evenflow.runtime.torch_state import (
@@ -37,25 +38,16 @@ class LayerGraphs:
     def __init__(self, layer: nn.Module, weights: list[nn.Parameter]) -> None:
         self.cache: GraphCache[CapturedFunction] = GraphCache("a layer runs", WARM_UP, LIMIT)
         self.layer, self.weights = weakref.ref(layer), weights
-        # To look a weight up in its dictionary takes a tenth of the time of asking the layer for all of them.
-        modules = list(layer.modules())
-        self._sizes = [(names, len(names)) for m in modules for names in (m._parameters, m._buffers, m._modules)]
-        dictionaries = [names for m in modules for names in (m._parameters, m._buffers)]
-        self._slots = [(names, name, value) for names in dictionaries for name, value in names.items()]
-        self._tensors = [value for _, _, value in self._slots if value is not None]  # maps have buffers
-        self._buffers = [value for value in self._tensors if not isinstance(value, nn.Parameter)]
-        self._addresses = [value.data_ptr() for value in self._tensors]
-        self.device = self._tensors[0].device  # a reservoir has nothing but buffers
+        self._slots = WeightSlots(layer)
+        self._buffers = [value for value in self._slots.tensors if not isinstance(value, nn.Parameter)]
+        self.device = self._slots.tensors[0].device  # a reservoir has nothing but buffers
 
     def __reduce__(self) -> Any:
         return type(None), ()  # the copy of a layer has no captures
 
     def is_valid(self, layer: nn.Module) -> bool:
         """Return True while the layer has these tensors at these addresses, and no others."""
-        if self.layer() is not layer or any(len(names) != count for names, count in self._sizes):
-            return False
-        same = all(names.get(name) is value for names, name, value in self._slots)
-        return same and [v.data_ptr() for v in self._tensors] == self._addresses and not self.buffers_need_gradient()
+        return self.layer() is layer and self._slots.are_unchanged() and not self.buffers_need_gradient()
 
     def buffers_need_gradient(self) -> bool:
         """Return True if a buffer requires a gradient, which captured passes do not compute."""

@@ -16,6 +16,7 @@ from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.layer_graphs import LayerGraphs, replay_layer
 from evenflow.layers.layer_run import ObservedLayer
 from evenflow.layers.layer_weights import MapChoice, check_map, reset_weights, start_weights
+from evenflow.layers.one_step import OneStep
 from evenflow.layers.sequences import Sequences
 from evenflow.layers.torch_weights import take_torch_weights
 from evenflow.maps import Map
@@ -74,6 +75,7 @@ class Recurrent(ObservedLayer):
 
     layers_run_in_turn = True  # False where one step runs through all layers of the stack
     graphs: LayerGraphs | None = None  # the captured passes of a layer that has run on a GPU
+    _one_step: OneStep | None = None  # what `step` keeps
     _names: tuple[str, ...] = ()
     _shapes: Mapping[str, torch.Size] = {}  # layers pickled by early versions have none
 
@@ -170,6 +172,41 @@ class Recurrent(ObservedLayer):
         if isinstance(input, Tensor) and input.is_cuda and (replayed := replay_layer(self, input, hx)) is not None:
             return replayed
         return self._forward(input, hx)
+
+    def step(
+        self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None = None
+    ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]]:
+        """Take one time step, for code that receives its input step by step.
+
+        A loop over `step` gives the outputs, states and gradients of one call of the layer on the whole sequence.
+        Without gradients, on a CPU, all that does not change from step to step is kept: a step takes about the time of
+        a cell of torch.
+
+        Shapes:
+            input ``(B, I)``, or ``(I)`` without a batch; output likewise; states as those of the layer.
+
+        Args:
+            input: the input of this step.
+            hx: the state before, as the step before or the layer returned it. Default: the initial state.
+
+        >>> layer, state = RNN(2, 128), None
+        >>> with torch.no_grad():
+        ...     for x_t in torch.randn(100, 50, 2):
+        ...         output, state = layer.step(x_t, state)
+        """
+        if self._one_step is None:
+            self._one_step = OneStep()
+        if hx is not None and (done := self._one_step(self, input, hx)) is not None:
+            return done
+        if not isinstance(input, Tensor) or input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
+            got = tuple(input.shape) if isinstance(input, Tensor) else type(input).__name__
+            raise ValueError(f"input must be one step, (B, I) or (I) with I = {self.input_size}, got {got}")
+        if self.bidirectional:
+            raise ValueError("step needs a layer that runs one way: the reverse direction begins at the last step")
+        time = input.dim() - 1 if self.batch_first else 0
+        output, state = self.forward(input.unsqueeze(time), hx)
+        assert isinstance(output, Tensor)
+        return output.squeeze(time), state
 
     def _forward_tensors(self, input: Tensor, *states: Tensor, taps: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
         """`_forward` from tensors to tensors, with these taps and no others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from evenflow.runtime.torch_state import plain_tensors
 
-SETTINGS = (bool, int, float, str, tuple, type(None))
+KINDS = (bool, int, float, str, tuple, type(None))
 
 
 class LastMatrix:
@@ -22,7 +22,7 @@ class LastMatrix:
     """
 
     def __init__(self) -> None:
-        self._last: tuple[Hashable, list[Tensor], Tensor] | None = None  # in one piece, for threads
+        self._last: tuple[Settings, list[Tensor], Tensor] | None = None  # in one piece, for threads
 
     def __reduce__(self) -> Any:
         return LastMatrix, ()
@@ -34,19 +34,29 @@ class LastMatrix:
         read = [*raw, *map.buffers()]
         if not plain_tensors(read) or not all(value.device.type == "cpu" for value in read):
             return compute(*raw)
-        settings, last = _settings(map), self._last
-        if last is None or last[0] != settings or not _same(last[1], read):
+        last = self._last
+        if last is None or not last[0].are_unchanged() or not _same(last[1], read):
             with torch.no_grad():
                 copies = [value.detach().clone() for value in read]
-                last = self._last = (settings, copies, compute(*raw).detach())
+                last = self._last = (Settings(map), copies, compute(*raw).detach())
         return last[2].clone()  # the caller may write to its copy
 
 
-def _settings(map: nn.Module) -> Hashable:
-    """Everything but tensors that the matrix depends on; `extra_repr` shows settings of objects within the map."""
-    parts = list(map.modules())
-    values = (value for part in parts for name, value in vars(part).items() if isinstance(value, SETTINGS))
-    return (*values, *(part.extra_repr() for part in parts))
+class Settings:
+    """Everything but tensors that the matrix of a map depends on, at one moment."""
+
+    def __init__(self, map: nn.Module) -> None:
+        self._parts = [(part, part.extra_repr()) for part in map.modules()]
+        dictionaries = [vars(part) for part, _ in self._parts]
+        public = [(names, name, value) for names in dictionaries for name, value in names.items() if name[0] != "_"]
+        self._slots = [slot for slot in public if slot[1] != "training" and isinstance(slot[2], KINDS)]
+
+    def are_unchanged(self) -> bool:
+        """Return True while no setting has been assigned; `extra_repr` shows those of objects within a map."""
+        for names, name, value in self._slots:
+            if names.get(name) is not value:
+                return False
+        return all(part.extra_repr() == shown for part, shown in self._parts)
 
 
 def _same(kept: list[Tensor], now: list[Tensor]) -> bool:

@@ -101,13 +101,15 @@ def _steps(model: SequenceModel, x: Tensor, batched: bool, pick: Callable[[Tenso
     x, state = x.to(like.device, like.dtype if model.embedding is None else torch.int64), None
     while True:
         with torch.no_grad():  # not around the yield, where it would reach the caller
-            outputs, state = model(x, state)
-            y = outputs[-1].double()
+            if state is None:
+                outputs, state = model(x)
+                y = outputs[-1]
+            else:
+                y, state = model.step(x, state)
             if not y.isfinite().all():
                 raise ValueError("the model's outputs must be finite to generate from them, got infinite or nan values")
-            step = pick(y).to(x.dtype)
-        yield step if batched else step.squeeze(0)
-        x = step.unsqueeze(0)
+            x = pick(y.double()).to(x.dtype)
+        yield x if batched else x.squeeze(0)
 
 
 def _frozen(model: SequenceModel) -> SequenceModel:

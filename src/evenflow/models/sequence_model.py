@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.last_state import last_state
+from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.sequences import unpacked
 
 READOUTS = ("last", "every")
@@ -112,12 +113,7 @@ class SequenceModel(nn.Module):
         """
         if lengths is not None:
             lengths = _one_each(lengths, inputs.shape[1])
-        x = inputs
-        if self.embedding is not None:
-            if inputs.is_floating_point():
-                raise ValueError(f"inputs must be whole numbers for a model with a vocabulary, got {inputs.dtype}")
-            x = self.embedding(inputs)
-        x = self.drop_input(x)
+        x = self._embedded(inputs)
         if lengths is not None and not (padded and self.one_way):
             steps = lengths.cpu()
             if len(steps) and not 1 <= int(steps.min()) <= int(steps.max()) <= len(inputs):
@@ -130,6 +126,29 @@ class SequenceModel(nn.Module):
         else:
             h, state = self.layer(x, state)
         return self.read(h if self.readout == "every" else self._last(h, lengths)), state
+
+    def step(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """Outputs ``(B, O)`` and the layer's state after one time step, see `Recurrent.step`.
+
+        Args:
+            inputs: ``(B, I)``, or whole numbers ``(B)`` with a vocabulary.
+            state: the state before, as this method or a call of the model returned it. Default: the layer's own.
+        """
+        x = self._embedded(inputs)
+        if isinstance(self.layer, Recurrent):
+            h, state = self.layer.step(x, state)
+        else:  # a layer of torch
+            h, state = self.layer(x.unsqueeze(0), state)
+            h = h.squeeze(0)
+        return self.read(h), state
+
+    def _embedded(self, inputs: Tensor) -> Tensor:
+        """The layer's input."""
+        if self.embedding is None:
+            return self.drop_input(inputs)
+        if inputs.is_floating_point():
+            raise ValueError(f"inputs must be whole numbers for a model with a vocabulary, got {inputs.dtype}")
+        return self.drop_input(self.embedding(inputs))
 
     def read(self, h: Tensor) -> Tensor:
         """The readout of states, which may be stored in half precision."""

@@ -19,6 +19,9 @@ struct job {
     const int64_t *number;      /* see `emit_c.number_names` */
     const int64_t *batch_sizes; /* (T), or NULL where every row runs to the end */
     void *const *tensor;        /* see `generated_code.tensor_names` */
+    int64_t *bytes;             /* where to write the size of the scratch memory, instead of running; or NULL */
+    void *scratch;              /* scratch memory of the caller's, for one thread; or NULL */
+    int64_t packed;             /* whether it holds the packed matrices of the call before */
 };
 
 """
@@ -31,7 +34,8 @@ DTYPES = {
 class StepCall(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("models", "steps", "batch", "threads")),
-        *((name, ctypes.c_void_p) for name in ("number", "batch_sizes", "tensor")),
+        *((name, ctypes.c_void_p) for name in ("number", "batch_sizes", "tensor", "bytes", "scratch")),
+        ("packed", ctypes.c_int64),
     )
 
 

@@ -98,17 +98,18 @@ static void NAME(product)(const REAL *x, int64_t rows, int64_t depth, int64_t do
  * a zero in `packed`, so that an infinite x gives nan, as beside any zero. */
 typedef struct {
     REAL *packed, *large;
-    int32_t *at; /* row and column of each large entry */
-    int64_t count;
+    int32_t *count; /* of the large entries; in scratch memory, which may be kept for further calls */
+    int32_t *at;    /* row and column of each large entry */
 } NAME(split);
 
-static int64_t NAME(split_scratch)(int64_t size) { return size * (NAME(padded)(size) + 3); }
+static int64_t NAME(split_scratch)(int64_t size) { return size * (NAME(padded)(size) + 3) + 1; }
 
 static NAME(split) NAME(take_split)(char **scratch, int64_t size) {
     NAME(split) matrix = {0};
     matrix.packed = NAME(take)(scratch, size * NAME(padded)(size));
     matrix.large = NAME(take)(scratch, size);
-    matrix.at = (int32_t *)NAME(take)(scratch, 2 * size);
+    matrix.count = (int32_t *)NAME(take)(scratch, 2 * size + 1);
+    matrix.at = matrix.count + 1;
     return matrix;
 }
 
@@ -120,14 +121,14 @@ static void NAME(pack_split)(const REAL *source, int64_t size, int64_t down, int
     int64_t left = 0;
     for (int64_t n = 0; n < size * size; n++) left += NAME(is_large)(source[n]);
     NAME(pack)(source, size, size, down, across, matrix->packed, size);
-    matrix->count = 0;
+    *matrix->count = 0;
     if (left > size) return;
     for (int64_t n = 0; left > 0; n++) {
         if (!NAME(is_large)(source[n])) continue;
         const int64_t row = down == 1 ? n % size : n / size, column = down == 1 ? n / size : n % size;
-        matrix->at[2 * matrix->count] = (int32_t)row;
-        matrix->at[2 * matrix->count + 1] = (int32_t)column;
-        matrix->large[matrix->count++] = source[n];
+        matrix->at[2 * *matrix->count] = (int32_t)row;
+        matrix->at[2 * *matrix->count + 1] = (int32_t)column;
+        matrix->large[(*matrix->count)++] = source[n];
         matrix->packed[column / PANEL * PANEL * size + row * PANEL + column % PANEL] = 0;
         left--;
     }
@@ -140,7 +141,7 @@ static void NAME(product_split)(const REAL *x, int64_t rows, int64_t size, int64
     const int64_t stride = NAME(padded)(size);
     NAME(product)(x, rows, size, down, matrix->packed, size, out);
     for (int64_t left = rows; left > 0; left -= TOGETHER, x += TOGETHER * down, out += TOGETHER * stride)
-        for (int64_t n = 0; n < matrix->count; n++) {
+        for (int64_t n = 0; n < *matrix->count; n++) {
             const REAL large = matrix->large[n], *from = x + matrix->at[2 * n];
             REAL *to = out + matrix->at[2 * n + 1];
             const int64_t height = left < TOGETHER ? left : TOGETHER;

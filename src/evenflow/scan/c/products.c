@@ -34,3 +34,10 @@ struct gradient {
 #define SUFFIX double
 #include "product.h"
 #include "linear.h"
+
+/* Whether some pieces of memory differ from copies of them. */
+int differ(int64_t count, const void *const *now, const void *const *then, const int64_t *bytes) {
+    for (int64_t i = 0; i < count; i++)
+        if (memcmp(now[i], then[i], (size_t)bytes[i])) return 1;
+    return 0;
+}

@@ -97,6 +97,12 @@ static int parallel(work *run, const void *job, const int64_t *bounds, int64_t t
     return 0;
 }
 
+/* Run all items on this thread, with the caller's scratch memory. */
+static int alone(work *run, const void *job, int64_t items, void *scratch) {
+    run_portion(&(struct portion){run, job, 0, items, scratch});
+    return 0;
+}
+
 /* The length of the longest share, which determines the scratch memory. */
 static int64_t longest(const int64_t *bounds, int64_t threads) {
     int64_t most = 0;

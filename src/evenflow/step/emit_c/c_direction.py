@@ -221,7 +221,7 @@ class CDirection:
             "const int64_t low = first > m * B ? first - m * B : 0;",
             "const int64_t high = last < (m + 1) * B ? last - m * B : B;",
             *self.model_text(),
-            *self.packing,
+            *braces("if (!job->packed)", self.packing),
             *braces(self.loop, steps),
             *self.model_end(),
         ]
@@ -236,11 +236,14 @@ class CDirection:
             "const int64_t B = job->batch, T = job->steps;",
             *numbers,
             "int64_t bounds[MOST_THREADS + 1];",
-            f"const int64_t threads = worthwhile(job->threads, (double)job->models * T * B * ({self._work()}));",
+            f"const double work = (double)job->models * T * B * ({self._work()});",
+            "const int64_t threads = job->bytes || job->scratch ? 1 : worthwhile(job->threads, work);",
             "split_rows(job->models, B, T, job->batch_sizes, threads, bounds);",
             "const int64_t rows = longest(bounds, threads);",
             *(f"expect({self.tensor(n, k)}, sizeof({k}) * job->models * T * B * {c});" for n, k, c in self.written()),
             f"const size_t bytes = ({' + '.join(needed) or '0'}) * sizeof(REAL) + {margin};",
+            "if (job->bytes) return *job->bytes = bytes, 0;",
+            f"if (job->scratch) return alone(NAME({name}_rows), job, rows, job->scratch);",
             f"return parallel(NAME({name}_rows), job, bounds, threads, bytes);",
         ]
         head = f"static void NAME({name}_rows)(const void *argument, int64_t first, int64_t last, char *scratch)"
