@@ -1,5 +1,6 @@
 """The layers: `Recurrent` with the call forms of `torch.nn.RNN` for any cell, and the named layers built on it."""
 
+from evenflow.layers.cell_modules import GRUCell, LSTMCell, RecurrentCell, RNNCell
 from evenflow.layers.feedback_stack import GatedFeedbackRNN
 from evenflow.layers.named import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
 from evenflow.layers.recurrent import Recurrent
@@ -11,8 +12,12 @@ __all__ = [
     "RNN",
     "SCRN",
     "ComplexRNN",
+    "GRUCell",
     "GatedFeedbackRNN",
+    "LSTMCell",
+    "RNNCell",
     "Recurrent",
+    "RecurrentCell",
     "ScalarGatedRNN",
     "from_torch",
     "to_torch",

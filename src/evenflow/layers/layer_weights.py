@@ -90,7 +90,7 @@ def _draw(layer: Recurrent, index: int, generator: torch.Generator | None) -> di
     """Starting values of one layer and direction, but for the recurrent matrices."""
     cell, directions = layer.cell, 2 if layer.bidirectional else 1
     width = layer.input_size if index < directions else directions * layer.state_sizes[0]
-    start = cell.start(width, layer.hidden_size, layer.bias, generator)
+    start = cell.start(width, layer.hidden_size, layer.biased, generator)
     if layer.input_range is not None:
         for name in start:
             if name.startswith("weight_ih"):

@@ -23,6 +23,36 @@ from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.shared_arguments import with_shared_arguments
 
 
+def plain_step(nonlinearity: str | None, activation: ActivationChoice, gain: float, leak: float) -> Cell:
+    """The cell of `RNN` and `RNNCell`."""
+    if nonlinearity is not None:
+        one_of("nonlinearity", nonlinearity, ("tanh", "relu"))
+        if activation != "tanh":
+            raise ValueError(
+                f"nonlinearity must be left out beside activation, got {nonlinearity!r} and {activation!r}"
+            )
+        activation = nonlinearity
+    number("leak", leak)
+    if not 0 < leak <= 1:
+        raise ValueError(f"leak must lie above 0 and be at most 1, got {leak}")
+    return ScalarGated(activation, "fixed", leak, 1 - leak, gain) if leak < 1 else Elman(activation, gain)
+
+
+def lstm_step(form: str, forget_bias: float | None, proj_size: int = 0) -> Cell:
+    """The cell of `LSTM` and `LSTMCell`."""
+    one_of("form", form, ("standard", "peephole", "1997"))
+    if form == "1997" and forget_bias is not None:
+        raise ValueError(f"the LSTM of 1997 has no forget gate, got forget_bias {forget_bias}")
+    whole_number("proj_size", proj_size, 0)
+    if proj_size and form != "standard":
+        raise ValueError(f"proj_size must be 0 with form={form!r}, got {proj_size}")
+    start = 1.0 if forget_bias is None else forget_bias
+    number("forget_bias", start)
+    if proj_size:
+        return ProjectedLSTM(proj_size, start)
+    return LSTM1997() if form == "1997" else PeepholeLSTM(start) if form == "peephole" else LSTMStep(start)
+
+
 @with_shared_arguments
 class RNN(Recurrent):
     """The plain recurrent layer, ``h_t = f(W_ih x_t + b + W_hh h_{t-1})``, with any map and activation.
@@ -58,18 +88,7 @@ class RNN(Recurrent):
         leak: float = 1.0,
         **options: Any,
     ) -> None:
-        if nonlinearity is not None:
-            one_of("nonlinearity", nonlinearity, ("tanh", "relu"))
-            if activation != "tanh":
-                raise ValueError(
-                    f"nonlinearity must be left out beside activation, got {nonlinearity!r} and {activation!r}"
-                )
-            activation = nonlinearity
-        number("leak", leak)
-        if not 0 < leak <= 1:
-            raise ValueError(f"leak must lie above 0 and be at most 1, got {leak}")
-        leaky = leak < 1
-        cell = ScalarGated(activation, "fixed", leak, 1 - leak, gain) if leaky else Elman(activation, gain)
+        cell = plain_step(nonlinearity, activation, gain, leak)
         super().__init__(cell, input_size, hidden_size, num_layers, *positional, **options)
 
 
@@ -188,17 +207,7 @@ class LSTM(Recurrent):
         forget_bias: float | None = None,
         **options: Any,
     ) -> None:
-        one_of("form", form, ("standard", "peephole", "1997"))
-        if form == "1997" and forget_bias is not None:
-            raise ValueError(f"the LSTM of 1997 has no forget gate, got forget_bias {forget_bias}")
-        whole_number("proj_size", proj_size, 0)
-        if proj_size and form != "standard":
-            raise ValueError(f"proj_size must be 0 with form={form!r}, got {proj_size}")
-        start = 1.0 if forget_bias is None else forget_bias
-        number("forget_bias", start)
-        cell: Cell = LSTM1997() if form == "1997" else PeepholeLSTM(start) if form == "peephole" else LSTMStep(start)
-        if proj_size:
-            cell = ProjectedLSTM(proj_size, start)
+        cell = lstm_step(form, forget_bias, proj_size)
         torchs = bias, batch_first, dropout, bidirectional
         super().__init__(cell, input_size, hidden_size, num_layers, *torchs, **options)
 

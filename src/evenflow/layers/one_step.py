@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+from torch.utils._pytree import tree_map
 
 from evenflow.cells import Cell
 from evenflow.layers.weight_slots import WeightSlots
-from evenflow.maps.last_matrix import Settings
+from evenflow.maps.last_matrix import MapSettings
 from evenflow.runtime.torch_state import in_dispatch_mode, is_observed, plain_tensors
 from evenflow.scan.kept_step import KeptStep, Watch, kept_step
 
@@ -39,24 +40,49 @@ class OneStep:
     def __call__(self, layer: Recurrent, x: Tensor, hx: State) -> tuple[Tensor, State] | None:
         """The output and the new states, or None where `Recurrent.forward` has to take the step."""
         states = (hx,) if isinstance(hx, Tensor) else hx
-        if torch.is_grad_enabled() or type(x) is not Tensor or not isinstance(states, tuple):
+        if type(x) is not Tensor or not isinstance(states, tuple) or not _is_plain(layer):
             return None
-        if is_observed() or in_dispatch_mode() or torch.is_autocast_enabled("cpu"):
-            return None
-        if (
-            layer._taps is not None
-            or layer._records
-            or layer.engine != "auto"
-            or layer.storage is not None
-            or layer.bidirectional
-        ):
-            return None
-        if layer.training and (layer.dropout or layer.cell.draws):
-            return None
+        if torch.is_grad_enabled():
+            return _advance(layer, x, states)
         plan = self._plan
         if plan is None or not plan.is_current(layer):
             plan = self._plan = _Plan(layer)
         return plan.run(x, states) if plan.steps else None
+
+
+def _is_plain(layer: Recurrent) -> bool:
+    """Return False where a step is more than the step of its cell, or others than autograd observe it."""
+    if is_observed() or in_dispatch_mode() or torch.is_autocast_enabled("cpu") or layer.bidirectional:
+        return False
+    if layer._taps is not None or layer._records or layer.storage is not None or layer.engine != "auto":
+        return False
+    return not (layer.training and (layer.dropout or layer.cell.draws))
+
+
+def _advance(layer: Recurrent, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, State] | None:
+    """One step of a layer by the operations of its cell's step, through which autograd finds the gradients.
+
+    A scan would pack and save for all steps what a single one does not need.
+    """
+    if x.dim() == 1:
+        done = _advance(layer, x.unsqueeze(0), tuple(s.unsqueeze(-2) for s in states))
+        return None if done is None else tree_map(lambda v: v.squeeze(-2), done)
+    front = () if layer.takes_one_step else (layer.num_layers,)
+    shapes = [(*front, *x.shape[:-1], size) for size in layer.state_sizes]
+    if x.dim() != 2 or x.shape[-1] != layer.input_size or [s.shape for s in states] != shapes:
+        return None
+    if not layer.layers_run_in_turn or not plain_tensors(states):
+        return None
+    cell, news = layer.cell, []
+    for index in range(layer.num_layers):
+        weights = layer.step_weights(index)
+        if any(v.dtype != x.dtype or not v.is_cpu for v in (x, *states, *weights.values())):
+            return None
+        before = states if layer.takes_one_step else tuple(s[index] for s in states)
+        news.append(cell.advance(cell.project(x, weights), before, weights))
+        x = news[-1][0]
+    final = news[0] if layer.takes_one_step else tuple(torch.stack(member) for member in zip(*news, strict=True))
+    return x, final[0] if len(final) == 1 else final
 
 
 class _Plan:
@@ -72,9 +98,9 @@ class _Plan:
         self._forms: dict[torch.Size, Any] = {}  # see `_form`
         self._slots, self._cell = WeightSlots(layer), layer.cell
         chains = getattr(layer, "parametrizations", {}).values()
-        self._settings = [Settings(chain) for chain in chains]
+        self._settings = [MapSettings(chain) for chain in chains]
         self._inputs, self._sizes, self._count = layer.input_size, layer.state_sizes, layer.num_layers
-        self._together = not layer.layers_run_in_turn
+        self._together, self._single = not layer.layers_run_in_turn, layer.takes_one_step
         tensors, cell = self._slots.tensors, layer.cell
         self._dtype = next(iter(layer.parameters()), tensors[0]).dtype
         suits = type(cell).project is Cell.project and all(t.device.type == "cpu" for t in tensors)
@@ -114,7 +140,7 @@ class _Plan:
         return not self.steps or not self._watch.changed()
 
     def run(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, State] | None:
-        """Take one step from x ``(B, I)`` or ``(I)``, and states in the form of `Recurrent.forward`."""
+        """Take one step from x ``(B, I)`` or ``(I)``, and states in the form of the layer's `forward`."""
         form = self._forms.get(x.shape) or self._form(x.shape)
         if form is None or not x.is_cpu or x.dtype != self._dtype or len(states) != len(self._sizes):
             return None
@@ -125,7 +151,6 @@ class _Plan:
             if not state.is_contiguous() or not state.is_cpu:
                 return None
         new = tuple([torch.empty_like(state) for state in states])
-        output = torch.empty(shape, dtype=self._dtype)
         before, after = [s.data_ptr() for s in states], [s.data_ptr() for s in new]
         for index, step in enumerate(self.steps):
             if index:
@@ -134,11 +159,15 @@ class _Plan:
                 after = [at + bytes for at, bytes in zip(after, across, strict=True)]
             a = linear(x, *self._products[index])
             step(rows, a.data_ptr(), before, after)
+        final: State = new[0] if len(new) == 1 else new
+        if self._single:
+            return new[0], final
+        output = torch.empty(shape, dtype=self._dtype)
         if self._together:
             output.copy_(new[0][-1])
         else:  # a copy, so that writing to the output does not write to the state
             ctypes.memmove(output.data_ptr(), after[0], across[0])
-        return output, new[0] if len(new) == 1 else new
+        return output, final
 
     def _form(self, shape: torch.Size) -> tuple[int, list[tuple[int, ...]], tuple[int, ...], list[int]] | None:
         """For an input of this shape: rows, shapes of the states and the output, bytes of a state of one layer."""
@@ -147,7 +176,8 @@ class _Plan:
         if len(shape) not in (1, 2) or shape[-1] != self._inputs or not 0 < rows <= most:
             return None
         lead, number = shape[:-1], self._dtype.itemsize
-        shapes = [(self._count, *lead, size) for size in self._sizes]
+        front = () if self._single else (self._count,)
+        shapes = [(*front, *lead, size) for size in self._sizes]
         form = rows, shapes, (*lead, self._sizes[0]), [rows * size * number for size in self._sizes]
         self._forms[shape] = form
         return form

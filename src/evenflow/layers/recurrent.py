@@ -74,6 +74,7 @@ class Recurrent(ObservedLayer):
     """
 
     layers_run_in_turn = True  # False where one step runs through all layers of the stack
+    takes_one_step = False  # True for a module of one time step, whose states have no dimension of layers
     graphs: LayerGraphs | None = None  # the captured passes of a layer that has run on a GPU
     _one_step: OneStep | None = None  # what `step` keeps
     _names: tuple[str, ...] = ()
@@ -144,7 +145,9 @@ class Recurrent(ObservedLayer):
             raise ValueError(f"{options} must be left out for {type(self).__name__}, whose layers share one step")
         check_map(self, map, map_options)
         self.engine, self.checkpoint_every = engine, checkpoint_every
-        self.bias, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
+        self.biased, self.batch_first, self.bidirectional = bool(bias), bool(batch_first), bool(bidirectional)
+        if not self.takes_one_step:  # whose `bias` is the vector
+            self.bias = self.biased
         self.dropout = float(dropout)
         self.initial_state, self.storage = initial_state, storage
         self.input_range = input_range
@@ -194,19 +197,33 @@ class Recurrent(ObservedLayer):
         ...     for x_t in torch.randn(100, 50, 2):
         ...         output, state = layer.step(x_t, state)
         """
+        if hx is not None and (done := self.kept_step(input, hx)) is not None:
+            return done
+        self.check_step(input)
+        time = input.dim() - 1 if self.batch_first else 0
+        output, state = self.forward(input.unsqueeze(time), hx)
+        assert isinstance(output, Tensor)
+        return output.squeeze(time), state
+
+    def kept_step(
+        self, input: Tensor, hx: Tensor | tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]] | None:
+        """`step` by what is kept from step to step, or None where `forward` has to take it."""
         if self._one_step is None:
             self._one_step = OneStep()
-        if hx is not None and (done := self._one_step(self, input, hx)) is not None:
-            return done
+        return self._one_step(self, input, hx)
+
+    def check_step(self, input: Tensor) -> None:
+        """Refuse what is no input of one step, and layers that cannot take one."""
         if not isinstance(input, Tensor) or input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
             got = tuple(input.shape) if isinstance(input, Tensor) else type(input).__name__
             raise ValueError(f"input must be one step, (B, I) or (I) with I = {self.input_size}, got {got}")
         if self.bidirectional:
             raise ValueError("step needs a layer that runs one way: the reverse direction begins at the last step")
-        time = input.dim() - 1 if self.batch_first else 0
-        output, state = self.forward(input.unsqueeze(time), hx)
-        assert isinstance(output, Tensor)
-        return output.squeeze(time), state
+        if self.training and isinstance(self.cell, Regularised):
+            for name in ("recurrent_dropout", "weight_dropout"):
+                if p := getattr(self.cell, name):
+                    raise ValueError(f"{name} has one mask for a whole sequence, so step needs eval() or 0, got {p}")
 
     def _forward_tensors(self, input: Tensor, *states: Tensor, taps: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
         """`_forward` from tensors to tensors, with these taps and no others."""
@@ -355,7 +372,9 @@ class Recurrent(ObservedLayer):
             values = ((name, getattr(self, name), default) for name, default in defaults.items())
             return [f"{name}={value!r}" for name, value, default in values if value != default]
 
-        sizes = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+        sizes = {"batch_first": False, "dropout": 0.0, "bidirectional": False}
         ways = {"engine": "auto", "initial_state": "zero", "storage": None, "checkpoint_every": None}
         cell = [f"{name}={value!r}" for name, value in self.cell.settings().items()]
-        return ", ".join([f"{self.input_size}, {self.hidden_size}", *changed(sizes), *cell, *changed(ways)])
+        first = [f"{self.input_size}, {self.hidden_size}", *changed({"num_layers": 1})]
+        bias = [] if self.biased else ["bias=False"]
+        return ", ".join([*first, *bias, *changed(sizes), *cell, *changed(ways)])

@@ -28,12 +28,14 @@ def take_torch_weights(layer: Recurrent, state: MutableMapping[str, Tensor], pre
     Names of cells (``weight_ih`` for ``weight_ih_l0``) are those of the first layer.
     """
     gru, H = isinstance(layer.cell.core, GRUStep), layer.hidden_size
+    mapped = getattr(layer, "parametrizations", {})
     for suffix in layer.suffixes:
         cell = suffix == "_l0" and f"{prefix}weight_hh" in state and not layer.bidirectional
         ending = "" if cell else suffix
         hidden = state.get(f"{prefix}weight_hh{ending}")
         biased = f"{prefix}bias_ih{ending}" in state
-        if hidden is None or not (biased or cell or (gru and hidden.shape[0] == 3 * H)):
+        through_map = f"weight_hh{suffix}" in mapped
+        if hidden is None or not (biased or cell or through_map or (gru and hidden.shape[0] == 3 * H)):
             continue
         values = {"weight_ih": state.pop(f"{prefix}weight_ih{ending}")}
         del state[f"{prefix}weight_hh{ending}"]
@@ -48,7 +50,6 @@ def take_torch_weights(layer: Recurrent, state: MutableMapping[str, Tensor], pre
                 values["bias_hh_n"] = second[2 * H :]
                 second = torch.cat([second[: 2 * H], torch.zeros_like(second[2 * H :])])
             values["bias"] = first + second
-        mapped = getattr(layer, "parametrizations", {})
         for name, value in values.items():
             if name + suffix not in mapped:
                 state[prefix + name + suffix] = value
@@ -69,7 +70,7 @@ def torch_state(layer: Recurrent) -> dict[str, Tensor]:
             hidden = weights["weight_hh"]
             state[f"weight_ih{suffix}"] = weights["weight_ih"]
             state[f"weight_hh{suffix}"] = torch.cat([hidden, weights["weight_hh_n"]]) if gru else hidden
-            if layer.bias:
+            if layer.biased:
                 second = torch.zeros_like(weights["bias"])
                 if gru:
                     second[2 * layer.hidden_size :] = weights["bias_hh_n"]

@@ -22,7 +22,7 @@ class LastMatrix:
     """
 
     def __init__(self) -> None:
-        self._last: tuple[Settings, list[Tensor], Tensor] | None = None  # in one piece, for threads
+        self._last: tuple[MapSettings, list[Tensor], Tensor] | None = None  # in one piece, for threads
 
     def __reduce__(self) -> Any:
         return LastMatrix, ()
@@ -38,11 +38,11 @@ class LastMatrix:
         if last is None or not last[0].are_unchanged() or not _same(last[1], read):
             with torch.no_grad():
                 copies = [value.detach().clone() for value in read]
-                last = self._last = (Settings(map), copies, compute(*raw).detach())
+                last = self._last = (MapSettings(map), copies, compute(*raw).detach())
         return last[2].clone()  # the caller may write to its copy
 
 
-class Settings:
+class MapSettings:
     """Everything but tensors that the matrix of a map depends on, at one moment."""
 
     def __init__(self, map: nn.Module) -> None:

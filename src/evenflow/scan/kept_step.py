@@ -35,7 +35,7 @@ class KeptStep:
         loaded = cpu.library(step, self._dtype)
         assert loaded is not None
         self._function = getattr(loaded, f"forward_{c_library.SUFFIXES[self._dtype]}")
-        self._free: dict[int, list[_Call]] = {}  # by rows: the calls that no thread is making at the moment
+        self._free: dict[int, list[_KeptCall]] = {}  # by rows: the calls that no thread is making at the moment
 
     def __call__(self, rows: int, a: int, states: Sequence[int], new: Sequence[int]) -> None:
         """Take one step from addresses to addresses: a ``(rows, size)``, states and new states ``(rows, H)`` each."""
@@ -54,8 +54,8 @@ class KeptStep:
         call.job.packed = 1
         free.append(call)
 
-    def _new_call(self, rows: int) -> _Call:
-        call = _Call(self._step, self._weights, rows, self._dtype)
+    def _new_call(self, rows: int) -> _KeptCall:
+        call = _KeptCall(self._step, self._weights, rows, self._dtype)
         needed = ctypes.c_int64()
         call.job.bytes = ctypes.addressof(needed)
         self._function(call.reference)
@@ -64,7 +64,7 @@ class KeptStep:
         return call
 
 
-class _Call:
+class _KeptCall:
     """The arguments of a call, which one thread uses at a time."""
 
     def __init__(self, step: CompiledStep, weights: Sequence[Tensor | None], rows: int, dtype: torch.dtype) -> None:
