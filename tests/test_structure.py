@@ -16,6 +16,7 @@ PACKAGE = Path(evenflow.__file__).parent
 
 # A room may import those before it. `evenflow` itself, the names of the library, stands between library and lab.
 ROOMS = (
+    "version",
     "checks",
     "init",
     "activations",

@@ -22,9 +22,10 @@ from evenflow.layers import (
     to_torch,
 )
 from evenflow.maps import attach, detach
-from evenflow.models import SequenceModel, generate, stream
+from evenflow.models import SequenceModel, generate, load, save, stream
 from evenflow.reservoir import EchoState
 from evenflow.systems import create, systems
+from evenflow.version import VERSION
 
 if TYPE_CHECKING:
     from evenflow import bounds, export, optim, penalties, probes
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from evenflow.lab.diagnosis import doctor
     from evenflow.lab.training.fit import fit
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # Names that need the extra `lab`: the module, and the attribute of the module unless it is the module itself.
 LAB = {
@@ -74,10 +75,12 @@ __all__ = [
     "from_torch",
     "generate",
     "init",
+    "load",
     "maps",
     "optim",
     "penalties",
     "probes",
+    "save",
     "stream",
     "systems",
     "tasks",

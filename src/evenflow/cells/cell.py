@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from evenflow import init
+from evenflow.runtime.constructor_call import Described
 from evenflow.step import Untranslatable, hoisted, program_text, translate
 
 Weights = Mapping[str, Tensor]
@@ -34,7 +35,7 @@ class Matrix:
     mapped: bool = True
 
 
-class Cell:
+class Cell(Described):
     """One time step as a pure function of tensors; the layer owns the tensors, the scan runs over time.
 
     Shapes:

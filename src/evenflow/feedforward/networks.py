@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from evenflow import init
 from evenflow.activations import ActivationChoice, make
 from evenflow.checks import whole_number
+from evenflow.runtime.constructor_call import Described
 
 Linear = Callable[[str, int, int, torch.Generator | None], nn.Linear]
 
@@ -22,7 +23,7 @@ def free_linear(place: str, columns: int, rows: int, generator: torch.Generator 
     return layer
 
 
-class FeedForward(nn.Module):
+class FeedForward(Described, nn.Module):
     """The base class of the networks: an input layer, `depth` layers of one width, a readout.
 
     Shapes:

@@ -20,13 +20,14 @@ from evenflow.layers.one_step import OneStep
 from evenflow.layers.sequences import Sequences
 from evenflow.layers.torch_weights import take_torch_weights
 from evenflow.maps import Map
+from evenflow.runtime.constructor_call import Described
 from evenflow.runtime.torch_state import in_functorch
 from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
 
 INITIAL_STATES = ("zero", "learned")
 
 
-class Recurrent(ObservedLayer):
+class Recurrent(Described, ObservedLayer):
     """A cell run over time, with the signature, call forms and habits of `torch.nn.RNN`; every layer is one.
 
     Shapes:

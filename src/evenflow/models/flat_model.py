@@ -6,8 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from evenflow.runtime.constructor_call import Described
 
-class FlatModel(nn.Module):
+
+class FlatModel(Described, nn.Module):
     """``y = network([x_1, ..., x_T])``: the steps of a sequence concatenated to one row.
 
     It returns outputs and a state as `SequenceModel` does, so that it trains on the same tasks; the state is always

@@ -13,11 +13,12 @@ from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.last_state import last_state
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.sequences import unpacked
+from evenflow.runtime.constructor_call import Described
 
 READOUTS = ("last", "every")
 
 
-class SequenceModel(nn.Module):
+class SequenceModel(Described, nn.Module):
     """``y = W_o h + b_o`` after a recurrent layer, at the last step or at every step.
 
     With hidden units in the readout ``y = W_o max(0, W_r h + b_r) + b_o``: then even a layer without activation, whose

@@ -28,8 +28,11 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
+
+from evenflow.models.model_weights import load_weights as load_weights
+from evenflow.models.model_weights import read_weights_file, weights_file
+from evenflow.models.model_weights import weights_of as weights_of
 
 from . import atomic
 
@@ -47,34 +50,6 @@ class Checkpoint:
     step: int
     weights: dict[str, Tensor]
     state: dict[str, Any]
-
-
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the model's weights on the CPU, each tensor with its own memory."""
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
-
-
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: object) -> None:
-    """Copy `weights` into the model; a ValueError names the first tensor that does not fit.
-
-    Args:
-        origin: where the weights come from, for the message.
-    """
-    expected = model.state_dict()
-    for name in [*expected, *weights]:
-        if name not in weights:
-            raise ValueError(f"weights in {origin} do not fit the model: {name} is missing")
-        if name not in expected:
-            raise ValueError(f"weights in {origin} do not fit the model: {name} is not one of the model's")
-        if weights[name].shape != expected[name].shape:
-            raise ValueError(
-                f"weights in {origin} do not fit the model: {name} has shape {tuple(weights[name].shape)}, "
-                f"the model needs {tuple(expected[name].shape)}"
-            )
-    # copy_ rather than load_state_dict, which would compute the parameters of a map from its matrix.
-    with torch.no_grad():
-        for name, tensor in expected.items():
-            tensor.copy_(weights[name])
 
 
 def save(folder: Path, checkpoint: Checkpoint, mark: str = "") -> str:
@@ -147,8 +122,7 @@ def load(folder: Path, name: str) -> Checkpoint:
 def save_best(folder: Path, weights: Mapping[str, Tensor], step: int) -> None:
     """Replace the best weights by those of `step`."""
     folder.mkdir(exist_ok=True)
-    metadata = json.dumps({"step": step, "sha256": _digest(weights)})
-    atomic.write(folder / BEST, safetensors.torch.save(dict(weights), metadata={"best": metadata}))
+    atomic.write(folder / BEST, weights_file(weights, step=step))
 
 
 @dataclass(frozen=True)
@@ -164,19 +138,8 @@ def load_best(folder: Path) -> BestWeights | None:
     path = folder / BEST
     if not path.is_file():
         return None
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = (file.metadata() or {}).get("best")
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dictionary
-        if metadata is None:
-            return BestWeights(weights, None)
-        table = json.loads(metadata)
-        step, digest = int(table["step"]), table["sha256"]
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"best weights {path} are damaged: {error}") from error
-    if digest != _digest(weights):
-        raise ValueError(f"best weights {path} are damaged: they are not what was written")
-    return BestWeights(weights, step)
+    weights, notes = read_weights_file(path, "best weights")
+    return BestWeights(weights, notes.get("step"))
 
 
 def _pointed_at(folder: Path) -> str | None:
@@ -203,12 +166,3 @@ def intact(version: Path) -> bool:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def _digest(weights: Mapping[str, Tensor]) -> str:
-    """The SHA-256 of the names, dtypes, shapes and bytes of weights."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(weights.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -1,0 +1,166 @@
+"""Sequences in the forms that users have them: arrays, ragged lists, tensors, and tables of pandas and polars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenflow.models.data_schema import DataSchema
+
+TABLES = ("pandas", "polars")
+
+
+class GivenSequences:
+    """N sequences to predict from, read in batches that are scaled as the training data were.
+
+    Args:
+        x: an array or tensor ``(N, T, I)``, or ``(N, T)`` for one input; a list of N arrays ``(T_n, I)`` or ``(T_n,)``
+            of any lengths; or a table of pandas or polars with a row for each step, whose columns the schema names.
+        schema: what the model reads.
+        newest: read the last `schema.length` steps of each sequence only, and do not cut one long series into pieces.
+
+    Attributes:
+        lengths: ``(N,)`` int64.
+        rows: for a table the number of the row of each step, in the order of the sequences; else None.
+        flat: whether each step is a single number and not an array of one.
+        ragged: whether answers at every step come as a list, because the sequences did.
+    """
+
+    def __init__(self, x: Any, schema: DataSchema, newest: bool = False) -> None:
+        self.schema, self.rows, self.flat, self.ragged = schema, None, False, False
+        self._arrays: np.ndarray | list[np.ndarray]
+        if type(x).__module__.split(".")[0] in TABLES:
+            self._arrays, self.rows = _from_table(x, schema, None if newest else schema.length)
+        elif isinstance(x, list | tuple) and (not x or np.ndim(x[0]) > 0):
+            self._arrays, self.ragged = [self._one(each, n) for n, each in enumerate(x)], True
+        else:
+            self._arrays = self._together(_array(x, "X"))
+        if newest and schema.length is not None:
+            last = slice(-schema.length, None)
+            if isinstance(self._arrays, np.ndarray):
+                self._arrays = self._arrays[:, last]
+            else:
+                self._arrays = [each[last] for each in self._arrays]
+        if not len(self._arrays):
+            raise ValueError("X must hold at least one sequence, got none")
+        self.lengths = np.array([len(each) for each in self._arrays], np.int64)
+        if not self.lengths.all():
+            raise ValueError(f"X must have a step in every sequence, sequence {int(self.lengths.argmin())} has none")
+
+        together = isinstance(self._arrays, np.ndarray)
+        self._dtype = np.result_type(*{each.dtype for each in (self._arrays[:1] if together else self._arrays)})
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        """The sequences with these numbers as the model reads them ``(T, B, I)``, and their lengths if they differ."""
+        lengths = self.lengths[rows]
+        longest = int(lengths.max())
+        if isinstance(self._arrays, np.ndarray):
+            whole = rows[-1] - rows[0] + 1 == len(rows)  # a view, if they stand side by side
+            taken = self._arrays[rows[0] : rows[-1] + 1] if whole else self._arrays[rows]
+            x = torch.from_numpy(np.ascontiguousarray(taken)).transpose(0, 1)
+        else:
+            first = self._arrays[int(rows[0])]
+            padded = np.zeros((longest, len(rows), *first.shape[1:]), self._dtype)
+            for place, row in enumerate(rows.tolist()):
+                padded[: lengths[place], place] = self._arrays[row]
+            x = torch.from_numpy(padded)
+        return self._scaled(x, rows, lengths), torch.from_numpy(lengths) if (lengths < longest).any() else None
+
+    def _scaled(self, x: Tensor, rows: np.ndarray, lengths: np.ndarray) -> Tensor:
+        if self.schema.vocabulary is not None:
+            return self._symbols(x[..., 0], rows)
+        scaled = self.schema.scale_inputs(x).contiguous()
+        if not torch.isfinite(scaled).all():
+            step, place, column = torch.nonzero(~torch.isfinite(scaled))[0].tolist()
+            raise ValueError(
+                f"X must hold finite numbers, step {step} of sequence {int(rows[place])} has "
+                f"{x[step, place, column].item()!r} in {self.schema.inputs[column].name}"
+            )
+        running = torch.arange(len(x))[:, None] < torch.from_numpy(lengths)
+        return scaled if bool(running.all()) else scaled * running[..., None]
+
+    def _symbols(self, x: Tensor, rows: np.ndarray) -> Tensor:
+        most = (self.schema.vocabulary or 1) - 1
+        wrong = torch.nonzero((x < 0) | (x > most) | (x != x.round()))
+        if len(wrong):
+            step, place = wrong[0].tolist()
+            raise ValueError(
+                f"X must hold whole numbers from 0 to {most}, step {step} of sequence {int(rows[place])} has "
+                f"{x[step, place].item()!r}"
+            )
+        return x.long()
+
+    def _together(self, x: np.ndarray) -> np.ndarray:
+        """An array of sequences as ``(N, T, I)``."""
+        width = len(self.schema.inputs)
+        if x.ndim == 2 and width == 1:
+            self.flat = True
+            return x[..., None]
+        if x.ndim != 3 or x.shape[2] != width:
+            form = f"(N, T, {width}), N sequences of T steps with {_names(self.schema)}"
+            also = " or (N, T)" if width == 1 else ""
+            hint = "; one sequence is X[None]" if x.ndim == 2 and x.shape[1] == width else ""
+            raise ValueError(f"X must be an array {form}{also}, got {x.shape}{hint}")
+        return x
+
+    def _one(self, x: Any, n: int) -> np.ndarray:
+        """One array of a list as ``(T, I)``."""
+        array, width = _array(x, f"sequence {n} of X"), len(self.schema.inputs)
+        if array.ndim == 1 and width == 1:
+            self.flat = True
+            return array[:, None]
+        if array.ndim != 2 or array.shape[1] != width:
+            raise ValueError(
+                f"sequence {n} of X must be (T, {width}), steps with {_names(self.schema)}, got {array.shape}"
+            )
+        return array
+
+
+def _array(x: Any, name: str) -> np.ndarray:
+    if isinstance(x, Tensor):
+        x = x.detach().cpu().numpy()
+    try:
+        array = np.asarray(x)
+    except ValueError:
+        raise ValueError(f"{name} must be an array; sequences of different lengths go in a list of arrays") from None
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must hold numbers, got {array.dtype}")
+    return array.astype(np.int64) if array.dtype.kind in "ub" else array
+
+
+def _names(schema: DataSchema) -> str:
+    return ", ".join(column.name for column in schema.inputs)
+
+
+def _from_table(x: Any, schema: DataSchema, length: int | None) -> tuple[list[np.ndarray], np.ndarray]:
+    """The sequences of a table, and the row of each step."""
+    names = [str(name) for name in x.columns]
+    missing = [column.name for column in schema.inputs if column.name not in names]
+    if missing:
+        raise ValueError(f"the table has no column {missing[0]!r}, which the model reads; it has {', '.join(names)}")
+    columns = {column.name: _array(x[column.name].to_numpy(), f"column {column.name!r}") for column in schema.inputs}
+    values = np.stack([column.astype(np.float64) for column in columns.values()], -1)
+    ids = x[schema.sequence].to_numpy() if schema.sequence in names else None
+    order, lengths = grouped(ids, len(values), length)
+    return np.split(values[order], np.cumsum(lengths)[:-1]) if len(values) else [], order
+
+
+def grouped(ids: Sequence[Any] | np.ndarray | None, steps: int, length: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """The order that sorts the rows of a table by sequence, in the order of first appearance, and the lengths.
+
+    Args:
+        ids: the sequence of each row; None for one long series, which is cut into pieces of `length` steps.
+    """
+    if ids is None:
+        cuts = [*range(0, steps, length or steps or 1), steps]
+        return np.arange(steps), np.diff(cuts)
+    places: dict[Any, int] = {}
+    codes = np.fromiter((places.setdefault(identity, len(places)) for identity in ids), np.int64, steps)
+    return np.argsort(codes, kind="stable"), np.bincount(codes)

@@ -1,0 +1,207 @@
+"""`Predictor`: a trained model with the description of its data, which predicts in the user's units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from evenflow.checks import whole_number
+from evenflow.models.data_schema import DataSchema
+from evenflow.models.flat_model import FlatModel
+from evenflow.models.given_sequences import GivenSequences
+from evenflow.models.sequence_model import SequenceModel
+
+BUDGET = 1 << 26  # bytes of inputs and states of a batch
+LARGEST = 512  # sequences of a batch: with more, states leave the cache
+
+
+class Predictor:
+    """A model in use: it takes data in the user's units and answers in them. `evenflow.load` returns one.
+
+    Sequences are an array ``(N, T, I)``, or ``(N, T)`` where the model reads one column; a list of N arrays of any
+    lengths; or a table of pandas or polars with a row for each step and a column that tells the sequences apart. One
+    long series in a table without that column is cut into pieces as in training.
+
+    Args:
+        model: a `SequenceModel` or a `FlatModel`, which is put in evaluation mode.
+        schema: what it reads and what its outputs mean.
+
+    >>> predictor = evenflow.load("runs/motion-lstm")
+    >>> predictor.predict(windows)  # windows (3, 128, 9)
+    array(['walking', 'resting', 'walking'], dtype='<U7')
+    """
+
+    def __init__(self, model: SequenceModel | FlatModel, schema: DataSchema) -> None:
+        check_fits(model, schema)
+        self.model, self.schema = model.eval(), schema
+
+    def predict(self, x: Any) -> Any:
+        """What the model predicts for each sequence, or for each step of each sequence.
+
+        Returns:
+            labels (classification), true and false (multilabel) or numbers in the user's units (regression; for kind
+            "next" those of the next step): ``(N,)`` with readout "last", ``(N, T)`` with "every", and one dimension
+            more for several targets. With readout "every" a list of arrays if `x` is a list, and one row for each row
+            of a table.
+        """
+        schema = self.schema
+        if schema.kind == "classification":
+            labels = np.array(schema.labels)
+            return self._run(x, lambda y: y.argmax(-1), lambda found: labels[found])
+        if schema.kind == "multilabel":
+            return self._run(x, lambda y: y > 0)
+        flat = schema.kind == "regression" and len(schema.targets) == 1
+        return self._run(x, lambda y: schema.in_units(y)[..., 0] if flat else schema.in_units(y), next_step=True)
+
+    def predict_proba(self, x: Any) -> Any:
+        """The probability of each label, in the order of ``schema.labels``: as `predict`, with the labels last."""
+        if self.schema.kind == "multilabel":
+            return self._run(x, lambda y: y.float().sigmoid())
+        if self.schema.kind != "classification":
+            raise ValueError(f"predict_proba needs a model that classifies, this one is for {self.schema.kind}")
+        return self._run(x, lambda y: y.float().softmax(-1))
+
+    @torch.no_grad()
+    def forecast(self, x: Any, horizon: int) -> np.ndarray:
+        """The steps after the end of each sequence: each prediction is read as the next step.
+
+        Args:
+            x: the sequences so far. Of a model trained on pieces of one long series, the last steps of each are read,
+                as many as a piece has.
+            horizon: how many steps to predict.
+
+        Returns:
+            ``(N, horizon, I)`` in the user's units, or ``(N, horizon)`` if `x` has no dimension for its one column.
+        """
+        whole_number("horizon", horizon, 1)
+        if self.schema.kind != "next":
+            raise ValueError(f"forecast needs a model that predicts the next step, this one is for {self.schema.kind}")
+        model = self.model
+        if not isinstance(model, SequenceModel) or getattr(model.layer, "bidirectional", False):
+            raise ValueError("forecast needs a model that reads forwards, this one is bidirectional")
+        given = GivenSequences(x, self.schema, newest=True)
+        result = np.empty((len(given), horizon, self.schema.outputs))
+        with parametrize.cached():
+            for rows, inputs, lengths in self._batches(given):
+                outputs, state = model(inputs, lengths=lengths)
+                ends = torch.as_tensor(given.lengths[rows] - 1, device=outputs.device)
+                y = outputs[ends, torch.arange(len(rows), device=outputs.device)]
+                steps = [y]
+                for _ in range(horizon - 1):
+                    outputs, state = model(y.unsqueeze(0), state)
+                    steps.append(y := outputs[0])
+                result[rows] = self.schema.in_units(torch.stack(steps, 1)).cpu().numpy()
+        return result[..., 0] if given.flat else result
+
+    def to(self, device: torch.device | str) -> Predictor:
+        """Move the model to a device, and return this predictor."""
+        self.model.to(device)
+        return self
+
+    @torch.no_grad()
+    def _run(
+        self,
+        x: Any,
+        finish: Callable[[Tensor], Tensor],
+        name: Callable[[np.ndarray], np.ndarray] = lambda found: found,
+        next_step: bool = False,
+    ) -> Any:
+        """Run the model and put the answers in the order and form of `x`.
+
+        Args:
+            finish: what becomes of the outputs of a batch, on the model's device.
+            name: what becomes of all answers.
+            next_step: whether answers have the form of the inputs, for kind "next".
+        """
+        given = GivenSequences(x, self.schema)
+        every = self.schema.readout == "every"
+        together: np.ndarray | None = None
+        pieces: list[Any] = [None] * len(given)
+        equal = bool((given.lengths == given.lengths[0]).all())
+        with parametrize.cached():
+            for rows, inputs, lengths in self._batches(given):
+                outputs = self._outputs(inputs, lengths)
+                answers = finish(outputs.transpose(0, 1) if every else outputs).cpu().numpy()
+                if equal:
+                    if together is None:
+                        together = np.empty((len(given), *answers.shape[1:]), answers.dtype)
+                    together[rows] = answers
+                else:
+                    for row, answer in zip(rows.tolist(), answers, strict=True):
+                        pieces[row] = answer[: given.lengths[row]] if every else answer
+        if self.schema.kind == "next" and next_step and given.flat:
+            together = None if together is None else together[..., 0]
+            pieces = [each if each is None else each[..., 0] for each in pieces]
+        found: Any = together if together is not None else pieces
+        if not every:
+            return name(np.asarray(found))
+        if given.rows is not None:
+            by_row = np.concatenate(list(found))
+            ordered = np.empty_like(by_row)
+            ordered[given.rows] = by_row
+            return name(ordered)
+        return [name(each) for each in found] if given.ragged else name(np.asarray(found))
+
+    def _outputs(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+        if isinstance(self.model, FlatModel):
+            size: int = self.model.network.input_size  # type: ignore[assignment]
+            if lengths is not None or inputs.shape[0] * inputs.shape[2] != size:
+                steps, got = size // inputs.shape[2], len(inputs)
+                raise ValueError(f"X must have sequences of {steps} steps, all that this network reads, got {got}")
+            return self.model(inputs)[0]
+        return self.model(inputs, lengths=lengths)[0]
+
+    def _batches(self, given: GivenSequences) -> Iterator[tuple[np.ndarray, Tensor, Tensor | None]]:
+        """Batches of a bounded size: numbers of sequences, inputs and lengths. Ragged sequences go by their length."""
+        parameter = next(self.model.parameters())
+        equal = bool((given.lengths == given.lengths[0]).all())
+        order = np.arange(len(given)) if equal else np.argsort(given.lengths, kind="stable")
+        first, width = 0, model_sizes(self.model)["width"]
+        while first < len(order):
+            # Lengths ascend, so the last sequence of a batch is its longest: halve until the batch fits.
+            count = min(LARGEST, len(order) - first)
+            while count > 1 and count * int(given.lengths[order[first + count - 1]]) * width * 4 > BUDGET:
+                count = -(-count // 2)
+            rows = order[first : first + count]
+            inputs, lengths = given.batch(rows)
+            inputs = inputs.to(parameter.device, None if self.schema.vocabulary is not None else parameter.dtype)
+            yield rows, inputs, lengths
+            first += count
+
+
+def check_fits(model: nn.Module, schema: DataSchema) -> None:
+    """Raise a ValueError unless a schema describes the inputs and outputs of a model."""
+    sizes = model_sizes(model)
+    if not isinstance(schema, DataSchema):
+        raise ValueError(f"schema must be a DataSchema, got {type(schema).__name__}")
+    wanted = {"readout": schema.readout, "outputs": schema.outputs, "vocabulary": schema.vocabulary}
+    if isinstance(model, SequenceModel) and schema.vocabulary is None:
+        wanted["inputs"] = len(schema.inputs)
+    for name, value in wanted.items():
+        if sizes[name] != value:
+            raise ValueError(f"{name} of the schema must be those of the model, {sizes[name]!r}, got {value!r}")
+
+
+def model_sizes(model: nn.Module) -> dict[str, Any]:
+    """Readout, inputs, outputs and vocabulary of a model, and the numbers that one step of a sequence needs."""
+    if isinstance(model, FlatModel):
+        network = model.network
+        size: int = network.input_size  # type: ignore[assignment]
+        return {"readout": "last", "inputs": None, "outputs": network.output_size, "vocabulary": None, "width": size}
+    if not isinstance(model, SequenceModel):
+        raise ValueError(f"model must be a SequenceModel or a FlatModel, got {type(model).__name__}")
+    inputs: int = model.layer.input_size  # type: ignore[assignment]
+    hidden: int = model.layer.hidden_size  # type: ignore[assignment]
+    outputs = model.output.out_features
+    return {
+        "readout": model.readout,
+        "inputs": inputs,
+        "outputs": outputs,
+        "vocabulary": None if model.embedding is None else model.embedding.num_embeddings,
+        "width": 3 * inputs + 6 * hidden + outputs,  # float64 while scaling; pre-activations of gates, states
+    }
