@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from evenflow import init
 from evenflow.activations import ActivationChoice, make
@@ -108,7 +109,7 @@ class FeedForward(Described, nn.Module):
         return self.activation_numbers[index] if self.activation.trained else None
 
     def _enter(self, x: Tensor) -> Tensor:
-        if x.dim() == 0 or x.shape[-1] != self.input_size:
+        if not isinstance(x, Proxy) and (x.dim() == 0 or x.shape[-1] != self.input_size):
             raise ValueError(f"x must be (B, I) with I = {self.input_size}, got {tuple(x.shape)}")
         return self.input(x)
 

@@ -9,11 +9,12 @@ from torch.nn.utils import parametrize
 from evenflow import maps
 from evenflow.checks import whole_number
 from evenflow.runtime.picklable import Picklable
+from evenflow.runtime.rewritten import NotQuantized
 
 Reflectors = int | tuple[int, int] | None
 
 
-class SpectralLinear(Picklable, nn.Linear):
+class SpectralLinear(Picklable, NotQuantized, nn.Linear):
     """``y = W x + b`` with ``W = U diag(s) Vᵀ``, any shape, and every s_i within ``center ± margin``.
 
     Shapes:

@@ -31,9 +31,13 @@ def last_state(layer: nn.Module, x: Tensor, hx: Tensor | None = None) -> Tensor 
     >>> torch.allclose(last_state(layer, x), layer(x)[1], atol=1e-5)  # x (784, 100, 1): in a seventh of the time
     True
     """
-    if not isinstance(layer, Recurrent) or not _linear(layer) or _watched(layer) or not _plain(layer, x):
+    if not isinstance(layer, Recurrent) or not _linear(layer) or _watched(layer):
         return None
-    if x.dim() != 3 or not pays(len(x), x.shape[1], layer.input_size, layer.hidden_size):
+    if (
+        not isinstance(x, Tensor) or not _plain(layer, x) or x.dim() != 3
+    ):  # no tensor where `torch.fx` records the model
+        return None
+    if not pays(len(x), x.shape[1], layer.input_size, layer.hidden_size):
         return None
     sequences = Sequences.read(x, layer.input_size, batch_first=False)  # raises the errors that the layer would raise
     initial = layer._read_states(sequences, hx)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence
 
@@ -21,13 +22,14 @@ from evenflow.layers.sequences import Sequences
 from evenflow.layers.torch_weights import take_torch_weights
 from evenflow.maps import Map
 from evenflow.runtime.constructor_call import Described
+from evenflow.runtime.rewritten import NotQuantized, traced_call
 from evenflow.runtime.torch_state import in_functorch
 from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
 
 INITIAL_STATES = ("zero", "learned")
 
 
-class Recurrent(Described, ObservedLayer):
+class Recurrent(Described, ObservedLayer, NotQuantized):
     """A cell run over time, with the signature, call forms and habits of `torch.nn.RNN`; every layer is one.
 
     Shapes:
@@ -175,7 +177,7 @@ class Recurrent(Described, ObservedLayer):
         """
         if isinstance(input, Tensor) and input.is_cuda and (replayed := replay_layer(self, input, hx)) is not None:
             return replayed
-        return self._forward(input, hx)
+        return traced_call(self, input, hx) if isinstance(input, Proxy) else self._forward(input, hx)
 
     def step(
         self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None = None

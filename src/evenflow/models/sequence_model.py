@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from evenflow.checks import number, one_of, whole_number
@@ -147,7 +148,7 @@ class SequenceModel(Described, nn.Module):
         """The layer's input."""
         if self.embedding is None:
             return self.drop_input(inputs)
-        if inputs.is_floating_point():
+        if isinstance(inputs, Tensor) and inputs.is_floating_point():
             raise ValueError(f"inputs must be whole numbers for a model with a vocabulary, got {inputs.dtype}")
         return self.drop_input(self.embedding(inputs))
 
@@ -180,6 +181,10 @@ class SequenceModel(Described, nn.Module):
 
 def _one_each(lengths: Tensor, batch: int) -> Tensor:
     """The lengths as int64; checks their type and shape, not their values, which would make a GPU wait."""
+    if isinstance(lengths, Proxy):
+        raise ValueError(
+            'lengths must be left out where torch.fx records the model: symbolic_trace(model, {"lengths": None})'
+        )
     if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int64, torch.int32):
         got = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
         raise ValueError(f"lengths must be a tensor of whole numbers, got {got}")
