@@ -66,6 +66,40 @@ def test_layers_directions_and_initial_states(name, tmp_path):
         assert agree(results[f"{name}_n"], member)
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lstm", {"proj_size": 5}),
+        ("lstm", {"proj_size": 5, "bidirectional": True}),
+        ("gated-feedback", {"unit": "lstm"}),
+    ],
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_states_of_several_sizes_and_learned_states(name, options, given, tmp_path):
+    made = layer(name, initial_state="learned", **options).eval()
+    for key, weight in made.named_parameters():
+        if key.startswith(("h0", "c0")):
+            torch.nn.init.uniform_(weight)
+    evenflow.export.to_onnx(made, tmp_path / "layer.onnx", states=given)
+    x, members = draw(9, 4, I), len(made.suffixes)
+    states = tuple(draw(members, 4, size) for size in made.state_sizes)
+    with torch.no_grad():
+        expected, final = made(x, states if given else None)
+    first = dict(zip(("h_0", "c_0"), states, strict=True)) if given else {}
+    results = run(tmp_path / "layer.onnx", x=x, **first)
+    assert agree(results["y"], expected)
+    assert all(agree(results[f"{name}_n"], state) for name, state in zip("hc", final, strict=True))
+
+
+def test_scaled_inputs(tmp_path):
+    model = evenflow.SequenceModel(layer("sgornn"), O).eval()
+    mean, scale = 100 * torch.rand(I), torch.rand(I) + 0.1
+    evenflow.export.to_onnx(model, tmp_path / "model.onnx", scaling=(mean.tolist(), scale))
+    x = mean + scale * draw(20, 4, I)
+    with torch.no_grad():
+        assert agree(run(tmp_path / "model.onnx", x=x)["y"], model((x - mean) / scale)[0])
+
+
 @pytest.mark.parametrize("options", [{"vocabulary": 5}, {"readout_units": 7}, {"readout": "every", "vocabulary": 5}])
 def test_embeddings_readouts_and_softmax(options, tmp_path):
     model = evenflow.SequenceModel(layer("sgornn", initial_state="learned"), O, **options).eval()
@@ -119,13 +153,14 @@ def test_every_activation(activation, tmp_path):
         assert agree(run(tmp_path / "layer.onnx", x=x)["y"], made(x)[0])
 
 
-@pytest.mark.parametrize("name", ["sgornn", "lstm", "ugru", "spectral"])
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_a_file_is_little_more_than_its_weights(name, tmp_path):
     made = evenflow.SequenceModel(evenflow.create(name, 9, 128), 2)
     evenflow.export.to_onnx(made, tmp_path / "model.onnx")
-    weights = sum(w.numel() for w in made.layer.step_weights(0).values()) + sum(
-        w.numel() for w in made.output.parameters()
-    )
+    layer, cell = made.layer, made.layer.cell
+    read = layer.step_weights(0)
+    names = {"weight_ih", "bias", *cell.recurrent, *cell.parameters} & read.keys()  # and not those that these are from
+    weights = sum(read[name].numel() for name in names) + sum(w.numel() for w in made.output.parameters())
     assert (tmp_path / "model.onnx").stat().st_size <= 1.2 * 4 * weights + 20_000
 
 

@@ -10,38 +10,38 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from evenflow.cells.cell import Weights
+from evenflow.export.exported_step import (
+    ExportedStep,
+    exported_step,
+    initial_states,
+    recurrent_layer,
+    weight_dtype,
+)
+from evenflow.export.input_scaling import Scaling, read_scaling
 from evenflow.export.onnx_graph import OnnxGraph
 from evenflow.export.onnx_step import OnnxStep
 from evenflow.layers import Recurrent
 from evenflow.models import SequenceModel
-from evenflow.scan.compiled_step import compiled_step
-from evenflow.scan.derived_parameters import with_derived
-from evenflow.step import Untranslatable
 
 
-def write(model: SequenceModel | Recurrent, path: str | Path, states: bool, softmax: bool) -> None:
+def write(
+    model: SequenceModel | Recurrent, path: str | Path, states: bool, softmax: bool, scaling: Scaling | None
+) -> None:
     """The work of `evenflow.export.to_onnx`."""
-    layer = model.layer if isinstance(model, SequenceModel) else model
-    if not isinstance(layer, Recurrent):
-        raise ValueError(
-            f"model must be a SequenceModel over a recurrent layer, or the layer, got {type(layer).__name__}"
-        )
-    if softmax and not isinstance(model, SequenceModel):
-        raise ValueError("softmax must be False for a layer, which has no readout")
-    weight = next(t for t in (*layer.parameters(), *layer.buffers()) if t.is_floating_point())
-    if weight.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"model must hold float32 or float64 numbers, got {weight.dtype}")
-    graph = OnnxGraph(str(weight.dtype).removeprefix("torch."))
+    layer = recurrent_layer(model, softmax)
+    graph = OnnxGraph(str(weight_dtype(layer)).removeprefix("torch."))
     with torch.no_grad():
-        made = _model(graph, model, layer, states, softmax)
+        made = _model(graph, model, layer, states, softmax, scaling)
     temporary = Path(f"{os.fspath(path)}.writing")
     onnx.save(made, os.fspath(temporary))
     os.replace(temporary, path)
 
 
-def _model(graph: OnnxGraph, model: nn.Module, layer: Recurrent, states: bool, softmax: bool) -> onnx.ModelProto:
+def _model(
+    graph: OnnxGraph, model: nn.Module, layer: Recurrent, states: bool, softmax: bool, scaling: Scaling | None
+) -> onnx.ModelProto:
     embedding = getattr(model, "embedding", None)
+    scaled = read_scaling(scaling, None if embedding is not None else layer.input_size)
     if embedding is not None:
         inputs = [graph.value("x", ["T", "B"], "int64")]
         x = graph.add("Gather", graph.constant(embedding.weight), "x")
@@ -49,12 +49,16 @@ def _model(graph: OnnxGraph, model: nn.Module, layer: Recurrent, states: bool, s
         shape: list[int | str] = ["B", "T"] if layer.batch_first else ["T", "B"]
         inputs = [graph.value("x", [*shape, layer.input_size])]
         x = graph.add("Transpose", "x", perm=[1, 0, 2]) if layer.batch_first else "x"
+        if scaled is not None:
+            mean, scale = (graph.constant(v) for v in scaled)
+            x = graph.add("Div", graph.add("Sub", x, mean), scale)
     rows = graph.add("Gather", graph.add("Shape", x), graph.constant([1]), axis=0)
     members = layer.num_layers * (2 if layer.bidirectional else 1)
     given = [f"{name}_0" for name in layer.cell.states] if states else []
-    inputs += [graph.value(name, [members, "B", layer.hidden_size]) for name in given]
+    sizes = layer.state_sizes
+    inputs += [graph.value(name, [members, "B", size]) for name, size in zip(given, sizes, strict=bool(given))]
     h, finals = OnnxLayer(graph, layer, rows).write(x, given)
-    width = layer.hidden_size * (2 if layer.bidirectional else 1)
+    width = sizes[0] * (2 if layer.bidirectional else 1)
     if isinstance(model, SequenceModel):
         output: list[int | str] = ["T", "B", model.output.out_features]
         if model.readout == "last":
@@ -69,9 +73,9 @@ def _model(graph: OnnxGraph, model: nn.Module, layer: Recurrent, states: bool, s
         h = graph.add("Transpose", h, perm=[1, 0, 2]) if layer.batch_first else h
     graph.add("Identity", h, outputs=["y"])
     outputs = [graph.value("y", output)]
-    for name, final in zip(layer.cell.states, finals, strict=True):
+    for name, final, size in zip(layer.cell.states, finals, sizes, strict=True):
         graph.add("Identity", final, outputs=[f"{name}_n"])
-        outputs.append(graph.value(f"{name}_n", [members, "B", layer.hidden_size]))
+        outputs.append(graph.value(f"{name}_n", [members, "B", size]))
     return graph.model(inputs, outputs, {"equation": layer.cell.equation})
 
 
@@ -98,9 +102,9 @@ class OnnxLayer:
             outputs = []
             for direction in range(directions):
                 member = index * directions + direction
-                weights = layer.step_weights(member)
+                step = exported_step(layer, member)
                 before = [graph.add("Gather", name, graph.constant(member), axis=0) for name in given]
-                output, *ends = self._scan(x, weights, before or self._start(weights), bool(direction))
+                output, *ends = self._scan(x, step, before or self._start(step), bool(direction))
                 outputs.append(output)
                 finals.append(ends)
             x = outputs[0] if directions == 1 else graph.add("Concat", *outputs, axis=-1)
@@ -108,14 +112,14 @@ class OnnxLayer:
 
     def _whole_stack(self, x: str, given: Sequence[str]) -> tuple[str, list[str]]:
         layer, graph = self.layer, self.graph
-        weights = layer.step_weights(0)
+        step = exported_step(layer, 0)
         size, count = layer.hidden_size, layer.num_layers
         if given:
             turned = [graph.add("Transpose", name, perm=[1, 0, 2]) for name in given]
             before = [graph.add("Reshape", name, graph.constant([0, count * size])) for name in turned]
         else:
-            before = self._start(weights, count)
-        output, *ends = self._scan(x, weights, before, False)
+            before = self._start(step)
+        output, *ends = self._scan(x, step, before, False)
         finals = []
         for end in ends:
             pieces = [graph.name("state") for _ in range(count)]
@@ -124,12 +128,10 @@ class OnnxLayer:
         top = graph.constant([(count - 1) * size]), graph.constant([count * size]), graph.constant([-1])
         return graph.add("Slice", output, *top), finals
 
-    def _start(self, weights: Weights, copies: int = 1) -> list[str]:
+    def _start(self, step: ExportedStep) -> list[str]:
         """The layer's own initial states."""
         names = []
-        for state in self.layer.cell.states:
-            size = copies * self.layer.hidden_size
-            learned = weights.get(f"{state}0")
+        for size, learned in zip(step.sizes, initial_states(self.layer, step), strict=True):
             value = self.graph.constant(torch.zeros(size) if learned is None else learned)
             shape = self.graph.add("Concat", self.rows, self.graph.constant([size]), axis=0)
             names.append(self.graph.add("Expand", value, shape))
@@ -139,27 +141,19 @@ class OnnxLayer:
         pieces = [self.graph.add("Unsqueeze", name, self.graph.constant([0])) for name in names]
         return self.graph.add("Concat", *pieces, axis=0)
 
-    def _scan(self, x: str, weights: Weights, before: Sequence[str], backwards: bool) -> list[str]:
+    def _scan(self, x: str, step: ExportedStep, before: Sequence[str], backwards: bool) -> list[str]:
         """One Scan node: names of the output of every step and of each final state."""
-        graph, cell = self.graph, self.layer.cell
-        a = _linear(graph, x, weights["weight_ih"], weights.get("bias"))
-        matrices, parameters = cell.arguments(weights)
-        sizes = [self.layer.hidden_size * (1 if self.layer.layers_run_in_turn else self.layer.num_layers)] * len(before)
-        text = cell.program(weights["weight_ih"].shape[0], sizes, weights)
-        if isinstance(text, Untranslatable):
-            raise ValueError(f"the step of {cell.name} cannot be exported: {text}")
-        program = compiled_step(text).program
-        listed = iter(with_derived(text, [None if p is None else p.unsqueeze(0) for p in parameters]))
-        present = [next(listed)[0] if nodes else None for nodes in program.parameters]
+        graph, sizes, width = self.graph, step.sizes, step.weights["weight_ih"].shape[0]
+        a = _linear(graph, x, step.weights["weight_ih"], step.weights.get("bias"))
         body = OnnxGraph(graph.dtype, graph)
         states, at = [body.name("state") for _ in before], body.name("a")
-        new = OnnxStep(body, program, matrices, present).write(at, states)
+        new = OnnxStep(body, step.program, step.matrices, step.parameters).write(at, states)
         ends = [body.add("Identity", name) for name in new]
         output = body.add("Identity", new[0])
         declared = [body.value(name, ["B", size]) for name, size in zip(states, sizes, strict=True)]
         inner = body.finish(
             body.name("step"),
-            [*declared, body.value(at, ["B", weights["weight_ih"].shape[0]])],
+            [*declared, body.value(at, ["B", width])],
             [body.value(name, ["B", size]) for name, size in zip([*ends, output], [*sizes, sizes[0]], strict=True)],
         )
         outputs = [graph.name("final") for _ in ends] + [graph.name("output")]

@@ -54,12 +54,14 @@ class CLoops:
         stores: where computed nodes are stored.
         stored: nodes that an earlier pass has stored.
         leaf: how leaves are read.
+        row: the index of the current row in the arrays of sums over units.
     """
 
     sizes: CSizes
     stores: Mapping[Node, list[Pointer]]
     stored: Mapping[Node, Pointer]
     leaf: Leaf
+    row: str = "b - low"
     _variables: dict[Pointer, str] = field(default_factory=dict)
 
     def text(self, unit_pass: Pass, schedule: Schedule) -> list[str]:
@@ -74,7 +76,7 @@ class CLoops:
                 start = {"sum": "0", "amax": "-INFINITY"}
                 lines += [f"REAL {_total(v)} = {start[v.op]};" for v in sums]
                 lines += ["EACH", *braces(f"for (int64_t j = 0; j < {self.sizes.name(width)}; j++)", body)]
-                lines += [f"{sum_name(v)}[b - low] = {_total(v)};" for v in sums]
+                lines += [f"{sum_name(v)}[{self.row}] = {_total(v)};" for v in sums]
         variables = [f"{p.kind} *restrict {name} = {p.address};" for p, name in self._variables.items()]
         return braces("", [*variables, *lines])
 
@@ -89,7 +91,7 @@ class CLoops:
             return f"{self._variable(self.stored[v])}[]"
         if (text := self.leaf(v, self._variable)) is not None:
             return text
-        return f"{sum_name(v)}[b - low]" if v.op in ("sum", "amax") else None
+        return f"{sum_name(v)}[{self.row}]" if v.op in ("sum", "amax") else None
 
     def _statements(
         self,
@@ -113,11 +115,11 @@ class CLoops:
                 lines.append(f"const REAL v{v.id} = {text.replace('[]', f'[{index}]')};")
             return names[v]
 
-        of_width = [v for v in targets if self.sizes.loop(v) == width]
+        of_width = [v for v in targets if self.sizes.loop(v) == width and self.stores.get(v)]
         for v in [*(v for v in computed if self.sizes.loop(v) == width), *of_width]:
             value(v)  # all are computed before any is stored, where another may be read from
         for v in of_width:
-            for pointer in self.stores.get(v, []):
+            for pointer in self.stores[v]:
                 sign = "+=" if pointer.kind == "double" else "="
                 cast = "(int8_t)" if pointer.kind == "int8_t" else ""
                 lines.append(f"{self._variable(pointer)}[{at}] {sign} {cast}{value(v)};")
