@@ -191,9 +191,13 @@ def test_scaled_inputs(weights, tmp_path):
     model, x = model_of(layer("sgornn")), draw(50, 2, I)
     mean, scale = 1000 * torch.rand(I).double(), torch.rand(I).double() + 0.1
     raw = (x.double() * scale + mean).float()
-    result = export_and_run(model, raw, tmp_path, scaling=(mean, scale.tolist()), weights=weights)
+    outputs = ([100.0, -3.0], [7.0, 0.1])
+    options = {"scaling": (mean, scale.tolist()), "output_scaling": outputs, "weights": weights}
+    result = export_and_run(model, raw, tmp_path, **options)
     given = ((raw - mean.float()) / scale.float()).float()
-    assert difference(result, expected(model, given)) <= (ROUNDING if weights == "float32" else INT8)
+    y = expected(model, given)
+    for k, (shift, factor) in enumerate(zip(*outputs, strict=True)):
+        assert difference((result[..., k] - shift) / factor, y[..., k]) <= (2e-5 if weights == "float32" else INT8)
 
 
 @needs_compiler
@@ -303,6 +307,16 @@ def sorting_layer() -> torch.nn.Module:
         (projecting_layer, {}, "the step of Projecting cannot be exported: it has a "),
         (lambda: layer("rnn"), {"scaling": ([0.0] * 3, [1.0] * 3)}, "the mean in scaling must be 9 finite numbers, "),
         (lambda: layer("rnn"), {"scaling": ([0.0] * 9, [0.0] * 9)}, "the scale in scaling must be above 0 for every "),
+        (
+            lambda: layer("rnn"),
+            {"output_scaling": ([0.0], [1.0])},
+            "output_scaling must be None for a layer, which has",
+        ),
+        (
+            lambda: model_of(layer("rnn")),
+            {"output_scaling": ([0.0] * 2, [1.0] * 2), "softmax": True},
+            "output_scaling must be None with softmax, whose outputs are probabilities",
+        ),
         (lambda: layer("rnn"), {"scaling": [1.0]}, "scaling must be a pair (mean, scale), got [1.0]"),
         (
             lambda: model_of(layer("rnn"), vocabulary=4),

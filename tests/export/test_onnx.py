@@ -94,10 +94,12 @@ def test_states_of_several_sizes_and_learned_states(name, options, given, tmp_pa
 def test_scaled_inputs(tmp_path):
     model = evenflow.SequenceModel(layer("sgornn"), O).eval()
     mean, scale = 100 * torch.rand(I), torch.rand(I) + 0.1
-    evenflow.export.to_onnx(model, tmp_path / "model.onnx", scaling=(mean.tolist(), scale))
+    options = {"scaling": (mean.tolist(), scale), "output_scaling": ([1.0, -2.0], [3.0, 0.5])}
+    evenflow.export.to_onnx(model, tmp_path / "model.onnx", **options)
     x = mean + scale * draw(20, 4, I)
     with torch.no_grad():
-        assert agree(run(tmp_path / "model.onnx", x=x)["y"], model((x - mean) / scale)[0])
+        expected = model((x - mean) / scale)[0] * torch.tensor([3.0, 0.5]) + torch.tensor([1.0, -2.0])
+    assert agree(run(tmp_path / "model.onnx", x=x)["y"], expected)
 
 
 @pytest.mark.parametrize("options", [{"vocabulary": 5}, {"readout_units": 7}, {"readout": "every", "vocabulary": 5}])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from evenflow.export.decompositions import decompositions
 
 if TYPE_CHECKING:
-    from evenflow.export.input_scaling import Scaling
+    from evenflow.export.export_scaling import Scaling
     from evenflow.layers import Recurrent
     from evenflow.models import SequenceModel
 
@@ -28,6 +28,7 @@ def to_c(
     approximate: bool = False,
     softmax: bool = False,
     scaling: Scaling | None = None,
+    output_scaling: Scaling | None = None,
 ) -> None:
     """Write a model, or a layer alone, as a C99 file and its header, for microcontrollers.
 
@@ -49,12 +50,13 @@ def to_c(
             math.h.
         softmax: whether a softmax follows the model's readout.
         scaling: ``(mean, scale)``, one number of each for every input: the model reads ``(x - mean) / scale``.
+        output_scaling: ``(mean, scale)``, one number of each for every output y: it becomes ``scale * y + mean``.
 
     >>> to_c(SequenceModel(evenflow.create("sgornn", 9, 128), 2), "model.c", softmax=True)
     """
     from evenflow.export.c99_model import write
 
-    write(model, path, weights, approximate, softmax, scaling)
+    write(model, path, weights, approximate, softmax, scaling, output_scaling)
 
 
 def to_onnx(
@@ -64,6 +66,7 @@ def to_onnx(
     states: bool = False,
     softmax: bool = False,
     scaling: Scaling | None = None,
+    output_scaling: Scaling | None = None,
 ) -> None:
     """Write a model, or a layer alone, as an ONNX file.
 
@@ -82,6 +85,7 @@ def to_onnx(
         states: whether initial states are inputs too (``h_0``, ``c_0``); without, the model's own are used.
         softmax: whether a softmax follows the model's readout.
         scaling: ``(mean, scale)``, one number of each for every input: the model reads ``(x - mean) / scale``.
+        output_scaling: ``(mean, scale)``, one number of each for every output y: it becomes ``scale * y + mean``.
 
     >>> to_onnx(SequenceModel(evenflow.create("sgornn", 9, 128), 2), "model.onnx", softmax=True)
 
@@ -95,4 +99,4 @@ def to_onnx(
         raise ImportError(
             f'to_onnx needs {error.name}, which is not installed: pip install "evenflow[onnx]"'
         ) from error
-    write(model, path, states, softmax, scaling)
+    write(model, path, states, softmax, scaling, output_scaling)

@@ -16,8 +16,8 @@ from evenflow.export.c99_constants import C99Constants
 from evenflow.export.c99_functions import C99Functions
 from evenflow.export.c99_product import C99Products
 from evenflow.export.c99_step import C99Step
+from evenflow.export.export_scaling import Scaling, input_scaling, scaled_readout
 from evenflow.export.exported_step import exported_step, initial_states, recurrent_layer
-from evenflow.export.input_scaling import Scaling, read_scaling
 from evenflow.layers import Recurrent
 from evenflow.models import SequenceModel
 from evenflow.step.generated_code import braces
@@ -32,6 +32,7 @@ def write(
     approximate: bool,
     softmax: bool,
     scaling: Scaling | None,
+    output_scaling: Scaling | None,
 ) -> None:
     """The work of `evenflow.export.to_c`."""
     one_of("weights", weights, WEIGHTS)
@@ -50,9 +51,8 @@ def write(
             "by step"
         )
     with torch.no_grad():
-        body, header = C99Model(model, layer, prefix, weights == "int8", approximate, softmax, scaling).texts(
-            source.with_suffix(".h").name
-        )
+        made = C99Model(model, layer, prefix, weights == "int8", approximate, softmax, scaling, output_scaling)
+        body, header = made.texts(source.with_suffix(".h").name)
     files = {source.with_suffix(".h"): header, source: body}
     for target, text in files.items():
         target.with_name(f"{target.name}.writing").write_text(text, encoding="ascii")
@@ -69,7 +69,7 @@ class C99Model:
         int8: whether weights are stored as int8.
         approximate: whether the file has approximations in place of math.h.
         softmax: whether a softmax follows the readout.
-        scaling: mean and scale of each input.
+        scaling, output_scaling: mean and scale of each input, and of each output.
     """
 
     def __init__(
@@ -81,11 +81,13 @@ class C99Model:
         approximate: bool,
         softmax: bool,
         scaling: Scaling | None,
+        output_scaling: Scaling | None,
     ) -> None:
         self.model, self.layer, self.prefix, self.softmax = model, layer, prefix, softmax
         self.sequence_model = model if isinstance(model, SequenceModel) else None
         self.embedding = None if self.sequence_model is None else self.sequence_model.embedding
-        self.scaling = read_scaling(scaling, None if self.embedding is not None else layer.input_size)
+        self.scaling = input_scaling(model, layer, scaling)
+        self.output = scaled_readout(model, output_scaling, softmax)
         self.constants = C99Constants()
         self.products = C99Products(self.constants, int8)
         self.functions = C99Functions(approximate)
@@ -95,7 +97,7 @@ class C99Model:
     @property
     def outputs(self) -> int:
         """The numbers that result returns."""
-        return self.layer.state_sizes[0] if self.sequence_model is None else self.sequence_model.output.out_features
+        return self.layer.state_sizes[0] if self.output is None else self.output.out_features
 
     def texts(self, header: str) -> tuple[str, str]:
         """The file and its header, which has this name."""
@@ -224,7 +226,7 @@ class C99Model:
             top = f"{top} + {(self.layer.num_layers - 1) * width}"
         head = f"void {self.prefix}_result(const {self.prefix}_state *state, float *y)"
         model = self.sequence_model
-        if model is None:
+        if model is None or self.output is None:
             return braces(head, [f"for (int j = 0; j < {width}; j++) y[j] = ({top})[j];"])
         lines = []
         if model.hidden is not None:
@@ -235,7 +237,7 @@ class C99Model:
                 f"for (int j = 0; j < {units}; j++) hidden[j] = hidden[j] <= 0 ? 0 : hidden[j];",
             ]
             top = "hidden"
-        lines.append(self.products.dense("readout", model.output.weight, model.output.bias, top, "y"))
+        lines.append(self.products.dense("readout", self.output.weight, self.output.bias, top, "y"))
         return braces(head, [*lines, *(self._softmax() if self.softmax else [])])
 
     def _softmax(self) -> Sequence[str]:

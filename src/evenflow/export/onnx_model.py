@@ -8,8 +8,9 @@ from pathlib import Path
 
 import onnx
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from evenflow.export.export_scaling import Scaling, input_scaling, scaled_readout
 from evenflow.export.exported_step import (
     ExportedStep,
     exported_step,
@@ -17,7 +18,6 @@ from evenflow.export.exported_step import (
     recurrent_layer,
     weight_dtype,
 )
-from evenflow.export.input_scaling import Scaling, read_scaling
 from evenflow.export.onnx_graph import OnnxGraph
 from evenflow.export.onnx_step import OnnxStep
 from evenflow.layers import Recurrent
@@ -25,23 +25,34 @@ from evenflow.models import SequenceModel
 
 
 def write(
-    model: SequenceModel | Recurrent, path: str | Path, states: bool, softmax: bool, scaling: Scaling | None
+    model: SequenceModel | Recurrent,
+    path: str | Path,
+    states: bool,
+    softmax: bool,
+    scaling: Scaling | None,
+    output_scaling: Scaling | None,
 ) -> None:
     """The work of `evenflow.export.to_onnx`."""
     layer = recurrent_layer(model, softmax)
     graph = OnnxGraph(str(weight_dtype(layer)).removeprefix("torch."))
     with torch.no_grad():
-        made = _model(graph, model, layer, states, softmax, scaling)
+        made = _model(graph, model, layer, states, softmax, scaling, output_scaling)
     temporary = Path(f"{os.fspath(path)}.writing")
     onnx.save(made, os.fspath(temporary))
     os.replace(temporary, path)
 
 
 def _model(
-    graph: OnnxGraph, model: nn.Module, layer: Recurrent, states: bool, softmax: bool, scaling: Scaling | None
+    graph: OnnxGraph,
+    model: SequenceModel | Recurrent,
+    layer: Recurrent,
+    states: bool,
+    softmax: bool,
+    scaling: Scaling | None,
+    output_scaling: Scaling | None,
 ) -> onnx.ModelProto:
     embedding = getattr(model, "embedding", None)
-    scaled = read_scaling(scaling, None if embedding is not None else layer.input_size)
+    scaled, readout = input_scaling(model, layer, scaling), scaled_readout(model, output_scaling, softmax)
     if embedding is not None:
         inputs = [graph.value("x", ["T", "B"], "int64")]
         x = graph.add("Gather", graph.constant(embedding.weight), "x")
@@ -59,11 +70,11 @@ def _model(
     inputs += [graph.value(name, [members, "B", size]) for name, size in zip(given, sizes, strict=bool(given))]
     h, finals = OnnxLayer(graph, layer, rows).write(x, given)
     width = sizes[0] * (2 if layer.bidirectional else 1)
-    if isinstance(model, SequenceModel):
+    if isinstance(model, SequenceModel) and readout is not None:
         output: list[int | str] = ["T", "B", model.output.out_features]
         if model.readout == "last":
             h, output = graph.add("Gather", h, graph.constant(-1), axis=0), output[1:]
-        for part in (model.hidden, model.output):
+        for part in (model.hidden, readout):
             if part is not None:
                 h = _linear(graph, h, part.weight, part.bias)
                 h = graph.add("Relu", h) if part is model.hidden else h
