@@ -424,5 +424,5 @@ def test_bad_input(call, words):
 
 
 def test_unknown_activation():
-    with pytest.raises(ValueError, match="there is no activation 'rel'; did you mean 'relu'"):
+    with pytest.raises(ValueError, match="unknown activation 'rel', did you mean relu"):
         MLP(4, 2, activation="rel")

@@ -12,7 +12,6 @@ tensor([-1.,  2.])
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from evenflow.activations import pairs, units
 from evenflow.activations.activation import Activation, activation
+from evenflow.checks import unknown
 
 __all__ = ["ACTIVATIONS", "Activation", "ActivationChoice", "activation", "make"]
 
@@ -62,9 +62,7 @@ def make(activation: ActivationChoice) -> Activation:
     match = re.fullmatch(rf"\s*(\w+)\s*(?:\(\s*({NUMBER})\s*\))?\s*", str(activation))
     name, number = match.groups() if match else (str(activation), None)
     if name not in ACTIVATIONS:
-        near = difflib.get_close_matches(name, ACTIVATIONS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"there is no activation {activation!r}; {hint}known are {', '.join(ACTIVATIONS)}")
+        raise ValueError(unknown("activation", activation, ACTIVATIONS))
     f = ACTIVATIONS[name]
     if number is None:
         return f

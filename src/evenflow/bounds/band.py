@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -119,9 +118,7 @@ def band(
     least, most = alpha * slope_bounds[0] * singular_values[0], alpha * slope_bounds[1] * singular_values[1]
     lower_rate, upper_rate = max(least - carried, carried - most, 0.0), most + carried
     size = math.sqrt(units) if norm == "frobenius" else 1.0
-    with np.errstate(over="ignore"):
-        lower, upper = (float(np.float64(rate) ** lag * size) for rate in (lower_rate, upper_rate))
-    return Band(lag, lower_rate, upper_rate, lower, upper)
+    return Band(lag, lower_rate, upper_rate, power(lower_rate, lag) * size, power(upper_rate, lag) * size)
 
 
 def regime(lower_rate: float, upper_rate: float) -> str:
@@ -138,6 +135,14 @@ def slopes(cell: Cell, weights: dict[str, Tensor]) -> tuple[float, float]:
     """β and γ with β <= |f'| <= γ for the activation with its trained parameters (the document's Table 2)."""
     assert isinstance(cell, Elman | ComplexElman)
     return cell.activation.slopes(weights.get("activation"))
+
+
+def power(rate: float, exponent: int) -> float:
+    """``rate ** exponent``, which is inf where it is too large for a number."""
+    try:
+        return float(rate) ** exponent
+    except OverflowError:
+        return math.inf
 
 
 def _side(rate: float) -> str:

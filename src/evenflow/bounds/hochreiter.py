@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import nn
 
-from evenflow.bounds.band import slopes
+from evenflow.bounds.band import power, slopes
 from evenflow.cells import Elman
 from evenflow.checks import whole_number
 from evenflow.probes.model_layer import find_layer
@@ -59,10 +58,11 @@ def hochreiter_from(largest_weight: float, slope: float, units: int, lag: int) -
     >>> hochreiter_from(0.9 / 64, 1, 64, lag=100).vanishes
     True
     """
+    whole_number("lag", lag, 0)
     whole_number("units", units, 1)
     tau = units * _least("slope", slope) * _least("largest_weight", largest_weight)
     # Lag 0 is the identity, whose largest entry is 1.
-    return UpperBound(lag, tau, _power(tau, lag) / (units if lag else 1))
+    return UpperBound(lag, tau, power(tau, lag) / (units if lag else 1))
 
 
 def singular_value_bound(model: nn.Module, lag: int, *, member: int | None = None) -> UpperBound:
@@ -83,8 +83,9 @@ def singular_value_bound(model: nn.Module, lag: int, *, member: int | None = Non
 
 def singular_value_from(largest: float, slope: float, lag: int) -> UpperBound:
     """`singular_value_bound` from numbers: σ_max and γ."""
+    whole_number("lag", lag, 0)
     rate = _least("slope", slope) * _least("largest", largest)
-    return UpperBound(lag, rate, _power(rate, lag))
+    return UpperBound(lag, rate, power(rate, lag))
 
 
 def _plain(model: nn.Module, member: int | None) -> tuple[Elman, dict[str, torch.Tensor]]:
@@ -92,12 +93,6 @@ def _plain(model: nn.Module, member: int | None) -> tuple[Elman, dict[str, torch
     if type(cell) is not Elman:
         raise ValueError(f"this bound needs a plain layer, got a {cell.name} cell")
     return cell, weights
-
-
-def _power(rate: float, lag: int) -> float:
-    whole_number("lag", lag, 0)
-    with np.errstate(over="ignore"):
-        return float(np.float64(rate) ** lag)
 
 
 def _least(name: str, value: float) -> float:

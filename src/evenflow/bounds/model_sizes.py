@@ -50,8 +50,8 @@ def is_tame(f: Activation) -> bool:
 
 
 @torch.no_grad()
-def model_sizes(model: SequenceModel, inputs: Tensor, theorem: str) -> ModelSizes:
-    """The sizes of a model on a batch; a ValueError if `theorem` does not cover the model."""
+def model_sizes(model: SequenceModel, inputs: Tensor, theorem: str, kind: type[Elman]) -> ModelSizes:
+    """The sizes of a model on a batch; a ValueError if `theorem`, which is on cells of one kind, does not cover it."""
     layer = find_layer(model)
     if not isinstance(model, SequenceModel) or layer.num_layers > 1 or layer.bidirectional:
         raise ValueError(f"{theorem} needs a SequenceModel with one layer in one direction")
@@ -64,6 +64,9 @@ def model_sizes(model: SequenceModel, inputs: Tensor, theorem: str) -> ModelSize
         what = repr(cell.activation.key) if isinstance(cell, Elman) else f"a {cell.name} cell"
         names = ", ".join(name for name, f in ACTIVATIONS.items() if is_tame(f))
         raise ValueError(f"{theorem} needs a plain or scalar-gated layer with one of {names}, got {what}")
+    if type(cell) is not kind:
+        needed = "plain" if kind is Elman else "scalar-gated"
+        raise ValueError(f"{theorem} needs a {needed} layer, got a {cell.name} cell")
     x = inputs if model.embedding is None else model.embedding(inputs)
     size = float(torch.linalg.vector_norm(x.double(), dim=-1).max())
     W = weights["weight_ih"]

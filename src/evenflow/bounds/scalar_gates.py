@@ -147,9 +147,8 @@ def scalar_gate_gap_from(
 
 
 def _sizes_and_gates(model: SequenceModel, inputs: Tensor, theorem: str) -> tuple[ModelSizes, dict[str, float]]:
-    sizes = model_sizes(model, inputs, theorem)
-    if not isinstance(sizes.cell, ScalarGated):
-        raise ValueError(f"{theorem} needs a scalar-gated layer, got a {sizes.cell.name} cell")
+    sizes = model_sizes(model, inputs, theorem, ScalarGated)
+    assert isinstance(sizes.cell, ScalarGated)
     if model.readout != "last":
         raise ValueError(f"{theorem} needs readout 'last', got {model.readout!r}")
     largest = float(torch.linalg.matrix_norm(sizes.U, 2))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from evenflow.bounds.band import power
 from evenflow.bounds.model_sizes import model_sizes
 from evenflow.cells import Elman
 from evenflow.checks import whole_number
@@ -54,9 +55,7 @@ def spectral_gap(
 
     Reference: Zhang, Lei and Dhillon, Theorem 5 and Corollary 1.
     """
-    sizes = model_sizes(model, inputs, "Theorem 5 of Spectral-RNN")
-    if type(sizes.cell) is not Elman:
-        raise ValueError(f"Theorem 5 of Spectral-RNN needs a plain layer, got a {sizes.cell.name} cell")
+    sizes = model_sizes(model, inputs, "Theorem 5 of Spectral-RNN", Elman)
     values = torch.linalg.svdvals(sizes.U)
     return spectral_gap_from(
         B=sizes.x,
@@ -99,8 +98,8 @@ def spectral_gap_from(
         raise ValueError(f"delta must lie between 0 and 1, got {delta}")
     common = (B * steps * M[0] * Y[0] / margin) ** 2 * n * math.log(n)
     ranks = sum((pair[1] / pair[0]) ** 2 if pair[0] else 0.0 for pair in (M, Y))
-    complexity = common * _power(max(W[0], 1.0), 2 * steps - 2) * ((steps * W[1]) ** 2 + ranks)
-    simple = common * steps**2 * n * _power(1 + radius, 2 * steps)
+    complexity = common * power(max(W[0], 1.0), 2 * steps - 2) * ((steps * W[1]) ** 2 + ranks)
+    simple = common * steps**2 * n * power(1 + radius, 2 * steps)
     chance = math.log(steps * samples / delta)
     return SpectralGap(complexity, math.sqrt((complexity + chance) / samples), math.sqrt((simple + chance) / samples))
 
@@ -119,22 +118,13 @@ def output_change(model: SequenceModel, inputs: Tensor, dW: float, dM: float, dY
 
     Reference: Zhang, Lei and Dhillon, Lemma 2.
     """
-    sizes = model_sizes(model, inputs, "Lemma 2 of Spectral-RNN")
-    if type(sizes.cell) is not Elman:
-        raise ValueError(f"Lemma 2 of Spectral-RNN needs a plain layer, got a {sizes.cell.name} cell")
+    sizes = model_sizes(model, inputs, "Lemma 2 of Spectral-RNN", Elman)
     W, M, Y, t = _spectral(sizes.U), _spectral(sizes.W), _spectral(sizes.V), sizes.steps
     for name, change, norm in (("dW", dW, W), ("dM", dM, M), ("dY", dY, Y)):
         if not 0 <= change <= norm / t:
             raise ValueError(f"{name} must be from 0 to a {t}-th of its matrix's norm, {norm / t:g}, got {change:g}")
-    return t * sizes.x * _power(max(W, 1.0), t - 1) * (math.e * Y * (t * M * dW + dM) + M * dY)
+    return t * sizes.x * power(max(W, 1.0), t - 1) * (math.e * Y * (t * M * dW + dM) + M * dY)
 
 
 def _spectral(matrix: Tensor) -> float:
     return float(torch.linalg.matrix_norm(matrix, 2))
-
-
-def _power(base: float, exponent: int) -> float:
-    try:
-        return float(base) ** exponent
-    except OverflowError:
-        return math.inf

@@ -81,7 +81,7 @@ BAD = [
     (["sweep", "addin", *BUDGET], "did you mean adding"),
     (["sweep", "adding", *BUDGET, "--maps", "exponentail"], "unknown map 'exponentail', did you mean exponential?"),
     (["sweep", "adding", *BUDGET, "--cells", "lsmt"], "unknown cell 'lsmt', did you mean lstm?"),
-    (["sweep", "adding", *BUDGET, "--activations", "rellu"], "there is no activation 'rellu'"),
+    (["sweep", "adding", *BUDGET, "--activations", "rellu"], "unknown activation 'rellu'"),
     (["sweep", "adding", *BUDGET, "--keep", "1.5"], "keep must be a number above 0 and below 1, got 1.5"),
     (["sweep", "adding", *BUDGET, "--hidden", "many"], "--hidden must be whole numbers with commas between them"),
     (["sweep", "adding", *BUDGET, "--lrs", "fast"], "--lrs must be numbers with commas between them, got 'fast'"),

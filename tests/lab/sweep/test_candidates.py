@@ -93,7 +93,7 @@ BAD = [
     ({"maps": ["svd(margn=1)"]}, "map svd has no option 'margn'"),
     ({"maps": []}, "maps must name at least one, got none"),
     ({"cells": ["gated", "lsmt"]}, "unknown cell 'lsmt', did you mean lstm?"),
-    ({"activations": ["rellu"]}, "there is no activation 'rellu'"),
+    ({"activations": ["rellu"]}, "unknown activation 'rellu'"),
     ({"hidden": [0]}, "hidden must be a whole number of at least 1, got 0"),
     ({"optimizers": ["adamm"]}, "optimizers must be one of adam"),
     ({"system": {"activation": "abs"}}, "system must leave activation to the axes of the sweep, got 'abs'"),
