@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from evenflow.reservoir import EchoState, Reached, Ridge
+from evenflow.reservoir import EchoState, Ridge, SeriesPosition
 from evenflow.reservoir.sparse import cyclic
 
 ROUNDING = 1e-5  # float32: eigenvalues, and sums over some hundred steps
@@ -265,7 +265,7 @@ def test_interleaved_series_are_washed_out_once_each(piece):
         for b in range(2):
             part = slice(begin, begin + piece)
             reached[b] = mixed.partial_fit(x[part, b], y[part, b], reached[b])
-            assert reached[b].left == max(0, 100 - begin - piece)
+            assert reached[b].washout == max(0, 100 - begin - piece)
     assert mixed._sums.count == 2 * (200 - 100)
     mixed.solve()
     whole = small(washout=100).fit(x, y)
@@ -287,7 +287,7 @@ def test_predicting_goes_on_where_fitting_stopped():
     esn, x = small(), noise(STEPS, BATCH, INPUT)
     reached = esn.partial_fit(x[:39], x[1:40])
     esn.solve()
-    assert isinstance(pickle.loads(pickle.dumps(reached)), Reached)
+    assert isinstance(pickle.loads(pickle.dumps(reached)), SeriesPosition)
     torch.testing.assert_close(esn.predict(x[39:], reached)[0], esn.predict(x)[0][39:], atol=EXACT, rtol=EXACT)
     free = esn.run(4, reached.state, x[39])
     for one, other in zip(esn.run(4, reached, x[39]), free, strict=True):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Polynomial(NamedTuple):
-    """The coefficients of the equation above; ``len(x)`` is k."""
+    """The coefficients c, xⱼ, a and b of the equation above, and in `steps` pⱼ, qⱼ and rⱼ; ``len(x)`` is k."""
 
     c: float
     x: tuple[float, ...]

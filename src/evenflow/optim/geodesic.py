@@ -45,6 +45,10 @@ class Geodesic(torch.optim.Optimizer):
     corrects rounding errors; nothing else is stored, so that a resumed run repeats the interrupted one. A captured step
     is replayed at all later steps, and so corrects them at every step.
 
+    Args:
+        params: parameters with orthonormal columns, or groups of them.
+        defaults: the settings of a group that does not have its own, ``lr`` among them.
+
     Attributes:
         polishes: whether steps correct rounding errors. If False, the caller has to call `polish` now and then.
     """

@@ -25,7 +25,12 @@ Move = Callable[[list[Tensor], list[State], tuple[Any, ...]], Tensor]
 
 
 class CapturedStep:
-    """The step of parameters of one shape, whose states are changed at their addresses."""
+    """The captured step of parameters of one shape, whose states are changed at their addresses.
+
+    Args:
+        move: see `StepGraphs.replay`.
+        grads, states, numbers: those of the step at the capture.
+    """
 
     def __init__(self, move: Move, grads: Sequence[Tensor], states: Sequence[State], numbers: Sequence[float]) -> None:
         like = grads[0]

@@ -101,4 +101,5 @@ def _unit(v: Tensor) -> Tensor:
 
 
 def state_part(state: State, of: str) -> State:
+    """The part of a state that a Jacobian is of: h for ``"output"``, everything for ``"state"``."""
     return state[:1] if of == "output" else state

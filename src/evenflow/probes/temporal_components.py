@@ -53,11 +53,14 @@ def inner(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
 
 
 def norm(a: Sequence[Tensor]) -> Tensor:
+    """The norm of a list of tensors, taken as one vector."""
     return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in a]))
 
 
 class TemporalComponents:
     """∇L as Σ_t ∇L|_t, where ∇L|_t is the gradient by the copy of *all* parameters that step t uses (Galvan, 3.1).
+
+    `temporal_components` and `ModelCall.components` make these objects.
 
     Only step t uses its copy of a layer's weights, so ∇L|_t is computed from ∂L/∂h_t and that one step; for a plain
     layer it is ``∂L/∂a_t h_{t-1}ᵀ`` and so on. The T gradients are never stored.
@@ -141,7 +144,7 @@ def capture_call(model: SequenceModel) -> Iterator[ModelCall]:
 
 
 class ModelCall:
-    """One call of a `SequenceModel`: its arguments, its outputs, and the runs of its layers."""
+    """One call of `model`: its arguments, its outputs, and the runs of its layers; see `capture_call`."""
 
     def __init__(self, model: SequenceModel) -> None:
         self.model = model

@@ -28,7 +28,12 @@ class TemporalPart:
 
 
 class LayerPart(TemporalPart):
-    """The weights of one layer: h_t = step(x_t, h_{t-1}), for a given ∂L/∂h_t."""
+    """The weights of one layer, h_t = step(x_t, h_{t-1}).
+
+    Args:
+        run: the recorded run of the layer.
+        d_states: ∂L/∂h_t, ``(T, B, H)``.
+    """
 
     def __init__(self, run: LayerRun, d_states: Tensor) -> None:
         self.run, self.d_states, self.previous = run, d_states, run.previous()
@@ -66,7 +71,12 @@ class LayerPart(TemporalPart):
 
 
 class EmbeddingPart(TemporalPart):
-    """The embedding: step t reads the rows of its symbols."""
+    """The embedding: step t reads the rows of its symbols.
+
+    Args:
+        layer: the part of the first layer, which reads the embedding.
+        inputs: the symbols, ``(T, B)``.
+    """
 
     def __init__(self, layer: LayerPart, inputs: Tensor) -> None:
         packed = layer.run.sequences.packed
@@ -89,7 +99,14 @@ class EmbeddingPart(TemporalPart):
 
 
 class ReadoutPart(TemporalPart):
-    """The readout, applied at every step, or at the last step of each sequence."""
+    """The readout, applied at every step, or at the last step of each sequence.
+
+    Args:
+        model: the model that has the readout.
+        top: the recorded run of its top layer.
+        d_outputs: the gradient by the outputs.
+        lengths: the length of each sequence ``(B)``, if they differ.
+    """
 
     def __init__(self, model: SequenceModel, top: LayerRun, d_outputs: Tensor, lengths: Tensor | None) -> None:
         self.model, states, packed = model, top.states.detach(), top.sequences.packed

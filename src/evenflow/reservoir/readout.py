@@ -16,16 +16,16 @@ from evenflow.reservoir.ridge import Ridge
 PIECE = 2**22  # numbers of state in memory at once while a long series is read
 
 
-class Reached(NamedTuple):
+class SeriesPosition(NamedTuple):
     """The position in a series after a piece of it.
 
     Attributes:
         state: the state of the layer.
-        left: the number of following steps that still belong to the washout.
+        washout: the number of following steps that still belong to the washout.
     """
 
     state: Tensor
-    left: int
+    washout: int
 
 
 class SolvedReadout(Recurrent):
@@ -64,19 +64,19 @@ class SolvedReadout(Recurrent):
             raise ValueError("y must be left out where x is an iterable of pairs (x, y)")
         else:
             pairs = x
-        self._sums, reached = Ridge(), None
+        self._sums, position = Ridge(), None
         for piece, targets in pairs:
-            reached = self.partial_fit(piece, targets, reached)
+            position = self.partial_fit(piece, targets, position)
         self.solve()
         return self
 
     def forward(
-        self, input: Tensor | PackedSequence, hx: Reached | Tensor | tuple[Tensor, ...] | None = None
+        self, input: Tensor | PackedSequence, hx: SeriesPosition | Tensor | tuple[Tensor, ...] | None = None
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
-        return super().forward(input, hx.state if isinstance(hx, Reached) else hx)
+        return super().forward(input, hx.state if isinstance(hx, SeriesPosition) else hx)
 
     @torch.no_grad()
-    def partial_fit(self, x: Tensor, y: Tensor, state: Reached | Tensor | None = None) -> Reached:
+    def partial_fit(self, x: Tensor, y: Tensor, state: SeriesPosition | Tensor | None = None) -> SeriesPosition:
         """Add a piece of a series to the sums that `solve` uses; returns the position in the series after it.
 
         The position counts the washout of its series, so pieces of several series may come in any order.
@@ -91,7 +91,7 @@ class SolvedReadout(Recurrent):
         self._time(y, "y")
         if x.shape[:-1] != y.shape[:-1]:
             raise ValueError(f"y must have as many steps and rows as x, got {tuple(y.shape)} and {tuple(x.shape)}")
-        left = self.washout if state is None else state.left if isinstance(state, Reached) else 0
+        left = self.washout if state is None else state.washout if isinstance(state, SeriesPosition) else 0
         done = 0
         for features, after in self._pieces(x, state):
             steps = features.shape[time]
@@ -101,7 +101,7 @@ class SolvedReadout(Recurrent):
             self._sums.add(kept.flatten(0, -2), targets.flatten(0, -2).to(kept.device))
             left, done, state = left - skip, done + steps, after
         assert isinstance(state, Tensor)
-        return Reached(state, left)
+        return SeriesPosition(state, left)
 
     def solve(self) -> None:
         """Solve for the readout from all pieces passed to `partial_fit`, and store it."""
@@ -109,7 +109,7 @@ class SolvedReadout(Recurrent):
         self.readout_weight, self.readout_bias = weight.to(self.weight_hh_l0), bias.to(self.weight_hh_l0)
 
     @torch.no_grad()
-    def predict(self, x: Tensor, state: Reached | Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def predict(self, x: Tensor, state: SeriesPosition | Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The outputs y for every step of x, and the state after the last step."""
         self._need_readout()
         time, outputs = self._time(x, "x"), []
@@ -120,7 +120,7 @@ class SolvedReadout(Recurrent):
         return torch.cat(outputs, time), state
 
     @torch.no_grad()
-    def run(self, steps: int, state: Reached | Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self, steps: int, state: SeriesPosition | Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Generate `steps` outputs, each of which is the next input.
 
         Args:
@@ -155,11 +155,11 @@ class SolvedReadout(Recurrent):
             raise ValueError(f"{name} must be a tensor of two or three dimensions, got {got}")
         return 1 if self.batch_first and x.dim() == 3 else 0
 
-    def _pieces(self, x: Tensor, state: Reached | Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    def _pieces(self, x: Tensor, state: SeriesPosition | Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Features (h, x), H + I wide, and the state after them, for a bounded number of steps at a time."""
         time = self._time(x, "x")
         rows = max(1, x.shape[1 - time]) if x.dim() == 3 else 1
-        h_n = state.state if isinstance(state, Reached) else state
+        h_n = state.state if isinstance(state, SeriesPosition) else state
         for piece in x.split(max(1, PIECE // (rows * (self.hidden_size + self.input_size))), time):
             h, h_n = self(piece, h_n)
             yield torch.cat((h, piece.to(h.dtype)), -1), h_n

@@ -24,7 +24,7 @@ class Sparse(Free):
 
     def __init__(self, size: int, radius: float, density: float) -> None:
         super().__init__(size)
-        self.reach, self.density = radius, density
+        self.radius, self.density = radius, density
 
     def start(self, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
         where = None if generator is None else generator.device
@@ -36,7 +36,7 @@ class Sparse(Free):
             W[places] = torch.randn(count, generator=generator, dtype=torch.float64, device=where)
             W = W.view(self.rows, self.rows).cpu()
             if cyclic(W):
-                return ((W * (self.reach / torch.linalg.eigvals(W).abs().max())).float(),)
+                return ((W * (self.radius / torch.linalg.eigvals(W).abs().max())).float(),)
         raise ValueError(
             f"density must be larger for {self.rows} units, as {DRAWS} draws had no cycle, got {self.density!r}"
         )

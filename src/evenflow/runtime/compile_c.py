@@ -35,7 +35,7 @@ def compiled_code_allowed() -> bool:
 
 
 def load(source: str, headers: Path, folder: Path) -> ctypes.CDLL:
-    """The library of a source, from `folder` or compiled into it; elsewhere where `folder` cannot be written to.
+    """The library of a source, read from `folder` or compiled into it; without a file if `folder` is not writable.
 
     Args:
         source: the text of a C file, which includes only headers of `headers` and the system's. It defines the symbol
@@ -77,7 +77,7 @@ def library_name(source: str, headers: Path, command: list[str]) -> str:
 
 @functools.cache
 def _environment(command: tuple[str, ...], headers: Path) -> tuple[str, ...]:
-    """What all sources have in common: the compiler, the headers, and the processor, which -march=native looks at."""
+    """The texts that all names depend on: compiler, headers, and the processor, for which -march=native compiles."""
     texts = (path.name + path.read_text(encoding="utf-8") for path in sorted(headers.glob("*.h")))
     processor = cpu_lines("model name", "flags", "Features", "CPU part") or (platform.processor(),)
     return (*command, _run([*command, "--version"]), platform.machine(), *processor, *texts)

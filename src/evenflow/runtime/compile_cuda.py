@@ -114,12 +114,13 @@ def cached_bytes(path: Path, make: Callable[[], bytes]) -> bytes:
 
 
 def architecture(device: int) -> str:
+    """The architecture of a GPU as NVRTC names it, such as ``"sm_90"``."""
     return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
 
 
 @functools.cache
 def unavailable(device: int) -> str | None:
-    """Why nothing can be compiled for, or started on, this GPU; None where it can."""
+    """The reason why no kernel can be compiled for this GPU or started on it, or None."""
     try:
         driver_version()
         supported = supported_architectures()

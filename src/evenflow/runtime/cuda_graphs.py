@@ -136,13 +136,13 @@ class CapturedFunction:
                             allow_unused=True,
                         )
                     )
-                    found = [next(gradients) if v.requires_grad else None for v in members]
+                    by_member = [next(gradients) if v.requires_grad else None for v in members]
                     # In one piece, to be copied out in one piece. Gradients of taps have as many numbers as the output,
                     # too many for one more copy.
                     tapped = range(copied, len(inputs))
-                    small = [g.flatten() for i, g in enumerate(found) if g is not None and i not in tapped]
+                    small = [g.flatten() for i, g in enumerate(by_member) if g is not None and i not in tapped]
                     flat = torch.cat(small) if len(small) > 1 else small[0] if small else members[0].new_empty(0)
-                parts = [g if g is None or i in tapped else g.shape for i, g in enumerate(found)]
+                parts = [g if g is None or i in tapped else g.shape for i, g in enumerate(by_member)]
                 self._backward.append((graph, flat, parts))
         torch.cuda.current_stream().wait_stream(stream)
         # Without the autograd graph, which knows the function. What it saved stays in the memory that the graphs own.

@@ -18,6 +18,7 @@ class CudaError(RuntimeError):
     """An error of the driver or of NVRTC.
 
     Args:
+        message: the sentence to show.
         status: the driver's number of the error.
     """
 
@@ -50,6 +51,7 @@ def compile_source(source: str, architecture: str) -> bytes:
 
 
 def nvrtc_version() -> tuple[int, int]:
+    """The major and the minor version of NVRTC."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check_nvrtc(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return major.value, minor.value
@@ -75,6 +77,7 @@ def driver(function: str, *arguments: Any) -> None:
 
 
 def driver_version() -> int:
+    """The version of CUDA that the driver supports, such as 13000."""
     version = ctypes.c_int()
     driver("cuDriverGetVersion", ctypes.byref(version))
     return version.value

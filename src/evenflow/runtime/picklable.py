@@ -1,4 +1,4 @@
-"""Pickling of modules with maps on their weights, which torch refuses for any module with parametrizations."""
+"""`Picklable`: modules that can be pickled with maps on their weights, which torch's parametrized modules cannot."""
 
 from __future__ import annotations
 

@@ -72,5 +72,6 @@ def call(function: str, job: type[ctypes.Structure], dtype: torch.dtype, **value
 
 
 def run(loaded: ctypes.CDLL, function: str, job: ctypes.Structure) -> None:
+    """Call a function of a library with the struct `job`."""
     if getattr(loaded, function)(ctypes.byref(job)):
         raise MemoryError(f"{function} found no memory for its threads")

@@ -1,15 +1,14 @@
 """The last state of a linear recurrence in one product, without the states before it.
 
-``h_t = U h_{t-1} + W x_t + b`` has no activation, so that its end is a sum over the inputs,
+``h_t = U h_{t-1} + W x_t + b`` has no activation, so its last state is a sum over the inputs,
 
     ``h_T = U^T h_0 + Σ_t U^{T-t} (W x_t + b)``,
 
-one product of all inputs with ``[U^{T-1} W, ..., U W, W]``. These come by doubling, ``U^{m+k} W = U^m (U^k W)``, in as
-many products as T has binary digits. The recurrence multiplies all B rows of a batch by U in every step; this
-multiplies the I columns of W, and b, and is the faster the fewer inputs there are to a row.
+one product of all inputs with ``[U^{T-1} W, ..., U W, W]``. These matrices are computed by doubling, ``U^{m+k} W = U^m
+(U^k W)``, in as many products as T has binary digits. The recurrence multiplies all B rows of a batch by U in every
+step. Here only the I columns of W, and b, are multiplied by powers of U, which is faster if I is small.
 
-Powers of U and what they make are in double precision: an error in U^m is in every later one, and doubled by each
-squaring.
+Powers of U and their products are in double precision: each squaring doubles the error of a power.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ GAIN = 0.8  # of the recurrence's time, by count, below which it is done; counts
 
 
 def pays(steps: int, rows: int, inputs: int, units: int) -> bool:
-    """Whether this takes fewer multiplications than the recurrence; both are counted in multiples of units².
+    """Return True if `final_state` takes fewer multiplications than the recurrence, both in multiples of units².
 
     Measured, forward and backward, with one input (benchmarks/last_state.py): 0.54 of the recurrence's time at 128
     units, 20 rows and 1,000 steps, where this counts 0.66; 0.14 at 256 units, 100 rows and 784 steps, where it counts
@@ -51,14 +50,14 @@ def final_state(
     """
     steps, rows, inputs = x.shape
     units, columns = len(weight_hh), inputs + (bias is not None)
-    enters = weight_ih if bias is None else torch.cat([weight_ih, bias.unsqueeze(1)], 1)
-    passed = enters.double()  # (H, n columns): the effect of an input after 0, 1, ..., n - 1 steps
+    extended = weight_ih if bias is None else torch.cat([weight_ih, bias.unsqueeze(1)], 1)
+    effects = extended.double()  # (H, n columns): the effect of an input after 0, 1, ..., n - 1 steps
     powers = [weight_hh.double()]
-    for have in _doubled(steps):
-        if have > 1:
+    for done in (2**n for n in range((steps - 1).bit_length())):
+        if done > 1:
             powers.append(powers[-1] @ powers[-1])
-        passed = torch.cat([passed, powers[-1] @ passed[:, : (steps - have) * columns]], 1)
-    by_age = passed.view(units, steps, columns)
+        effects = torch.cat([effects, powers[-1] @ effects[:, : (steps - done) * columns]], 1)
+    by_age = effects.view(units, steps, columns)
     by_step = by_age[..., :inputs].flip(1).reshape(units, steps * inputs).to(x.dtype)
     if not (by_step.isfinite().all() and powers[-1].isfinite().all()):
         return None
@@ -68,11 +67,6 @@ def final_state(
     if h0 is not None:
         h = h + _after_steps(h0.double(), powers, steps).to(x.dtype)
     return h
-
-
-def _doubled(steps: int) -> list[int]:
-    """The powers of two below `steps`."""
-    return [2**n for n in range((steps - 1).bit_length())]
 
 
 def _after_steps(h: Tensor, powers: list[Tensor], steps: int) -> Tensor:

@@ -74,7 +74,7 @@ def backward(d: Tensor, x: Tensor, biased: bool) -> tuple[Tensor, Tensor]:
 
 
 def suits(x: Tensor, *others: Tensor) -> bool:
-    """Whether these kernels take x ``(M, N, I)`` and the other tensors."""
+    """Return True if these kernels take x ``(M, N, I)`` and the other tensors."""
     alike = all(v.dtype == x.dtype and v.device == x.device for v in others)
     return alike and 0 < x.shape[-1] <= MOST and x.numel() > 0 and x.dtype in (torch.float32, torch.float64)
 

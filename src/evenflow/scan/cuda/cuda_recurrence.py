@@ -28,6 +28,7 @@ STEPS_PER_PIECE, STEPS_TO_BEGIN = 40, 1600
 
 
 def forward(inputs: ScanInputs) -> ScanOutputs:
+    """The forward pass, see `engine`; a linear recurrence of few rows runs in pieces side by side."""
     inputs = replace(inputs, a=aligned(inputs.a), states=[aligned(v) for v in inputs.states])
     step, a = inputs.step, inputs.a
     if step.is_linear and inputs.batch_sizes is None and (pieces := _pieces(a)) > 1:
@@ -40,6 +41,7 @@ def forward(inputs: ScanInputs) -> ScanOutputs:
 
 
 def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | None], want_tap: bool) -> StepGradients:
+    """The backward pass, see `engine`."""
     step, grads = inputs.step, [None if g is None else aligned(g) for g in grads]
     if step.is_linear and inputs.batch_sizes is None and grads[0] is not None and (pieces := _pieces(grads[0])) > 1:
         linear = chunked.backward(inputs, grads[0], want_tap, pieces, functools.partial(_linear_scan, step))

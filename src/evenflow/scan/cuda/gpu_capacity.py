@@ -79,7 +79,7 @@ class _LaunchConfig(ctypes.Structure):
 
 @dataclass(frozen=True)
 class EmptyKernel:
-    """A kernel that does nothing, in clusters of some size, with all the shared memory of a multiprocessor."""
+    """A kernel that does nothing, with `memory` bytes of shared memory, in clusters of `cluster` blocks."""
 
     memory: int
     cluster: int

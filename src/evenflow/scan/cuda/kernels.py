@@ -93,7 +93,12 @@ class RecurrenceKernel:
 
 @dataclass(frozen=True)
 class GemmKernel:
-    """The product of `gemm.cuh` for one tile; a side whose rows are aligned to 16 bytes is copied in fours."""
+    """The product of `gemm.cuh` for one tile.
+
+    Args:
+        tile: the tile.
+        left_by_4, right_by_4: copy the rows of that side four numbers at a time, for rows aligned to 16 bytes.
+    """
 
     tile: GemmTile
     left_by_4: bool = True

@@ -199,7 +199,7 @@ struct Product {
     }
 };
 
-/* FloatVector that are read or written at once. */
+/* Numbers that are read or written at once. */
 template <class V, int N> struct alignas(sizeof(V) * N) Vector {
     V value[N];
 };

@@ -123,4 +123,5 @@ class Tile:
 
 
 def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
     return -(-a // b)
