@@ -116,7 +116,7 @@ def test_sizes_beyond_any_float_are_infinite():
         ),
         (
             lambda x: spectral_gap(SequenceModel(RNN(2, 4), 3), x, 10, delta=1),
-            "delta must lie between 0 and 1, got 1",
+            "delta must be a number above 0 and below 1, got 1",
         ),
         (
             lambda x: output_change(SequenceModel(RNN(2, 4, map="exponential"), 3), x, 1, 0, 0),

@@ -292,17 +292,17 @@ def test_a_closure_gives_the_loss():
         (lambda: GeodesicSGD([nn.Parameter(torch.eye(3))], -1), "lr must be a number of at least 0, got -1"),
         (
             lambda: GeodesicSGD([nn.Parameter(torch.eye(3))], 1.0, momentum=1.0),
-            "momentum must be at least 0 and below 1, got 1.0",
+            "momentum must be a number of at least 0 and below 1, got 1.0",
         ),
         (
             lambda: GeodesicSGD([nn.Parameter(torch.eye(3))], 1.0, clip_norm=0.0),
-            "clip_norm must be above 0, or None, got 0.0",
+            "clip_norm must be a number above 0, got 0.0",
         ),
         (
             lambda: GeodesicAdam([nn.Parameter(torch.eye(3))], betas=(0.9, 1.0)),
-            "betas must be at least 0 and below 1, got (0.9, 1.0)",
+            "each of betas must be a number of at least 0 and below 1, got 1.0",
         ),
-        (lambda: GeodesicAdam([nn.Parameter(torch.eye(3))], eps=0), "eps must be above 0, got 0"),
+        (lambda: GeodesicAdam([nn.Parameter(torch.eye(3))], eps=0), "eps must be a number above 0, got 0"),
         (
             lambda: GeodesicSGD([nn.Parameter(torch.eye(2, 3))], 0.1),
             "GeodesicSGD moves matrices with at least as many rows as columns, got a parameter of shape (2, 3)",

@@ -211,7 +211,10 @@ def test_copied_to_the_last_bit(again):
             lambda: HessianFree(a_model(), squared, structural=-1),
             "structural must be a number of at least 0, got -1",
         ),
-        (lambda: HessianFree(a_model(), squared, warmth=2), "warmth must be from 0 to 1, got 2"),
+        (
+            lambda: HessianFree(a_model(), squared, warmth=2),
+            "warmth must be a number of at least 0 and at most 1, got 2",
+        ),
         (
             lambda: HessianFree(a_model(), squared, iterations=0),
             "iterations must be a whole number of at least 1, got 0",

@@ -133,7 +133,7 @@ class Halves(nn.Module):
 
 
 def test_refuses():
-    with pytest.raises(ValueError, match="fraction must lie between 0 and 1, got 2"):
+    with pytest.raises(ValueError, match="fraction must be a number above 0 and below 1, got 2"):
         memory_length(RNN(2, 4), torch.ones(3, 1, 2), fraction=2)
     layer = fading(1e200)
     halved = nn.Sequential(fading(0.5), Halves())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from evenflow.checks import number
 from evenflow.probes.temporal_components import alignment
 
 
@@ -64,8 +65,7 @@ def direction_condition(
 
     Reference: Galvan, 3.28 to 3.33.
     """
-    if not mu > 0:
-        raise ValueError(f"mu must be a number above 0, got {mu}")
+    number("mu", mu, above=0)
     d, g = ([v] if isinstance(v, Tensor) else list(v) for v in (direction, gradient))
     if [v.shape for v in d] != [v.shape for v in g]:
         raise ValueError("direction must have the shapes of gradient, got others")

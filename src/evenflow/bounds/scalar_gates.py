@@ -10,7 +10,7 @@ from torch import Tensor
 
 from evenflow.bounds.model_sizes import ModelSizes, model_sizes
 from evenflow.cells import ScalarGated
-from evenflow.checks import whole_number
+from evenflow.checks import number, whole_number
 from evenflow.maps import Rotations
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.probes.model_layer import find_layer
@@ -138,8 +138,7 @@ def scalar_gate_gap_from(
     """`scalar_gate_gap` from numbers."""
     whole_number("steps", steps, 1)
     whole_number("samples", samples, 1)
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie between 0 and 1, got {delta}")
+    number("delta", delta, above=0, below=1)
     if beta > 1 - 2 * alpha + ROUNDING:
         raise ValueError(f"Theorem 1 of SGORNN needs beta at most 1 - 2 alpha = {1 - 2 * alpha:g}, got {beta:g}")
     chance = 3 * loss_bound * math.sqrt(math.log(2 / delta) / (2 * samples))

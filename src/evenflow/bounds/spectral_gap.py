@@ -11,7 +11,7 @@ from torch import Tensor
 from evenflow.bounds.band import power
 from evenflow.bounds.model_sizes import model_sizes
 from evenflow.cells import Elman
-from evenflow.checks import whole_number
+from evenflow.checks import number, whole_number
 from evenflow.models.sequence_model import SequenceModel
 
 
@@ -92,10 +92,8 @@ def spectral_gap_from(
     whole_number("steps", steps, 1)
     whole_number("n", n, 2)
     whole_number("samples", samples, 1)
-    if not margin > 0:
-        raise ValueError(f"margin must be a number above 0, got {margin}")
-    if not 0 < delta < 1:
-        raise ValueError(f"delta must lie between 0 and 1, got {delta}")
+    number("margin", margin, above=0)
+    number("delta", delta, above=0, below=1)
     common = (B * steps * M[0] * Y[0] / margin) ** 2 * n * math.log(n)
     ranks = sum((pair[1] / pair[0]) ** 2 if pair[0] else 0.0 for pair in (M, Y))
     complexity = common * power(max(W[0], 1.0), 2 * steps - 2) * ((steps * W[1]) ** 2 + ranks)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from evenflow.checks import number
 from evenflow.maps import residual
 from evenflow.optim import stiefel
 from evenflow.optim.step_graphs import StepGraphs
@@ -186,10 +187,9 @@ class GeodesicSGD(Geodesic):
     """
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.0, clip_norm: float | None = None) -> None:
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum!r}")
-        if clip_norm is not None and not clip_norm > 0:
-            raise ValueError(f"clip_norm must be above 0, or None, got {clip_norm!r}")
+        number("momentum", momentum, least=0, below=1)
+        if clip_norm is not None:
+            number("clip_norm", clip_norm, above=0)
         super().__init__(params, {"lr": lr, "momentum": momentum, "clip_norm": clip_norm})
 
     def _moved(self, M: Tensor, G: Tensor, step: Step) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenflow.checks import number
 from evenflow.optim.geodesic import Carry, Geodesic, Step, stacked_state, store_state
 
 
@@ -37,10 +38,9 @@ class GeodesicAdam(Geodesic):
     def __init__(
         self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
     ) -> None:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"betas must be at least 0 and below 1, got {betas!r}")
-        if not eps > 0:
-            raise ValueError(f"eps must be above 0, got {eps!r}")
+        for beta in betas:
+            number("each of betas", beta, least=0, below=1)
+        number("eps", eps, above=0)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
 
     def _numbers(self, states: list[dict[str, Any]], group: dict[str, Any], like: Tensor) -> tuple[Any, ...]:

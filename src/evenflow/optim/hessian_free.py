@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from evenflow.checks import whole_number
+from evenflow.checks import number, whole_number
 from evenflow.layers import Recurrent
 from evenflow.maps import parameter_groups
 from evenflow.optim.conjugate_gradient import conjugate_gradient
 from evenflow.optim.gauss_newton import GaussNewton
 from evenflow.optim.processes import mean_over_processes
+from evenflow.probes.model_layer import outputs_of
 
 Batch = Sequence[Any]  # inputs, targets and, where sequences differ in length, lengths: a `tasks.Batch`
 # The rule of Levenberg and Marquardt (Galvan, 2.26): above `GOOD` the model was trusted too little.
@@ -48,9 +49,7 @@ class Progress(NamedTuple):
 
 def answer(model: nn.Module, batch: Batch) -> Tensor:
     """Return the outputs of `model` on a batch, without its final states."""
-    lengths = batch[2] if len(batch) > 2 else None
-    result = model(batch[0]) if lengths is None else model(batch[0], lengths=lengths)
-    return result[0] if isinstance(result, tuple) else result
+    return outputs_of(model, batch[0], batch[2] if len(batch) > 2 else None)
 
 
 class HessianFree(torch.optim.Optimizer):
@@ -97,12 +96,9 @@ class HessianFree(torch.optim.Optimizer):
         answer: Callable[[nn.Module, Batch], Tensor] = answer,
         padded: bool = False,
     ) -> None:
-        if not 0 < damping < math.inf:
-            raise ValueError(f"damping must be a number above 0, got {damping!r}")
-        if not 0 <= structural < math.inf:
-            raise ValueError(f"structural must be a number of at least 0, got {structural!r}")
-        if not 0 <= warmth <= 1:
-            raise ValueError(f"warmth must be from 0 to 1, got {warmth!r}")
+        number("damping", damping, above=0)
+        number("structural", structural, least=0)
+        number("warmth", warmth, least=0, most=1)
         whole_number("iterations", iterations, 1)
         trained = [p for p in model.parameters() if p.requires_grad]
         if len({(p.dtype, p.device) for p in trained}) > 1 or any(p.is_complex() for p in trained):

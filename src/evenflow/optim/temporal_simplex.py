@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.checks import one_of
+from evenflow.checks import number, one_of
 from evenflow.maps import parameter_groups
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.optim.processes import mean_over_processes
@@ -84,8 +84,8 @@ class TemporalSimplex(torch.optim.Optimizer):
             raise ValueError(f"TemporalSimplex needs a SequenceModel, got {type(model).__name__}")
         one_of("draw", draw, DRAWS)
         for name, value in (("lr", lr), ("threshold", threshold), ("psi", psi)):
-            if value is not None and not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be a number above 0, got {value!r}")
+            if value is not None:
+                number(name, value, above=0)
         if any(group["stiefel"] for group in parameter_groups(model, 1.0)):
             raise ValueError("TemporalSimplex would move the bases of a factorized map off the orthogonal matrices")
         through_time = [model.layer] if model.embedding is None else [model.embedding, model.layer]

@@ -50,8 +50,7 @@ def gradient_flow(
     one_of("layers", layers, LAYERS)
     layer = find_layer(model)
     with eval_mode(model), tap_states(layer) as taps:
-        answer = model(inputs) if lengths is None else model(inputs, lengths=lengths)
-        value = loss(outputs_of(answer), targets)
+        value = loss(outputs_of(model, inputs, lengths), targets)
         if not taps:
             raise ValueError(f"model must call its recurrent layer, got {type(model).__name__} that did not")
         need_sequences("inputs", taps[0])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from evenflow.probes.model_layer import Layer, eval_mode, need_sequences
+from evenflow.probes.model_layer import Layer, eval_mode, need_sequences, outputs_of
 
 LayerInput = tuple[Tensor, PackedSequence | None]  # the tensor of one call, and the packed sequence that held it
 
@@ -45,7 +45,7 @@ def need_calls(model: nn.Module, inputs: list[LayerInput]) -> None:
 def run_for_inputs(model: nn.Module, layer: Layer, inputs: Any, lengths: Tensor | None = None) -> list[LayerInput]:
     """Run the model on `inputs` without gradients and return the inputs of its layer, call by call."""
     with eval_mode(model), layer_inputs(layer) as calls, torch.no_grad():
-        model(inputs) if lengths is None else model(inputs, lengths=lengths)
+        outputs_of(model, inputs, lengths)
     need_calls(model, calls)
     return [(leaf.detach(), packed) for leaf, packed in calls]
 

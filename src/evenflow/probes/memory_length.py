@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from evenflow.checks import whole_number
+from evenflow.checks import number, whole_number
 from evenflow.probes.layer_inputs import LayerInput, layer_inputs, need_calls
 from evenflow.probes.model_layer import Layer, eval_mode, find_layer, outputs_of
 
@@ -68,14 +68,13 @@ def memory_length(
     >>> memory_length(RNN(2, 64, map="exponential", activation="abs"), torch.randn(500, 4, 2)).steps
     499
     """
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction must lie between 0 and 1, got {fraction}")
+    number("fraction", fraction, above=0, below=1)
     whole_number("sums", sums, 1)
     layer = find_layer(model)
     with eval_mode(model), layer_inputs(layer) as calls:
-        answer = model(inputs) if lengths is None else model(inputs, lengths=lengths)
+        outputs = outputs_of(model, inputs, lengths)
         need_calls(model, calls)
-        y = _last(outputs_of(answer), layer, lengths, calls)
+        y = _last(outputs, layer, lengths, calls)
         if not torch.isfinite(y).all():
             raise ValueError("the model's answer must be finite to have a memory length, got one that is not")
         leaves = [leaf for leaf, _ in calls]

@@ -146,8 +146,9 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def outputs_of(answer: Any) -> Any:
-    """The outputs a model returned: `answer` itself, or the first item of a tuple such as (outputs, state)."""
+def outputs_of(model: nn.Module, inputs: Any, lengths: Tensor | None = None) -> Any:
+    """Run a model and return its outputs: the first item where it returns a tuple, such as (outputs, state)."""
+    answer = model(inputs) if lengths is None else model(inputs, lengths=lengths)
     return answer[0] if isinstance(answer, tuple) and not isinstance(answer, PackedSequence) else answer
 
 
