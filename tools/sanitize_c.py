@@ -96,15 +96,15 @@ def worker(name: str) -> None:
     import warnings
 
     from evenflow.runtime import compile_c
-    from evenflow.scan import c_library
+    from evenflow.scan import cpu
 
     compile_c.FLAGS = compile_c.FLAGS.replace("-O3", FLAGS)
     cases()  # finds own_cells
-    if c_library.library() is None:
+    if cpu.library() is None:
         sys.exit("there is no library")
     ran: list[str] = []
-    kept = c_library.run
-    c_library.run = lambda loaded, function, job: (ran.append(function), kept(loaded, function, job))[1]
+    kept = cpu.run
+    cpu.run = lambda loaded, function, job: (ran.append(function), kept(loaded, function, job))[1]
     warnings.simplefilter("ignore")
     for _ in passes(name):
         pass

@@ -17,14 +17,14 @@ import torch
 
 from evenflow import RNN
 from evenflow.runtime import compile_c
-from evenflow.scan import c_library
+from evenflow.scan import cpu
 
 try:
     compile_c.find_compiler()
     COMPILER = True
 except compile_c.CompilationFailed:
     COMPILER = False
-PRODUCTS = c_library.PRODUCTS.read_text()
+PRODUCTS = cpu.PRODUCTS.read_text()
 needs_compiler = pytest.mark.skipif(not COMPILER, reason="this machine has no C compiler")
 
 
@@ -39,9 +39,9 @@ def fresh(_quick: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
     """A process that has not looked for the library yet, with a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("EVENFLOW_NATIVE", raising=False)
-    c_library.library.cache_clear()
+    cpu.library.cache_clear()
     yield tmp_path / "evenflow"
-    c_library.library.cache_clear()
+    cpu.library.cache_clear()
 
 
 def script(path: Path, text: str) -> str:
@@ -51,7 +51,7 @@ def script(path: Path, text: str) -> str:
 
 
 def load(folder: Path) -> ctypes.CDLL:
-    return compile_c.load(PRODUCTS, c_library.HEADERS, folder)
+    return compile_c.load(PRODUCTS, cpu.HEADERS, folder)
 
 
 def runs_with_one_warning(match: str) -> None:
@@ -68,15 +68,15 @@ def runs_with_one_warning(match: str) -> None:
 
 @needs_compiler
 def test_compiles_once_and_finds_it_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert c_library.library() is not None
+    assert cpu.library() is not None
     (made,) = fresh.iterdir()
-    c_library.library.cache_clear()
+    cpu.library.cache_clear()
 
     def refuse(*_: object) -> Path:
         raise AssertionError("compiled twice")
 
     monkeypatch.setattr(compile_c, "_compile", refuse)
-    assert c_library.library() is not None
+    assert cpu.library() is not None
     assert list(fresh.iterdir()) == [made]
 
 
@@ -92,7 +92,7 @@ def test_several_at_once_leave_one_whole_file(tmp_path: Path) -> None:
 @needs_compiler
 @pytest.mark.usefixtures("_quick")
 def test_a_broken_file_in_the_cache_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / compile_c.library_name(PRODUCTS, c_library.HEADERS, compile_c.find_compiler())
+    path = tmp_path / compile_c.library_name(PRODUCTS, cpu.HEADERS, compile_c.find_compiler())
     path.write_text("half a library")
     assert load(tmp_path).gradient_float
     assert path.stat().st_size > 1000
@@ -135,7 +135,7 @@ def test_can_be_turned_off(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         RNN(2, 6)(torch.randn(5, 3, 2))
-    assert c_library.library() is None
+    assert cpu.library() is None
     assert not fresh.exists()
 
 
@@ -160,19 +160,18 @@ def test_no_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         def gradient_float(self, _: object) -> int:
             return 1
 
-    monkeypatch.setattr(c_library, "library", Full)
-    job = c_library.structure("Job", int64="threads", pointer="x")
+    monkeypatch.setattr(cpu, "library", Full)
     with pytest.raises(MemoryError, match="gradient_float found no memory"):
-        c_library.call("gradient", job, torch.float32, x=torch.zeros(2))
+        cpu.weight_gradient(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), None)
 
 
 def test_a_compiled_library_is_used_where_there_is_a_compiler() -> None:
     """So that a test run on a machine with a compiler cannot pass on the fallback alone."""
     if os.environ.get("EVENFLOW_NATIVE", "1") == "0":
         pytest.skip("EVENFLOW_NATIVE=0")
-    assert c_library.runs(torch.zeros(1)) == COMPILER
-    assert not c_library.runs(torch.zeros(1, dtype=torch.bfloat16))
-    assert not c_library.runs(torch.zeros(1), torch.zeros(1, dtype=torch.float64))
+    assert cpu.accepts(torch.zeros(1)) == COMPILER
+    assert not cpu.accepts(torch.zeros(1, dtype=torch.bfloat16))
+    assert not cpu.accepts(torch.zeros(1), torch.zeros(1, dtype=torch.float64))
 
 
 @needs_compiler

@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounter
 from evenflow import LSTM, RNN, create
 from evenflow.activations import make
 from evenflow.cells import Elman
-from evenflow.scan import backend, c_library, cpu, torch_operations
+from evenflow.scan import backend, cpu, torch_operations
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
 from evenflow.systems import SYSTEMS
 
@@ -47,7 +47,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cpu_takes_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.zeros(2, 2)
-    assert choose("auto", weight) is (cpu if c_library.runs(weight) else torch_operations)
+    assert choose("auto", weight) is (cpu if cpu.accepts(weight) else torch_operations)
     assert choose("linearized", weight) is choose("auto", weight)
     assert choose("torch", weight) is torch_operations
     assert choose("auto", weight.bfloat16()) is torch_operations

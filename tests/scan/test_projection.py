@@ -28,7 +28,7 @@ def inputs(models: int, width: int, biased: bool) -> tuple[Tensor | None, ...]:
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled product, or those of torch that a GPU uses."""
     if request.param != "compiled":
-        monkeypatch.setattr(room.c_library, "runs", lambda *tensors: False)
+        monkeypatch.setattr(room.cpu, "accepts", lambda *tensors: False)
         monkeypatch.setattr(room, "THIN", 64 if "thin" in request.param else 0)
 
 

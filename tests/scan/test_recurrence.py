@@ -17,7 +17,7 @@ from evenflow import GRU, SCRN
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import LSTM1997, Cell, Elman, GRUStep, LSTMStep, PeepholeLSTM, ScalarGated
 from evenflow.runtime import compile_c
-from evenflow.scan import c_library, cpu, recurrence, scan
+from evenflow.scan import cpu, recurrence, scan
 from evenflow.scan.derived_parameters import with_derived
 
 # Sums of at most 128 terms over 17 steps, taken in another order: a few hundred roundings of 1e-16.
@@ -152,8 +152,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | N
     def library(flag: str, source: str | None) -> ctypes.CDLL:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(compile_c, "FLAGS", compile_c.FLAGS.replace("-O3", "-O1") + " " + flag)
-            text = c_library.PRODUCTS.read_text() if source is None else source
-            return compile_c.load(text, c_library.HEADERS, tmp_path_factory.mktemp("narrow"))
+            text = cpu.PRODUCTS.read_text() if source is None else source
+            return compile_c.load(text, cpu.HEADERS, tmp_path_factory.mktemp("narrow"))
 
     return library
 
@@ -161,13 +161,13 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str | N
 @pytest.fixture(params=["widest", "-mno-avx512f", "-mno-avx"])
 def _vectors(request: pytest.FixtureRequest, compiled: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library for this processor, and for the same one with narrower vectors."""
-    if not c_library.runs(torch.zeros(1)):
+    if not cpu.accepts(torch.zeros(1)):
         pytest.skip("a matter of the compiled library, which is not there")
     if request.param != "widest":
         if platform.machine() not in ("x86_64", "AMD64"):
             pytest.skip("another processor has other vectors")
-        monkeypatch.setattr(c_library, "library", lambda source=None: compiled(request.param, source))
-        monkeypatch.setattr(cpu, "library", lambda step, dtype: compiled(request.param, cpu.source(step, dtype)))
+        monkeypatch.setattr(cpu, "library", lambda source=None: compiled(request.param, source))
+        monkeypatch.setattr(cpu, "step_library", lambda step, dtype: compiled(request.param, cpu.source(step, dtype)))
 
 
 @pytest.mark.usefixtures("_vectors")
@@ -209,7 +209,7 @@ def test_no_number_among_large_entries_is_seen(size: int) -> None:
     "name", ["elman-tanh", "elman-oplu", "gated-prelu", "gated-modrelu", "elman-complex_modrelu", "gru", *LSTMS]
 )
 def test_same_bits_for_any_number_of_threads(name: str, dtype: torch.dtype) -> None:
-    if not c_library.runs(torch.zeros(1)):
+    if not cpu.accepts(torch.zeros(1)):
         pytest.skip("a promise of the compiled library, which is not there")
     cell = CELLS[name]
     tensors, sizes = problem(cell, 40, 13, 34), [13] * 20 + [7] * 10 + [2] * 10

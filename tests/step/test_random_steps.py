@@ -19,7 +19,7 @@ from random_steps import Step, smallest, steps
 from torch import Tensor
 
 from evenflow.runtime import compile_c
-from evenflow.scan import c_library, cpu, derived_parameters, recurrence, torch_operations
+from evenflow.scan import cpu, derived_parameters, recurrence, torch_operations
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.engine import ScanInputs, scan_gradients
 from evenflow.step import Untranslatable, compute, hoisted, program_text, translate
@@ -159,7 +159,7 @@ def quick_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Tem
     monkeypatch.setattr(compile_c, "FLAGS", compile_c.FLAGS.replace("-O3", "-O1"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "compiled"))
     yield
-    c_library.library.cache_clear()
+    cpu.library.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def quick_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Tem
 )
 def test_engines_are_the_step(name: str) -> None:
     engine, number = ENGINES[name]
-    if engine is cpu and c_library.library() is None:
+    if engine is cpu and cpu.library() is None:
         pytest.skip("there is no C compiler")
 
     @examples(number)

@@ -1,16 +1,30 @@
-"""The engine of compiled code on a CPU; see `engine` for its functions and `step.emit_c` for the code."""
+"""Compiled C on a CPU: the engine of a step's generated code, and two products over all steps at once.
+
+See `engine` for the functions of an engine, `step.emit_c` for the generated code, and the folder ``scan/c`` for what it
+includes. Sources are compiled at first use. Where there is no working compiler torch operations take over, and one
+warning says so; ``EVENFLOW_NATIVE=0`` turns the compiled code off without a warning. Denormal numbers count as zero
+inside the compiled code, in its own threads and for the length of a call in the caller's: a vanishing gradient is full
+of them and each costs a hundred times a normal number.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from evenflow.scan import c_library
+from evenflow.runtime import compile_c
+from evenflow.runtime.compile_cache import cache_folder, compile_once
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.engine import ScanInputs, ScanOutputs, StepGradients
+
+HEADERS = Path(__file__).parent / "c"
+PRODUCTS = HEADERS / "products.c"  # needs no step: products over all steps at once
+SUFFIXES = {torch.float32: "float", torch.float64: "double"}
 
 HEADER = """#include "head.h"
 
@@ -32,6 +46,8 @@ DTYPES = {
 
 
 class StepCall(ctypes.Structure):
+    """The argument of both passes, ``struct job`` of `HEADER`."""
+
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("models", "steps", "batch", "threads")),
         *((name, ctypes.c_void_p) for name in ("number", "batch_sizes", "tensor", "bytes", "scratch")),
@@ -39,50 +55,94 @@ class StepCall(ctypes.Structure):
     )
 
 
-GradientCall = c_library.structure(
+def _structure(name: str, **fields: str) -> type[ctypes.Structure]:
+    """A C struct from its fields in order, each keyword a type and its names: ``int64="rows in"``, and so on."""
+    types = {"int64": ctypes.c_int64, "pointer": ctypes.c_void_p}
+    listed = [(field, types[kind]) for kind, names in fields.items() for field in names.split()]
+    return type(name, (ctypes.Structure,), {"_fields_": listed})
+
+
+LinearCall = _structure("LinearCall", int64="rows in out down across threads", pointer="x weight bias y")
+GradientCall = _structure(
     "GradientCall", int64="models steps batch left right threads down x_down x0_down", pointer="d x0 x d_weight"
 )
 
 
-def library(step: CompiledStep, dtype: torch.dtype) -> ctypes.CDLL | None:
+def accepts(*tensors: Tensor | None) -> bool:
+    """Return True if compiled code exists and takes these tensors: all on a CPU, of one dtype it knows."""
+    present = [t for t in tensors if t is not None]
+    accepted = all(t.device.type == "cpu" and t.dtype in SUFFIXES and t.dtype == present[0].dtype for t in present)
+    return accepted and library() is not None
+
+
+@compile_once
+def library(source: str | None = None) -> ctypes.CDLL | None:
+    """A compiled source, by default that of the products; None, after one warning, where it cannot be compiled."""
+    if not compile_c.compiled_code_allowed():
+        return None
+    if source is not None and library() is None:  # a warning has said why
+        return None
+    try:
+        return compile_c.load(
+            PRODUCTS.read_text(encoding="utf-8") if source is None else source, HEADERS, cache_folder()
+        )
+    except compile_c.CompilationFailed as error:
+        warnings.warn(
+            f"evenflow runs its recurrences on torch operations, several times slower than its compiled ones: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+def run(loaded: ctypes.CDLL, function: str, job: ctypes.Structure) -> None:
+    """Call a function of a library with the struct `job`."""
+    if getattr(loaded, function)(ctypes.byref(job)):
+        raise MemoryError(f"{function} found no memory for its threads")
+
+
+def step_library(step: CompiledStep, dtype: torch.dtype) -> ctypes.CDLL | None:
     """The compiled passes of a step, forward and backward."""
     if step.libraries.get(dtype) is None:
-        step.libraries[dtype] = c_library.library(source(step, dtype))
+        step.libraries[dtype] = library(source(step, dtype))
     return step.libraries[dtype]
 
 
 def source(step: CompiledStep, dtype: torch.dtype) -> str:
+    """The C of both passes of a step."""
     included = '#include "product.h"\n#include "functions.h"\n\n'
     return HEADER + DTYPES[dtype] + included + step.forward_c + "\n" + step.backward_c
 
 
 def runs(step: CompiledStep, *tensors: Tensor | None) -> bool:
-    """Whether there is compiled code of the step for these tensors."""
+    """Return True if there is compiled code of the step for these tensors."""
     present = [t for t in tensors if t is not None]
-    return c_library.runs(*present) and library(step, present[0].dtype) is not None
+    return accepts(*present) and step_library(step, present[0].dtype) is not None
 
 
 def forward(inputs: ScanInputs) -> ScanOutputs:
+    """The forward pass, see `engine`."""
     outputs = inputs.empty_outputs()
-    _call("forward", inputs, outputs, [])
+    _call_step("forward", inputs, outputs, [])
     return outputs
 
 
 def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | None], want_tap: bool) -> StepGradients:
+    """The backward pass, see `engine`."""
     gradients, added = inputs.empty_gradients(outputs, want_tap), inputs.step.added
     models, batch = inputs.states[0].shape[:2]
     sizes = [models * batch * v.width for v in added]
     sums = torch.zeros(sum(sizes), dtype=torch.float64)  # of each row over all steps
     written = [gradients.a, gradients.rest, *gradients.states, gradients.tap, sums]
-    _call("backward", inputs, outputs, [*grads, *written])
+    _call_step("backward", inputs, outputs, [*grads, *written])
     of_rows = zip(added, sums.split(sizes), strict=True)
     gradients.sums = {v: rows.view(models, batch, v.width).sum(1) for v, rows in of_rows}
     return gradients
 
 
-def _call(function: str, inputs: ScanInputs, outputs: ScanOutputs, others: Sequence[Tensor | None]) -> None:
+def _call_step(function: str, inputs: ScanInputs, outputs: ScanOutputs, others: Sequence[Tensor | None]) -> None:
     like, batch_sizes = outputs.states[0], inputs.batch_sizes
-    loaded = library(inputs.step, like.dtype)
+    loaded = step_library(inputs.step, like.dtype)
     assert loaded is not None
     read = [inputs.a, *inputs.states, *inputs.matrices, *inputs.parameters]
     tensors = [*read, *outputs.states, outputs.kept, outputs.marks, *others]
@@ -94,7 +154,18 @@ def _call(function: str, inputs: ScanInputs, outputs: ScanOutputs, others: Seque
     call = StepCall(models, steps, batch, torch.get_num_threads())
     call.number, call.tensor = ctypes.addressof(inputs.step.number_array), ctypes.addressof(addresses)
     call.batch_sizes = None if sizes is None else ctypes.addressof(sizes)
-    c_library.run(loaded, f"{function}_{c_library.SUFFIXES[like.dtype]}", call)
+    run(loaded, f"{function}_{SUFFIXES[like.dtype]}", call)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool = True) -> Tensor:
+    """``x W' + b``, or ``x W + b``, for x ``(N, I)``."""
+    x, weight, bias = x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous()
+    (rows, width), out = x.shape, weight.shape[0 if transposed else 1]
+    down, across = (1, width) if transposed else (out, 1)
+    y = x.new_empty(rows, out)
+    sizes = {"rows": rows, "in": width, "out": out, "down": down, "across": across}
+    _call("linear", LinearCall, x.dtype, **sizes, x=x, weight=weight, bias=bias, y=y)
+    return y
 
 
 def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
@@ -106,8 +177,22 @@ def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
         return out.zero_()
     sizes = {"models": models, "steps": steps, "batch": batch, "left": left, "right": right}
     rows = {"down": _row(d), "x_down": _row(x), "x0_down": 0 if x0 is None else _row(x0)}
-    c_library.call("gradient", GradientCall, d.dtype, **sizes, **rows, d=d, x=x, x0=x0, d_weight=out)
+    _call("gradient", GradientCall, d.dtype, **sizes, **rows, d=d, x=x, x0=x0, d_weight=out)
     return out
+
+
+def _call(function: str, job: type[ctypes.Structure], dtype: torch.dtype, **values: Tensor | float | None) -> None:
+    """Call a function of the products with a struct of these values; tensors by address, missing ones as NULL."""
+    products = library()
+    assert products is not None
+    filled = job(threads=torch.get_num_threads())
+    for field, value in values.items():
+        if isinstance(value, Tensor):
+            assert value.stride(-1) == 1 or value.shape[-1] <= 1, field
+            setattr(filled, field, value.data_ptr())
+        elif value is not None:
+            setattr(filled, field, value)
+    run(products, f"{function}_{SUFFIXES[dtype]}", filled)
 
 
 def _row(tensor: Tensor) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from evenflow.cells import Cell, Weights
-from evenflow.scan import c_library, cpu
+from evenflow.scan import cpu
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
 from evenflow.scan.derived_parameters import with_derived
 from evenflow.step import Untranslatable
@@ -32,9 +32,9 @@ class KeptStep:
     def __init__(self, step: CompiledStep, weights: Sequence[Tensor | None]) -> None:
         self._step, self._weights = step, weights
         self._dtype = next(w.dtype for w in weights if w is not None)
-        loaded = cpu.library(step, self._dtype)
+        loaded = cpu.step_library(step, self._dtype)
         assert loaded is not None
-        self._function = getattr(loaded, f"forward_{c_library.SUFFIXES[self._dtype]}")
+        self._function = getattr(loaded, f"forward_{cpu.SUFFIXES[self._dtype]}")
         self._free: dict[int, list[_KeptCall]] = {}  # by rows: the calls that no thread is making at the moment
 
     def __call__(self, rows: int, a: int, states: Sequence[int], new: Sequence[int]) -> None:
@@ -122,7 +122,7 @@ class Watch:
         self._now = pointers(*(t.data_ptr() for t in self._tensors))
         self._then = pointers(*(t.data_ptr() for t in self._copies))
         self._bytes = sizes(*(t.numel() * t.element_size() for t in self._tensors))
-        products = c_library.library()
+        products = cpu.library()
         assert products is not None
         self._differ = products.differ
         self._arguments = (ctypes.c_int64(count), self._now, self._then, self._bytes)

@@ -17,12 +17,11 @@ from torch import Tensor
 from evenflow.cells import Cell, Weights
 from evenflow.runtime.torch_state import has_nonreverse_transform, plain_tensors, without_autocast
 from evenflow.runtime.triton_kernels import triton_module
-from evenflow.scan import c_library, cpu
+from evenflow.scan import cpu
 from evenflow.scan.register_operator import operator
 from evenflow.scan.weight_gradient import summed
 
 THIN = 64  # inputs up to which a copy with a column of ones costs next to nothing
-LinearCall = c_library.structure("LinearCall", int64="rows in out down across threads", pointer="x weight bias y")
 
 
 def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Tensor:
@@ -55,8 +54,8 @@ def _as_models(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x W' + b`` of M models: x ``(M, N, I)``, weight ``(M, L, I)``, bias ``(M, L)``, result ``(M, N, L)``."""
-    if len(x) == 1 and c_library.runs(x, weight, bias):
-        return _product(x, weight, bias, transposed=True)
+    if len(x) == 1 and cpu.accepts(x, weight, bias):
+        return cpu.linear(x[0], weight[0], None if bias is None else bias[0]).unsqueeze(0)
     thin = _thin(x, weight)
     if thin is not None:
         return thin.forward(x, weight, bias)
@@ -72,9 +71,11 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _backward(d: Tensor, x: Tensor, weight: Tensor, biased: bool, want_x: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by x (empty unless wanted), weight and bias (empty where there is none)."""
     none = x.new_empty(0)
-    if c_library.runs(d, x, weight):
+    if cpu.accepts(d, x, weight):
         d, x = d.contiguous(), x.contiguous()
-        d_x = none if not want_x else _product(d, weight, None, transposed=False) if len(x) == 1 else d @ weight
+        d_x = none
+        if want_x:
+            d_x = cpu.linear(d[0], weight[0], None, transposed=False).unsqueeze(0) if len(x) == 1 else d @ weight
         d_weight = cpu.weight_gradient(d.unsqueeze(1), x.unsqueeze(1), None)
         return d_x, d_weight, d.sum(1) if biased else none
     d_x = d @ weight if want_x else none
@@ -87,17 +88,6 @@ def _backward(d: Tensor, x: Tensor, weight: Tensor, biased: bool, want_x: bool) 
         return d_x, summed(d, x), d.sum(1)
     both = summed(d, _extended(x))
     return d_x, both[..., :-1].contiguous(), both[..., -1].contiguous()
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool) -> Tensor:
-    """``x W' + b``, or ``x W + b``, of one model by the compiled library."""
-    x, weight, bias = x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous()
-    (_, rows, width), out = x.shape, weight.shape[1 if transposed else 2]
-    down, across = (1, width) if transposed else (out, 1)
-    y = x.new_empty(1, rows, out)
-    sizes = {"rows": rows, "in": width, "out": out, "down": down, "across": across}
-    c_library.call("linear", LinearCall, x.dtype, **sizes, x=x, weight=weight, bias=bias, y=y)
-    return y
 
 
 def _thin(x: Tensor, *others: Tensor) -> ModuleType | None:
