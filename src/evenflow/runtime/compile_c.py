@@ -29,11 +29,6 @@ class CompilationFailed(Exception):
     """There is no compiled library; the message says why."""
 
 
-def compiled_code_allowed() -> bool:
-    """Return False where the environment has ``EVENFLOW_NATIVE=0``: no compiled code, no kernels."""
-    return os.environ.get("EVENFLOW_NATIVE", "1") != "0"
-
-
 def load(source: str, headers: Path, folder: Path) -> ctypes.CDLL:
     """The library of a source, read from `folder` or compiled into it; without a file if `folder` is not writable.
 

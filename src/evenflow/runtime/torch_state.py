@@ -1,4 +1,4 @@
-"""Questions about torch's global state: who observes the operations besides autograd, and how precise products are.
+"""Questions about global state: who observes torch's operations, how precise are products, may compiled code run?
 
 Hand-written gradients, compiled code and captured CUDA graphs serve reverse-mode autograd alone. Under compilers,
 tracers, `torch.func` and forward-mode differentiation the same equation runs in torch's own operations. The private
@@ -7,6 +7,7 @@ names of torch that these questions need are used in this file only.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -19,6 +20,11 @@ from torch.nn.modules import module
 from torch.nn.utils import parametrize
 
 R = TypeVar("R")
+
+
+def compiled_code_allowed() -> bool:
+    """Return False where the environment has ``EVENFLOW_NATIVE=0``: no compiled code, no kernels."""
+    return os.environ.get("EVENFLOW_NATIVE", "1") != "0"
 
 
 def is_tracing() -> bool:

@@ -11,8 +11,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from evenflow.runtime.compile_c import compiled_code_allowed
-from evenflow.runtime.torch_state import in_dispatch_mode
+from evenflow.runtime.torch_state import compiled_code_allowed, in_dispatch_mode
 
 
 class _NoTrialNow(RuntimeError):

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.runtime.compile_c import compiled_code_allowed
-from evenflow.runtime.torch_state import ieee_products
+from evenflow.runtime.torch_state import compiled_code_allowed, ieee_products
 from evenflow.scan import cpu, torch_operations
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
 from evenflow.scan.cuda import cuda_recurrence as gpu

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from evenflow.runtime import compile_c
 from evenflow.runtime.compile_cache import cache_folder, compile_once
+from evenflow.runtime.torch_state import compiled_code_allowed
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.engine import ScanInputs, ScanOutputs, StepGradients
 
@@ -78,7 +79,7 @@ def accepts(*tensors: Tensor | None) -> bool:
 @compile_once
 def library(source: str | None = None) -> ctypes.CDLL | None:
     """A compiled source, by default that of the products; None, after one warning, where it cannot be compiled."""
-    if not compile_c.compiled_code_allowed():
+    if not compiled_code_allowed():
         return None
     if source is not None and library() is None:  # a warning has said why
         return None

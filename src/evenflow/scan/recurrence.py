@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from evenflow.cells import Cell, State, Weights
-from evenflow.runtime.compile_c import compiled_code_allowed
 from evenflow.runtime.torch_state import (
+    compiled_code_allowed,
     has_nonreverse_transform,
     is_batched_gradient,
     plain_tensors,
