@@ -152,3 +152,13 @@ def own_cells_table() -> Rows:
         ["cell", *(f"H={hidden}, B={batch}" for hidden, batch in sizes)],
         *([cell, *(f"{of[size]:.2f}" for size in sizes)] for cell, of in ratios.items()),
     ]
+
+
+def regularisers_table() -> Rows:
+    rows = [row for row in measured("regularisers-cpu")["rows"] if row["batch"] == 32]
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    shown: dict[str, dict[str, str]] = {}
+    for row in rows:
+        ratios = (row["of_plain"], row["of_loop"], row["eval_of_plain"])
+        shown.setdefault(row["option"], {})[row["layer"]] = " / ".join(f"{ratio:.2f}" for ratio in ratios)
+    return [["option", *layers], *([option, *(of[layer] for layer in layers)] for option, of in shown.items())]

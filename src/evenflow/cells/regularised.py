@@ -167,7 +167,8 @@ class Regularised(Cell):
         for p, old, state in zip(self.zoneout, before, new if isinstance(new, tuple) else (new,), strict=True):
             if p and training:
                 keeps, beside = beside.tensor_split([old.shape[-1]], -1)
-                state = torch.where(keeps > 0, old, state)
+                # Not `torch.where`: the C loops with its marks of one byte and sums in double are not vectorised.
+                state = keeps * old + (1 - keeps) * state
             elif p:
                 state = p * old + (1 - p) * state
             states.append(state)
