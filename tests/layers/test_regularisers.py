@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import evenflow
 from evenflow import GRU, LSTM, RNN, SCRN, ComplexRNN, GatedFeedbackRNN, Recurrent, ScalarGatedRNN, SequenceModel
-from evenflow.cells import CELLS, Cell, ProjectedLSTM, Regularised, regularised
+from evenflow.cells import CELLS, Cell, Elman, ProjectedLSTM, Regularised, Weights, regularised
 from evenflow.models import Population
 from evenflow.step import Untranslatable
 
@@ -399,6 +399,19 @@ def test_a_cell_of_ones_own_takes_what_needs_no_help_of_its_step() -> None:
     layer.engine = "reference"
     torch.manual_seed(8)
     torch.testing.assert_close(layer(x)[0], fused, **SINGLE)
+
+
+class OwnInput(Elman):
+    """A cell that computes its pre-activations in a way of its own."""
+
+    def project(self, x: Tensor, weights: Weights) -> Tensor:
+        return super().project(x, weights).sin()
+
+
+def test_a_cell_with_its_own_input_takes_no_option() -> None:
+    Recurrent(OwnInput(), 2, 4)(torch.randn(STEPS, 4, 2))
+    with pytest.raises(ValueError, match="zoneout must be left out with OwnInput"):
+        Recurrent(OwnInput(), 2, 4, zoneout=0.1)
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,6 @@ class Regularised(Cell):
             )
         for p in several:
             number("zoneout", p, least=0, below=1)
-        if type(core).project is not Cell.project:
-            raise ValueError(f"{core.name} computes its pre-activations itself, which no regulariser knows")
         if recurrent_dropout and not takes(core, "read"):
             raise ValueError(
                 f"recurrent_dropout must be 0 with {core.name}, whose step does not say what its matrices read, "
@@ -84,6 +82,9 @@ class Regularised(Cell):
         self.dropped = core.fed_back
         self.takes_complex, self.equation = core.takes_complex, core.equation
         self.parameters = (*core.parameters, "norm", "shift") if layer_norm else core.parameters
+        if self.options() and type(core).project is not Cell.project:
+            options = " and ".join(self.options())
+            raise ValueError(f"{options} must be left out with {core.name}, which has a `project` of its own")
 
     @property
     def core(self) -> Cell:

@@ -89,7 +89,8 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     if any(map.needs_recapture(*chain._parameters.values()) for map, chain in maps):
         layer.graphs = None  # the plain pass prepares each map for a larger range
         return None
-    constants = (value for name, value in vars(layer.cell).items() if name not in ("programs", "_made_by"))
+    cells = (layer.cell, layer.cell.core)
+    constants = (v for cell in cells for name, v in vars(cell).items() if name not in ("programs", "_made_by"))
     settings = (type(layer.cell).__name__, *constants, *((type(p), p.extra_repr()) for p in parts))
     taps = [_states_shape(layer, input)] * len(layer.suffixes) if tapped else []
     result = replay(layer, size, (input, *states), settings, lambda: tuple(m.captured_range for m, _ in maps), taps)
