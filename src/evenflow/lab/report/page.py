@@ -65,12 +65,11 @@ def template(name: str, *folders: Path) -> Template:
 
 def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | None = None) -> str:
     """The page as text."""
-    metrics = sorted({run.metric_name for run in runs})
-    metric = metrics[0] if len(metrics) == 1 else "metric"
-    same = all(run.metric_is_loss for run in runs)
-    tested = any(run.test is not None for run in runs)
-    views = [run_views.card(index, run, same, tested) for index, run in enumerate(runs)]
-    learning = [curves.train_loss(runs), curves.valid_loss(runs)] + ([] if same else [curves.valid_metric(runs)])
+    columns = run_views.result_columns(runs)
+    views = [run_views.card(index, run, columns) for index, run in enumerate(runs)]
+    learning = [curves.train_loss(runs), curves.valid_loss(runs)]
+    if not all(run.metric_is_loss for run in runs):  # a plot of the metric would repeat that of the loss
+        learning.append(curves.valid_metric(runs))
     learning.append(curves.gradient_norm(runs))
     maps, layers, lines = heatmap.heat_maps(runs), heatmap.layer_maps(runs), profiles(runs)
     components = component_profile(runs)
@@ -103,11 +102,7 @@ def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | Non
         bands=jacobians,
         any_probes=any(run.probe_norm is not None for run in runs),
         reach_rows=[row for view, run in zip(views, runs, strict=True) for row in run_views.reach_rows(view, run)],
-        # If the metric equals the loss, columns and a plot of its own would repeat those of the loss.
-        result_columns=["Parameters", "Final validation loss", "Best validation loss"]
-        + ([] if same else [f"Final {metric}", f"Best {metric}"])
-        + (["Test loss"] + ([] if same else [f"Test {metric}"]) if tested else [])
-        + ["Updates", "Time"],
+        result_columns=list(columns),
         settings=groups,
         settings_caption=settings_table.caption(groups, len(runs)),
         version=evenflow.__version__,

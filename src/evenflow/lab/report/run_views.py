@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evenflow.lab.report import gradient_reach
@@ -23,21 +23,37 @@ OUTCOMES = {
 }
 
 
-def card(index: int, run: RunRecord, same: bool, tested: bool) -> dict[str, Any]:
-    """The texts of one run.
+Column = Callable[[RunRecord], str]
 
-    Args:
-        index: number of the run.
-        run: the run.
-        same: whether the metric equals the loss in all runs, so that the table has no columns for it.
-        tested: whether some run has a test result, so that the table has columns for it.
+
+def result_columns(runs: Sequence[RunRecord]) -> dict[str, Column]:
+    """The table of results: each heading with the function that gives the cell of a run.
+
+    If the metric equals the loss, columns for the metric would repeat those for the loss, and are left out.
     """
+    metrics, same = {run.metric_name for run in runs}, all(run.metric_is_loss for run in runs)
+    metric = metrics.pop() if len(metrics) == 1 else "metric"
+    columns: dict[str, Column] = {
+        "Parameters": lambda run: "–" if run.parameters is None else f"{run.parameters:,}",
+        "Final validation loss": lambda run: number(run.final("valid_loss")),
+        "Best validation loss": lambda run: number(run.best_value("valid_loss")),
+    }
+    if not same:
+        columns[f"Final {metric}"] = lambda run: number(run.final("valid_metric"), METRIC_DIGITS)
+        columns[f"Best {metric}"] = lambda run: number(run.best_value("valid_metric"), METRIC_DIGITS)
+    if any(run.test is not None for run in runs):
+        columns["Test loss"] = lambda run: number(None if run.test is None else run.test[0])
+        if not same:
+            columns[f"Test {metric}"] = lambda run: number(None if run.test is None else run.test[1], METRIC_DIGITS)
+    return columns | {"Updates": lambda run: f"{run.updates:,}", "Time": lambda run: duration(run.final("seconds"))}
+
+
+def card(index: int, run: RunRecord, columns: Mapping[str, Column]) -> dict[str, Any]:
+    """The texts of run number `index`: its card, and its cells below these columns of the table of results."""
     metric, loss = run.best_value("valid_metric"), run.final("loss")
     shown = (metric, f"best validation {run.metric_name}") if metric is not None else (loss, "last training loss")
     last = None if run.probe_norm is None else gradient_reach.sentence(run.probe_norm[-1])
     reach = None if run.probe_norm is None else gradient_reach.measure(run.probe_norm[-1])
-    test_loss, test_metric = run.test or (None, None)
-    losses, metrics = [run.final("valid_loss"), run.best_value("valid_loss")], [run.final("valid_metric"), metric]
     return {
         "label": run.label,
         "note": run.note,
@@ -51,15 +67,7 @@ def card(index: int, run: RunRecord, same: bool, tested: bool) -> dict[str, Any]
         "parameters": "" if run.parameters is None else f"{run.parameters:,} trained parameters.",
         "reach": reach.brief() if reach else run.probe_gap or f"The gradient {last}.",
         "reach_caption": "" if last is None else f"After training, the gradient {last}.",
-        "cells": [
-            "–" if run.parameters is None else f"{run.parameters:,}",
-            *[number(value) for value in losses],
-            *[number(value, METRIC_DIGITS) for value in metrics if not same],
-            *([number(test_loss)] if tested else []),
-            *([number(test_metric, METRIC_DIGITS)] if tested and not same else []),
-            f"{run.updates:,}",
-            duration(run.final("seconds")),
-        ],
+        "cells": [cell(run) for cell in columns.values()],
     }
 
 
