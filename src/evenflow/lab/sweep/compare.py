@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from evenflow.lab.tasks import Task
 from evenflow.lab.training.config import build, check_model, read_config
 from evenflow.lab.training.fit import earlier_run, train_or_resume
 from evenflow.lab.training.run_writer import folder_lock
+from evenflow.lab.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -79,33 +81,33 @@ def compare(
             own = {} if math.isnan(lr) else {"lr": lr}
             config = {"task": dict(task), "system": table, "training": dict(training) | own}
             instance, options, settings = read_config(config)
+            run = (folder / (f"{label}-{lr:g}" if own else label), instance, options, settings)
             check_model(build(instance, options, seed=0), instance, settings)  # all errors before the first run
-            plans.append((label, lr, config, folder / (f"{label}-{lr:g}" if own else label)))
-            earlier_run(plans[-1][3], instance, options, settings)
-    if len({plan[3] for plan in plans}) < len(plans):
+            earlier_run(*run)
+            plans.append((label, lr, run))
+    if len({run[0] for _, _, run in plans}) < len(plans):
         raise ValueError("systems and lrs must differ from each other; give systems of one name a label each")
     attempts: dict[str, list[Attempt]] = {}
     with folder_lock(folder):
-        for number, (label, lr, config, run) in enumerate(plans, 1):
+        for number, (label, lr, run) in enumerate(plans, 1):
             if until_solved and any(attempt.solved for attempt in attempts.get(label, [])):
                 continue
             announce(f"{number} of {len(plans)}: {label}" + ("" if math.isnan(lr) else f", lr {lr:g}"))
-            attempts.setdefault(label, []).append(_attempt(label, lr, config, run, progress))
+            attempts.setdefault(label, []).append(_attempt(label, lr, run, progress))
     return [min(tries, key=lambda attempt: attempt.score) for tries in attempts.values()]
 
 
-def _attempt(label: str, lr: float, config: Mapping[str, Any], folder: Path, progress: bool) -> Attempt:
-    """Train, resume or read one run."""
-    task, system, settings = read_config(config)
-    run = train_or_resume(folder, task, system, settings, progress=progress)
+def _attempt(label: str, lr: float, run: tuple[Path, Task, dict[str, Any], Settings], progress: bool) -> Attempt:
+    """Train, resume or read one run, given as its folder, task, system and settings."""
+    task, ended = run[1], train_or_resume(*run, progress=progress)
     return Attempt(
         system=label,
         lr=lr,
-        folder=folder,
-        parameters=int(run.status.get("parameters", 0)),
-        valid_loss=run.last("valid_loss"),
-        valid_metric=run.last("valid_metric"),
-        solved=not run.diverged and task.solved(run.last("valid_metric")),
-        seconds=0.0 if np.isnan(seconds := run.last("seconds")) else seconds,
-        diverged=run.diverged,
+        folder=ended.folder,
+        parameters=int(ended.status.get("parameters", 0)),
+        valid_loss=ended.last("valid_loss"),
+        valid_metric=ended.last("valid_metric"),
+        solved=not ended.diverged and task.solved(ended.last("valid_metric")),
+        seconds=0.0 if np.isnan(seconds := ended.last("seconds")) else seconds,
+        diverged=ended.diverged,
     )
