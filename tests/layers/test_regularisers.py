@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -327,6 +328,16 @@ def test_settings_copies_and_state_dicts_carry_the_options(option: str) -> None:
     names = {name for name, _ in evenflow.create("gru", INPUT, HIDDEN, num_layers=2).named_parameters()}
     added = {"norm_l0", "norm_l1"} if options.get("layer_norm") else set()
     assert {name for name, _ in layer.named_parameters()} == names | added
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_saved_model_has_the_options(option: str, tmp_path: Path) -> None:
+    model = SequenceModel(LSTM(INPUT, HIDDEN, **OPTIONS[option]), 2)
+    evenflow.save(model, tmp_path / "model")
+    loaded = evenflow.load(tmp_path / "model").model
+    assert repr(loaded.layer) == repr(model.layer)
+    x = torch.randn(STEPS, 4, INPUT)
+    assert torch.equal(loaded.eval()(x)[0], model.eval()(x)[0])
 
 
 @pytest.mark.parametrize("option", OPTIONS)
