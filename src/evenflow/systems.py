@@ -14,6 +14,18 @@ from typing import Any
 
 from evenflow.checks import unknown
 from evenflow.feedforward import MLP, FeedForward, ResNet, SpectralMLP, SpectralResNet
+from evenflow.layers.cell_layers import (
+    GORU,
+    LEM,
+    MGU,
+    SLSTM,
+    UGRNN,
+    AdaptiveSaturatedRNN,
+    CoRNN,
+    FastGRNN,
+    GatedAntisymmetricRNN,
+    LipschitzRNN,
+)
 from evenflow.layers.feedback_stack import GatedFeedbackRNN
 from evenflow.layers.named import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
 from evenflow.layers.recurrent import Recurrent
@@ -60,12 +72,22 @@ LSTM_STEP = "c = σ(f) c + σ(i) tanh(g), h = σ(o) tanh(c)"
 PEEPHOLE = "as lstm; i, f see p c before the step, o sees p c after it"
 LSTM_1997 = "c = c + σ(i) tanh(g), h = σ(o) tanh(c), ∂/∂h not carried back in time"
 CONTEXT = "s = (1 - α) B x + α s, h = f(A x + b + P s + R h)"
+MINIMAL = "h = (1 - f) h + f tanh(W x + b + U (f h))"
+UPDATE = "h = g h + (1 - g) tanh(W x + b + U h)"
+FAST = "h = (ζ (1 - z) + ν) tanh(p + b) + z h, p = W x + U h"
+SCALAR = "c = f c + i tanh(g), n = f n + i, h = σ(o) c / n, i exponential"
+OSCILLATORS = "z = z + dt (tanh(W x + b + U y + V z) - γ y - ε z), y = y + dt z"
+EXPRESSIVE = "z = (1 - d) z + d tanh(W x + U y), y = (1 - e) y + e tanh(W x + V z)"
+LIPSCHITZ = "h = h + ε (A h + tanh(W x + b + U h))"
+SATURATED = "h = V⁻¹ tanh(V (W x + b + U h)), V = F diag(s)"
 FEEDBACK = "h_j = tanh(W h_{j-1} + b + Σ_i g_ij U h_i), g_ij = σ(w h_{j-1} + u h), 3 layers"
 RESERVOIR = "h = (1 - a) h + a tanh(W x + b + U h), U sparse, nothing trained"
 EXP = "U = exp(B), B skew"
 CAYLEY = "U = (I + A)⁻¹ (I - A) D, A skew"
 ROTATIONS = "U = R_1 Q_1 ... R_k Q_k"
 SVD = "H ... H diag(s) H ... H, |s - 1| <= r"
+SKEW = "U = B - Bᵀ - γ I"
+SCHUR = "U = P (Θ + T) Pᵀ"
 FACTORIZED = "U = P diag(s) Qᵀ, |s - 1| <= r"
 LIN, ZHANG = "uRNN (Lin, Wang)", "Spectral-RNN (Zhang, Lei, Dhillon)"
 
@@ -94,6 +116,8 @@ SYSTEMS: dict[str, System] = {
         bias=False,
         map_options={"signs": "half"},
     ),
+    "nnrnn": _row(RNN, f"{MODRELU}, {SCHUR}", "Kerg et al. 2019", "schur", activation="modrelu", bias=False),
+    "asrnn": _row(AdaptiveSaturatedRNN, f"{SATURATED}, {EXP}", "Nguyen-Duy et al. 2023", "exponential"),
     "arjovsky-urnn": _row(
         ComplexRNN, f"{COMPLEX}, U = D R F⁻¹ D Π R F D", "Arjovsky et al. 2016", "unitary_product", bias=False
     ),
@@ -115,12 +139,34 @@ SYSTEMS: dict[str, System] = {
     ),
     "fastrnn": _row(ScalarGatedRNN, f"{GATED}, f = relu", "Kusupati et al. 2018; SGORNN", gates="free", alpha=0.0474),
     "sgornn": _row(ScalarGatedRNN, f"{GATED}, β <= 1 - 2α, {ROTATIONS}", "SGORNN", "rotations", gates="bounded"),
+    "antisymmetric": _row(
+        ScalarGatedRNN,
+        f"h = h + ε tanh(W x + b + U h), {SKEW}",
+        "Chang et al. 2019",
+        "antisymmetric",
+        activation="tanh",
+        gates="fixed",
+        alpha=0.1,
+        beta=1.0,
+    ),
+    "antisymmetric-gated": _row(
+        GatedAntisymmetricRNN, f"h = h + ε z tanh(W x + b + U h), {SKEW}", "Chang et al. 2019", "antisymmetric"
+    ),
+    "lipschitz": _row(LipschitzRNN, LIPSCHITZ, "Erichson et al. 2021", "symmetric_skew"),
+    "cornn": _row(CoRNN, OSCILLATORS, "Rusch, Mishra 2021"),
+    "lem": _row(LEM, EXPRESSIVE, "Rusch et al. 2022"),
     "scrn": _row(SCRN, CONTEXT, "Mikolov et al. 2015; Galvan"),
     "gru": _row(GRU, GRU_STEP, "Cho et al. 2014"),
+    "gru-2014": _row(GRU, "h = (1 - z) n + z h, n = tanh(W x + b + U (r h))", "Cho et al. 2014; Galvan", form="2014"),
+    "goru": _row(GORU, f"as gru, n = modrelu(W x + r (U h)), {ROTATIONS}", "Jing et al. 2019", "rotations"),
     "ugru": _row(GRU, f"{GRU_STEP}, {EXP}", LIN, "exponential"),
     "lstm": _row(LSTM, LSTM_STEP, "Hochreiter, Schmidhuber 1997; Gers et al. 2000"),
     "lstm-peephole": _row(LSTM, PEEPHOLE, "Gers, Schmidhuber 2000; Vorontsov et al. 2017", form="peephole"),
     "lstm-1997": _row(LSTM, LSTM_1997, "Hochreiter, Schmidhuber 1997; Galvan", form="1997"),
+    "mgu": _row(MGU, MINIMAL, "Zhou et al. 2016"),
+    "ugrnn": _row(UGRNN, UPDATE, "Collins et al. 2017"),
+    "fastgrnn": _row(FastGRNN, FAST, "Kusupati et al. 2018"),
+    "slstm": _row(SLSTM, SCALAR, "Beck et al. 2024"),
     "gated-feedback": _row(GatedFeedbackRNN, FEEDBACK, "Chung et al. 2015; Galvan"),
     "esn": _row(EchoState, RESERVOIR, "Jaeger 2001; Galvan", None),
 }

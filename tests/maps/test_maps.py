@@ -21,8 +21,9 @@ EXACT = 1e-9
 GRADIENT = 1e-4
 
 SIZES = (1, 2, 3, 8, 33, 128, 512)
-EVEN = {"rotations"}  # maps of even sizes
-NO_INVERSE = {"rotations", "unitary_product"}  # maps with too few numbers to make every matrix
+EVEN = {"rotations", "schur"}  # maps of even sizes
+NO_INVERSE = {"rotations", "unitary_product", "schur"}  # too few numbers for every matrix, or no decomposition in torch
+ANY_SHAPE = {"free", "svd", "factorized", "low_rank"}
 # Settings beyond the defaults that go through the same claims.
 SETTINGS: list[tuple[str, dict[str, object]]] = [
     *((name, {}) for name in MAPS),
@@ -295,7 +296,7 @@ def test_bad_sizes(name: str) -> None:
         make(name, 4, precision="half")
 
 
-@pytest.mark.parametrize("name", [name for name in MAPS if name not in ("free", "svd", "factorized")])
+@pytest.mark.parametrize("name", [name for name in MAPS if name not in ANY_SHAPE])
 def test_needs_a_square_matrix(name: str) -> None:
     with pytest.raises(ValueError, match="needs a square matrix, got 4 x 6"):
         make(name, 4, 6)
@@ -313,6 +314,10 @@ def counted(name: str, n: int, m: int = 3) -> int:
         "factorized": 2 * n * n + n,
         "unitary": n * n,
         "unitary_product": 7 * n,
+        "schur": n * (n - 1) // 2 + n + n * (n - 2) // 2,
+        "antisymmetric": n * (n - 1) // 2,
+        "symmetric_skew": n * n,
+        "low_rank": 2 * n * (n // 4),
     }[name]
 
 

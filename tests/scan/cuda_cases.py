@@ -16,15 +16,20 @@ from torch import Tensor
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import (
     LSTM1997,
+    AdaptiveSaturated,
     Cell,
     Elman,
+    GatedAntisymmetric,
     GatedFeedback,
+    GORUStep,
     GRUStep,
+    LipschitzStep,
     LSTMStep,
     PeepholeLSTM,
     Regularised,
     ScalarGated,
     SCRNStep,
+    SLSTMStep,
 )
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import step_kernels
@@ -47,6 +52,12 @@ CELLS |= {
 }
 CELLS |= {f"gated feedback {unit}": GatedFeedback(unit, 2) for unit in ("tanh", "gru", "lstm")}
 CELLS |= {name: make() for name, make in OWN.items()}
+CELLS |= {
+    "adaptive saturated": AdaptiveSaturated(),
+    "antisymmetric with a gate": GatedAntisymmetric(),
+    "goru": GORUStep(),
+}
+CELLS |= {"lipschitz": LipschitzStep(), "slstm": SLSTMStep()}
 
 
 class Case(NamedTuple):

@@ -13,9 +13,20 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from evenflow import GRU, SCRN
+from evenflow import GRU, SCRN, cells
 from evenflow.activations import ACTIVATIONS
-from evenflow.cells import LSTM1997, Cell, Elman, GRUStep, LSTMStep, PeepholeLSTM, ScalarGated
+from evenflow.cells import (
+    LSTM1997,
+    Cell,
+    ComplexElman,
+    Elman,
+    GatedFeedback,
+    GRUStep,
+    LSTMStep,
+    PeepholeLSTM,
+    ScalarGated,
+    SCRNStep,
+)
 from evenflow.runtime import compile_c
 from evenflow.scan import cpu, recurrence, scan
 from evenflow.scan.derived_parameters import with_derived
@@ -35,6 +46,9 @@ LSTMS = {
     "lstm-1997-full": LSTM1997("full"),
 }
 CELLS |= LSTMS
+# The rest of the library's cells; gated feedback runs through a stack of layers, SCRN has two sizes.
+LISTED = set(map(type, CELLS.values())) | {GatedFeedback, SCRNStep, ComplexElman}
+CELLS |= {name: kind() for name, kind in cells.CELLS.items() if kind not in LISTED}
 # Without a forget gate the full gradient grows a thousandfold over a thousand steps: in single precision the reference
 # loop itself is then off by 2e-5.
 STEADY = [name for name in LSTMS if name != "lstm-1997-full"]
@@ -59,9 +73,11 @@ def problem(cell: Cell, steps: int, batch: int, hidden: int) -> dict[str, Tensor
 
     tensors = {"a": normal(steps, batch, cell.blocks * hidden)}
     for matrix in cell.matrices(hidden):
-        blocks = [torch.linalg.qr(normal(hidden, hidden)).Q for _ in range(matrix.blocks)]
+        blocks = [torch.linalg.qr(normal(matrix.size, matrix.size)).Q for _ in range(matrix.blocks)]
         tensors[matrix.name] = torch.cat(blocks)
-    tensors |= {name: normal(batch, hidden) for name in ("h0", "c0")[: cell.state_size]}
+    tensors |= {f"{name}0": normal(batch, hidden) for name in cell.states}
+    if "n" in cell.states:  # a sum of positive numbers, which is divided by
+        tensors["n0"] = tensors["n0"].abs() + 0.5
     for name, value in cell.start(1, hidden, True, generator).items():
         if name not in ("weight_ih", "bias"):
             # modrelu's, the peepholes' and the GRU's own starts are too near zero to matter
@@ -79,8 +95,10 @@ def run(
     """States, and the gradients of a sum that weighs every state of every step differently; none counts as zero."""
     inputs = {name: value.to(dtype).detach().clone().requires_grad_() for name, value in tensors.items()}
     steps, batch = inputs["a"].shape[:2]
-    inputs["tap"] = torch.zeros(steps, batch, inputs["h0"].shape[1], dtype=inputs["a"].dtype, requires_grad=True)
-    state = tuple(inputs[name] for name in ("h0", "c0") if name in inputs)
+    inputs["tap"] = torch.zeros(
+        steps, batch, inputs[f"{cell.states[0]}0"].shape[1], dtype=inputs["a"].dtype, requires_grad=True
+    )
+    state = tuple(inputs[f"{name}0"] for name in cell.states)
     states = scan(cell, inputs["a"], state, cell.prepare(inputs), batch_sizes, inputs["tap"], engine)
     generator = torch.Generator().manual_seed(0)
     weighed = [(s * torch.randn(s.shape, generator=generator).to(s)).sum() for s in states]
@@ -223,7 +241,7 @@ def test_same_bits_for_any_number_of_threads(name: str, dtype: torch.dtype) -> N
 
 def over_models(cell: Cell, tensors: dict[str, Tensor], engine: str) -> Tensor:
     """The states of several models, each with weights of its own, by one call of the operator."""
-    states = [tensors[name] for name in ("h0", "c0") if name in tensors]
+    states = [tensors[f"{name}0"] for name in cell.states]
     members = [cell.prepare({n: v[m] for n, v in tensors.items()}) for m in range(len(tensors["a"]))]
     matrices, parameters = zip(*(cell.arguments(weights) for weights in members), strict=True)
     matrices = [torch.stack(v) for v in zip(*matrices, strict=True)]

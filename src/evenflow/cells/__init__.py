@@ -1,18 +1,29 @@
 """The cells: the equations of one time step, one cell per file, listed by name in `CELLS`."""
 
+from evenflow.cells.adaptive_saturated import AdaptiveSaturated
 from evenflow.cells.cell import Cell, Matrix, State, Weights
 from evenflow.cells.complex_elman import ComplexElman
+from evenflow.cells.cornn import CoRNNStep
 from evenflow.cells.elman import Elman
+from evenflow.cells.fast_grnn import FastGRNNStep
 from evenflow.cells.function_cell import CellMaker, FunctionCell, Parameter, cell
+from evenflow.cells.gated_antisymmetric import GatedAntisymmetric
 from evenflow.cells.gated_feedback import GatedFeedback
+from evenflow.cells.goru import GORUStep
 from evenflow.cells.gru import GRUStep
+from evenflow.cells.lem import LEMStep
+from evenflow.cells.lipschitz import LipschitzStep
 from evenflow.cells.lstm import LSTMStep
 from evenflow.cells.lstm_1997 import LSTM1997
 from evenflow.cells.lstm_peephole import PeepholeLSTM
 from evenflow.cells.lstm_projected import ProjectedLSTM
+from evenflow.cells.mgu import MGUStep
 from evenflow.cells.regularised import Regularised, regularised
+from evenflow.cells.reset_first_gru import ResetFirstGRU
 from evenflow.cells.scalar_gated import ScalarGated
 from evenflow.cells.scrn import SCRNStep
+from evenflow.cells.slstm import SLSTMStep
+from evenflow.cells.ugrnn import UGRNNStep
 
 CELLS: dict[str, type[Cell]] = {
     "elman": Elman,
@@ -24,27 +35,49 @@ CELLS: dict[str, type[Cell]] = {
     "lstm_1997": LSTM1997,
     "scrn": SCRNStep,
     "gated_feedback": GatedFeedback,
+    "adaptive_saturated": AdaptiveSaturated,
+    "cornn": CoRNNStep,
+    "lem": LEMStep,
+    "lipschitz": LipschitzStep,
+    "gated_antisymmetric": GatedAntisymmetric,
+    "mgu": MGUStep,
+    "ugrnn": UGRNNStep,
+    "fast_grnn": FastGRNNStep,
+    "reset_first_gru": ResetFirstGRU,
+    "goru": GORUStep,
+    "slstm": SLSTMStep,
 }
 
 __all__ = [
     "CELLS",
     "LSTM1997",
+    "AdaptiveSaturated",
     "Cell",
     "CellMaker",
+    "CoRNNStep",
     "ComplexElman",
     "Elman",
+    "FastGRNNStep",
     "FunctionCell",
+    "GORUStep",
     "GRUStep",
+    "GatedAntisymmetric",
     "GatedFeedback",
+    "LEMStep",
     "LSTMStep",
+    "LipschitzStep",
+    "MGUStep",
     "Matrix",
     "Parameter",
     "PeepholeLSTM",
     "ProjectedLSTM",
     "Regularised",
+    "ResetFirstGRU",
     "SCRNStep",
+    "SLSTMStep",
     "ScalarGated",
     "State",
+    "UGRNNStep",
     "Weights",
     "cell",
     "regularised",

@@ -1,5 +1,17 @@
 """The layers: `Recurrent` with the call forms of `torch.nn.RNN` for any cell, and the named layers built on it."""
 
+from evenflow.layers.cell_layers import (
+    GORU,
+    LEM,
+    MGU,
+    SLSTM,
+    UGRNN,
+    AdaptiveSaturatedRNN,
+    CoRNN,
+    FastGRNN,
+    GatedAntisymmetricRNN,
+    LipschitzRNN,
+)
 from evenflow.layers.cell_modules import GRUCell, LSTMCell, RecurrentCell, RNNCell
 from evenflow.layers.feedback_stack import GatedFeedbackRNN
 from evenflow.layers.named import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
@@ -7,14 +19,24 @@ from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.torch_layers import from_torch, to_torch
 
 __all__ = [
+    "GORU",
     "GRU",
+    "LEM",
     "LSTM",
+    "MGU",
     "RNN",
     "SCRN",
+    "SLSTM",
+    "UGRNN",
+    "AdaptiveSaturatedRNN",
+    "CoRNN",
     "ComplexRNN",
+    "FastGRNN",
     "GRUCell",
+    "GatedAntisymmetricRNN",
     "GatedFeedbackRNN",
     "LSTMCell",
+    "LipschitzRNN",
     "RNNCell",
     "Recurrent",
     "RecurrentCell",

@@ -14,6 +14,7 @@ from evenflow.cells import (
     LSTMStep,
     PeepholeLSTM,
     ProjectedLSTM,
+    ResetFirstGRU,
     ScalarGated,
     SCRNStep,
 )
@@ -161,6 +162,8 @@ class GRU(Recurrent):
     """The gated recurrent layer; the map makes the candidate's recurrent matrix, those of the gates are free.
 
     Args:
+        form: ``"standard"`` (default), as in torch; or ``"2014"``, whose reset gate acts before the product, see
+            `cells.ResetFirstGRU`.
         map: of ``weight_hh_n_l0``, see `cells.GRUStep`. Default: ``"free"``, which is `torch.nn.GRU`.
         others: as in `Recurrent`.
 
@@ -172,9 +175,17 @@ class GRU(Recurrent):
     """
 
     def __init__(
-        self, input_size: int, hidden_size: int, num_layers: int = 1, *positional: Any, **options: Any
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        *positional: Any,
+        form: str = "standard",
+        **options: Any,
     ) -> None:
-        super().__init__(GRUStep(), input_size, hidden_size, num_layers, *positional, **options)
+        one_of("form", form, ("standard", "2014"))
+        cell = GRUStep() if form == "standard" else ResetFirstGRU()
+        super().__init__(cell, input_size, hidden_size, num_layers, *positional, **options)
 
 
 @with_shared_arguments

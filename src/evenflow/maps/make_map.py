@@ -7,14 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from evenflow.checks import unknown
+from evenflow.maps.antisymmetric import Antisymmetric
 from evenflow.maps.cayley import Cayley
 from evenflow.maps.exponential import Exponential
 from evenflow.maps.factorized import Factorized
 from evenflow.maps.free import Free
 from evenflow.maps.householder import Householder
+from evenflow.maps.low_rank import LowRank
 from evenflow.maps.map import Map
 from evenflow.maps.rotations import Rotations
+from evenflow.maps.schur import Schur
 from evenflow.maps.svd import SVD
+from evenflow.maps.symmetric_skew import SymmetricSkew
 from evenflow.maps.unitary import Unitary
 from evenflow.maps.unitary_product import UnitaryProduct
 
@@ -28,6 +32,10 @@ MAPS: dict[str, type[Map]] = {
     "factorized": Factorized,
     "unitary": Unitary,
     "unitary_product": UnitaryProduct,
+    "schur": Schur,
+    "antisymmetric": Antisymmetric,
+    "symmetric_skew": SymmetricSkew,
+    "low_rank": LowRank,
 }
 
 

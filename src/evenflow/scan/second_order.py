@@ -33,6 +33,9 @@ def differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
         return d_a, *split(others, ctx.counts)[:3], None
     a = kept_a if kept_a.dim() > 1 else ctx.given_a if ctx.again is None else ctx.again()
     with torch.enable_grad():
+        # One input may be computed from another, as derived parameters are. Gradients by views leave that path out.
+        a, *rest = (v.view_as(v) for v in (a, *states, *matrices, *parameters))
+        states, matrices, parameters, _ = split(rest, ctx.counts)
         tap = torch.zeros_like(results[0], requires_grad=True) if ctx.tapped else None
         new = loop(scan_inputs(compiled_step(step), [a, *states, *matrices, *parameters], batch_sizes), tap)
     paths = [(s, g) for s, g in zip(new, grads, strict=False) if g is not None and s.requires_grad]

@@ -1,0 +1,30 @@
+"""The minimal gated unit."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from evenflow.cells.cell import Cell, Matrix
+
+
+class MGUStep(Cell):
+    """``h_t = (1 - f) h_{t-1} + f tanh(W_n x_t + b_n + U_n (f h_{t-1}))`` with ``f = σ(W x_t + b + U h_{t-1})``.
+
+    Weights:
+        weight_ih ``(2H, I)`` and bias ``(2H)``, in the order f, n; weight_hh ``(H, H)``, the U of the gate, free;
+        weight_hh_n ``(H, H)``, the U_n of the candidate, which the layer's map makes.
+
+    Reference: Zhou, Wu, Zhang and Zhou 2016.
+    """
+
+    blocks = 2
+    recurrent = ("weight_hh", "weight_hh_n")
+    equation = "h = (1 - f) h + f tanh(W x + b + U (f h)), f = σ(W x + b + U h)"
+
+    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
+        return Matrix("weight_hh", hidden_size, mapped=False), Matrix("weight_hh_n", hidden_size)
+
+    def step(self, a: Tensor, h: Tensor, U: Tensor, U_n: Tensor) -> Tensor:
+        a_f, a_n = a.chunk(2, -1)
+        f = (a_f + h @ U.mT).sigmoid()
+        return (1 - f) * h + f * (a_n + (f * h) @ U_n.mT).tanh()
