@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix, Weights
+from evenflow.cells.cell import Cell, Change, Matrix, Weights, unchanged
 from evenflow.checks import number
 
 LEAST = 0.01  # added to |d|, so that W_f has an inverse
@@ -36,6 +36,10 @@ class AdaptiveSaturated(Cell):
         number("saturation", saturation, above=LEAST)
         self.saturation = saturation
 
+    @property
+    def fed_back(self) -> tuple[str, ...]:
+        return ("weight_hh",)
+
     def settings(self) -> dict[str, object]:
         return {"saturation": self.saturation}
 
@@ -57,5 +61,5 @@ class AdaptiveSaturated(Cell):
                 ready["bias"] = (V @ weights["bias"].unsqueeze(-1)).squeeze(-1)
             return ready
 
-    def step(self, a: Tensor, h: Tensor, U: Tensor, out: Tensor) -> Tensor:
-        return (a + h @ U.mT).tanh() @ out.mT
+    def step(self, a: Tensor, h: Tensor, U: Tensor, out: Tensor, *, read: Change = unchanged) -> Tensor:
+        return (a + read(h) @ U.mT).tanh() @ out.mT

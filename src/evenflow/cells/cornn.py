@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix
+from evenflow.cells.cell import Cell, Change, Matrix, unchanged
 from evenflow.checks import number
 
 
@@ -43,6 +43,8 @@ class CoRNNStep(Cell):
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
         return Matrix("weight_hh", hidden_size), Matrix("weight_hz", hidden_size)
 
-    def step(self, a: Tensor, y: Tensor, z: Tensor, W: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-        z = z + self.dt * ((a + y @ W.mT + z @ V.mT).tanh() - self.gamma * y - self.epsilon * z)
+    def step(
+        self, a: Tensor, y: Tensor, z: Tensor, W: Tensor, V: Tensor, *, read: Change = unchanged
+    ) -> tuple[Tensor, Tensor]:
+        z = z + self.dt * ((a + read(y) @ W.mT + z @ V.mT).tanh() - self.gamma * y - self.epsilon * z)
         return y + self.dt * z, z

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell
+from evenflow.cells.cell import Cell, Change, unchanged
 
 
 class FastGRNNStep(Cell):
@@ -31,8 +31,18 @@ class FastGRNNStep(Cell):
             weights["bias_gates"] = torch.ones(2 * hidden_size)
         return weights | {"gate_zeta": torch.tensor([1.0]), "gate_nu": torch.tensor([-4.0])}
 
-    def step(self, a: Tensor, h: Tensor, U: Tensor, zeta: Tensor, nu: Tensor, b: Tensor | None = None) -> Tensor:
-        p = a + h @ U.mT
+    def step(
+        self,
+        a: Tensor,
+        h: Tensor,
+        U: Tensor,
+        zeta: Tensor,
+        nu: Tensor,
+        b: Tensor | None = None,
+        *,
+        read: Change = unchanged,
+    ) -> Tensor:
+        p = a + read(h) @ U.mT
         b_z, b_n = (0.0, 0.0) if b is None else b.chunk(2, -1)
         z = (p + b_z).sigmoid()
         return (zeta.sigmoid() * (1 - z) + nu.sigmoid()) * (p + b_n).tanh() + z * h

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix
+from evenflow.cells.cell import Cell, Change, Matrix, unchanged
 from evenflow.checks import number
 
 
@@ -34,7 +34,7 @@ class GatedAntisymmetric(Cell):
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
         return (Matrix("weight_hh", hidden_size),)
 
-    def step(self, a: Tensor, h: Tensor, U: Tensor) -> Tensor:
+    def step(self, a: Tensor, h: Tensor, U: Tensor, *, read: Change = unchanged) -> Tensor:
         a_z, a_n = a.chunk(2, -1)
-        u = h @ U.mT
+        u = read(h) @ U.mT
         return h + self.epsilon * (a_z + u).sigmoid() * (a_n + u).tanh()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from evenflow import activations
-from evenflow.cells.cell import Cell
+from evenflow.cells.cell import Cell, Change, unchanged
 from evenflow.cells.gru import GRUStep
 
 
@@ -37,7 +37,17 @@ class GORUStep(GRUStep):
         trained = self.activation.start(hidden_size, generator)
         return {} if trained is None else {"activation": trained}
 
-    def step(self, a: Tensor, h: Tensor, U: Tensor, U_n: Tensor, p: Tensor | None = None) -> Tensor:
+    def step(
+        self,
+        a: Tensor,
+        h: Tensor,
+        U: Tensor,
+        U_n: Tensor,
+        p: Tensor | None = None,
+        *,
+        read: Change = unchanged,
+        normal: Change = unchanged,
+    ) -> Tensor:
         a_gates, a_n = a.split([2 * h.shape[-1], h.shape[-1]], -1)
-        r, z = (a_gates + h @ U.mT).sigmoid().chunk(2, -1)
-        return (1 - z) * self.activation(a_n + r * (h @ U_n.mT), p) + z * h
+        r, z = normal(a_gates + read(h) @ U.mT, 2).sigmoid().chunk(2, -1)
+        return (1 - z) * self.activation(normal(a_n + r * (read(h) @ U_n.mT)), p) + z * h

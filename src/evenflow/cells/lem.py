@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix
+from evenflow.cells.cell import Cell, Change, Matrix, unchanged
 from evenflow.checks import number
 
 
@@ -42,9 +42,11 @@ class LEMStep(Cell):
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
         return Matrix("weight_hh", hidden_size, 3, mapped=False), Matrix("weight_hz", hidden_size)
 
-    def step(self, a: Tensor, y: Tensor, z: Tensor, U: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    def step(
+        self, a: Tensor, y: Tensor, z: Tensor, U: Tensor, V: Tensor, *, read: Change = unchanged
+    ) -> tuple[Tensor, Tensor]:
         a_1, a_2, a_z, a_y = a.chunk(4, -1)
-        u_1, u_2, u_z = (y @ U.mT).chunk(3, -1)
+        u_1, u_2, u_z = (read(y) @ U.mT).chunk(3, -1)
         d, e = self.dt * (a_1 + u_1).sigmoid(), self.dt * (a_2 + u_2).sigmoid()
         z = (1 - d) * z + d * (a_z + u_z).tanh()
         return (1 - e) * y + e * (a_y + z @ V.mT).tanh(), z

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix
+from evenflow.cells.cell import Cell, Change, Matrix, unchanged
 from evenflow.checks import number
 
 
@@ -34,5 +34,5 @@ class LipschitzStep(Cell):
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
         return Matrix("weight_hh", hidden_size), Matrix("weight_ah", hidden_size)
 
-    def step(self, a: Tensor, h: Tensor, U: Tensor, A: Tensor) -> Tensor:
-        return h + self.epsilon * (h @ A.mT + (a + h @ U.mT).tanh())
+    def step(self, a: Tensor, h: Tensor, U: Tensor, A: Tensor, *, read: Change = unchanged) -> Tensor:
+        return h + self.epsilon * (read(h) @ A.mT + (a + read(h) @ U.mT).tanh())

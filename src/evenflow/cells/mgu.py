@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix
+from evenflow.cells.cell import Cell, Change, Matrix, unchanged
 
 
 class MGUStep(Cell):
@@ -24,7 +24,9 @@ class MGUStep(Cell):
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
         return Matrix("weight_hh", hidden_size, mapped=False), Matrix("weight_hh_n", hidden_size)
 
-    def step(self, a: Tensor, h: Tensor, U: Tensor, U_n: Tensor) -> Tensor:
+    def step(
+        self, a: Tensor, h: Tensor, U: Tensor, U_n: Tensor, *, read: Change = unchanged, normal: Change = unchanged
+    ) -> Tensor:
         a_f, a_n = a.chunk(2, -1)
-        f = (a_f + h @ U.mT).sigmoid()
-        return (1 - f) * h + f * (a_n + (f * h) @ U_n.mT).tanh()
+        f = normal(a_f + read(h) @ U.mT).sigmoid()
+        return (1 - f) * h + f * normal(a_n + (f * read(h)) @ U_n.mT).tanh()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from evenflow.cells.cell import Cell
+from evenflow.cells.cell import Cell, Change, unchanged
 from evenflow.cells.gru import GRUStep
 
 
@@ -16,15 +16,17 @@ class ResetFirstGRU(GRUStep):
     References: Cho et al. 2014; Galvan, equations 2.6 to 2.10, whose update gate is our 1 - z.
     """
 
-    parameters = ()
+    parameters = ()  # type: ignore[assignment]
     equation = "h = (1 - z) n + z h, n = tanh(W x + b + U (r h))"
     start = Cell.start
 
     def settings(self) -> dict[str, object]:
         return {"form": "2014"}
 
-    def step(self, a: Tensor, h: Tensor, U: Tensor, U_n: Tensor) -> Tensor:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, a: Tensor, h: Tensor, U: Tensor, U_n: Tensor, *, read: Change = unchanged, normal: Change = unchanged
+    ) -> Tensor:
         a_gates, a_n = a.split([2 * h.shape[-1], h.shape[-1]], -1)
-        r, z = (a_gates + h @ U.mT).sigmoid().chunk(2, -1)
-        n = (a_n + (r * h) @ U_n.mT).tanh()
+        r, z = normal(a_gates + read(h) @ U.mT, 2).sigmoid().chunk(2, -1)
+        n = normal(a_n + (r * read(h)) @ U_n.mT).tanh()
         return (1 - z) * n + z * h

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from evenflow.cells.cell import Cell, Matrix
+from evenflow.cells.cell import Cell, Change, Matrix, unchanged
 from evenflow.checks import number, whole_number
 
 
@@ -55,15 +55,21 @@ class SLSTMStep(Cell):
         return weights
 
     def step(
-        self, a: Tensor, h: Tensor, c: Tensor, n: Tensor, m: Tensor, U: Tensor
+        self,
+        a: Tensor,
+        h: Tensor,
+        c: Tensor,
+        n: Tensor,
+        m: Tensor,
+        U: Tensor,
+        *,
+        read: Change = unchanged,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         size = U.shape[-1]
-        heads = [
-            self._head(*parts, U[4 * size * k : 4 * size * (k + 1)])
-            for k, *parts in zip(
-                range(self.heads), a.split(4 * size, -1), *(s.split(size, -1) for s in (h, c, n, m)), strict=True
-            )
-        ]
+        parts = zip(
+            a.split(4 * size, -1), *(s.split(size, -1) for s in (read(h), c, n, m)), U.split(4 * size), strict=True
+        )
+        heads = [self._head(*each) for each in parts]
         new = heads[0] if self.heads == 1 else tuple(torch.cat(parts, -1) for parts in zip(*heads, strict=True))
         return new[0], new[1], new[2], new[3]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix
+from evenflow.cells.cell import Cell, Change, Matrix, unchanged
 from evenflow.checks import number
 
 
@@ -44,7 +44,9 @@ class UGRNNStep(Cell):
             weights["bias"][:hidden_size] = self.gate_bias
         return weights
 
-    def step(self, a: Tensor, h: Tensor, U: Tensor, U_n: Tensor) -> Tensor:
+    def step(
+        self, a: Tensor, h: Tensor, U: Tensor, U_n: Tensor, *, read: Change = unchanged, normal: Change = unchanged
+    ) -> Tensor:
         a_g, a_n = a.chunk(2, -1)
-        g = (a_g + h @ U.mT).sigmoid()
-        return g * h + (1 - g) * (a_n + h @ U_n.mT).tanh()
+        g = normal(a_g + read(h) @ U.mT).sigmoid()
+        return g * h + (1 - g) * normal(a_n + read(h) @ U_n.mT).tanh()
