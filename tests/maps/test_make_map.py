@@ -27,7 +27,7 @@ def test_options_class_and_function() -> None:
     ("map", "options", "sentence"),
     [
         ("expnential", {}, "unknown map 'expnential', did you mean exponential"),
-        ("zzz", {}, "unknown map 'zzz', known are cayley, exponential"),
+        ("zzz", {}, "unknown map 'zzz', known are antisymmetric, cayley, exponential"),
         ("householder", {"m": 3}, "Householder has no option 'm'; it takes reflectors, precision"),
         (3, {}, "map must be a name, a class or a function of the size, got 3"),
         (Exponential(4), {}, "got one finished map Exponential"),
