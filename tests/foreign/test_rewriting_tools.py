@@ -39,6 +39,22 @@ def test_a_layer_is_one_operation_of_a_traced_model(name):
     assert torch.equal(copy.deepcopy(traced)(x, None)[0], model(x, None)[0])
 
 
+def test_a_cell_is_one_operation_of_a_traced_model():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.read = evenflow.LSTMCell(I, H), nn.Linear(H, 2)
+
+        def forward(self, x, h, c):
+            h, c = self.cell(x, (h, c))
+            return self.read(h), c
+
+    model, zeros = Two(), torch.zeros(2, H)
+    traced, x = torch.fx.symbolic_trace(model), torch.randn(2, I)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["cell", "read"]
+    torch.testing.assert_close(traced(x, zeros, zeros), model(x, zeros, zeros), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("make", "vocabulary"),
     [

@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 
 from evenflow.activations import ActivationChoice
 from evenflow.cells import Cell, CellMaker, GRUStep
 from evenflow.layers.layer_weights import MapChoice
 from evenflow.layers.named import lstm_step, plain_step
 from evenflow.layers.recurrent import Recurrent
+from evenflow.runtime.rewritten import traced_call
 
 OPTIONS_OF_LAYERS = (
     "num_layers",
@@ -90,6 +92,8 @@ class RecurrentCell(Recurrent):
             input: the input of this step.
             hx: the state before, a tuple where the cell has several. Default: zeros.
         """
+        if isinstance(input, Proxy):
+            return traced_call(self, input, hx)
         if hx is not None and (done := self.kept_step(input, hx)) is not None:
             return done[1]
         self.check_step(input)

@@ -85,7 +85,10 @@ class Unitary(WithAngleRange):
 
     def plain(self, *raw: Tensor) -> Tensor:
         A = self.skew(raw[0])
-        return torch.linalg.matrix_exp(A) if self.method == "exponential" else plain_cayley(A)
+        if self.method == "cayley":
+            return plain_cayley(A)
+        # In float32 torch's is off by some 1e-5, with which lengths are not preserved.
+        return torch.linalg.matrix_exp(A.to(torch.complex128)).to(A.dtype)
 
     def inverse(self, matrix: Tensor) -> tuple[Tensor, ...]:
         full = matrix.to(torch.complex128)
