@@ -66,12 +66,14 @@ class Case(NamedTuple):
     cell: str
     hidden: int
     tile: Tile
+    resets: bool = False
 
     def __str__(self) -> str:
         t = self.tile
         kinds = f"{', part in shared memory' if t.held < 100 else ''}{', prefetch ring' if t.prefetch_slots else ''}"
         kinds += f"{', async store' if t.async_store else ''}"
         kinds += f"{', tensor cores' if t.tensor_cores else ''}{', scatter' if t.scatter else ''}"
+        kinds += ", resets" if self.resets else ""
         return f"{self.cell} H{self.hidden} C{t.blocks} KS{t.lanes} JT{t.units} R{t.rows}{kinds}"
 
     def step(self) -> CompiledStep:
@@ -93,7 +95,7 @@ class Case(NamedTuple):
             a += 0 if masks is None else masks.shape[-1]
         found = cell.program(a, states, weights)
         assert isinstance(found, str), found
-        return CompiledStep(found)
+        return CompiledStep(CompiledStep(found).from_zero if self.resets else found)
 
 
 class Problem(NamedTuple):
@@ -119,11 +121,16 @@ def inputs(step: CompiledStep, models: int = MODELS, steps: int = STEPS, batch: 
     matrices = [normal(models, *s, seed=20 + i) / s[1] ** 0.5 for i, s in enumerate(program.matrices)]
     sizes = [sum(v.width for v in blocks) for blocks in program.parameters]
     parameters = [0.4 * normal(models, n, seed=30 + i) if n else None for i, n in enumerate(sizes)]
-    for i in range(len(sizes) - len(program.derived), len(sizes)):  # such as a scale above zero, which is divided by
+    # Derived parameters, such as a scale, are above zero; a step with restarts does not know which are derived.
+    for i in range(0 if program.resets else len(sizes) - len(program.derived), len(sizes)):
         value = parameters[i]
-        assert value is not None
-        parameters[i] = 0.5 + value.abs()
+        parameters[i] = None if value is None else 0.5 + value.abs()
     return Problem(normal(models, steps, batch, step.a_size), states, matrices, parameters)
+
+
+def resets(step: CompiledStep, models: int = MODELS, steps: int = STEPS, batch: int = BATCH) -> Tensor | None:
+    """A third of all rows restart, if the step has restarts."""
+    return (normal(models, steps, batch, 1, seed=40) > 0.4).float() if step.program.resets else None
 
 
 @contextmanager

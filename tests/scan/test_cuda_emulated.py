@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from cuda_cases import CELLS, MODELS, STEPS, Case, Problem, inputs, kernels, normal, on
+from cuda_cases import CELLS, MODELS, STEPS, Case, Problem, inputs, kernels, normal, on, resets
 from cuda_emulator import COMPILER, Emulator
 from torch import Tensor
 
@@ -99,9 +99,14 @@ ELSEWHERE += [Case(name, 20, ASYNC_STORE) for name in CELLS if "elman" not in na
 ELMANS = [Case("gated tanh", *shape) for shape in (*SHAPES, *TENSOR_SHAPES, *SCATTERED)]
 GATED = [Case(name, *shape) for name in ("gru", "lstm peephole") for shape in GATES]
 STAGED = [Case(name, *shape) for name in WAITING for shape in SEVERAL_PRODUCTS]
+RESETTING = [Case(name, 12, PLAIN, resets=True) for name in CELLS]
+RESETTING += [Case(name, *shape, resets=True) for name in ("gru", "lstm peephole") for shape in GATES[1::4]]
+RESETTING += [Case(name, *shape, resets=True) for name in WAITING[::2] for shape in SEVERAL_PRODUCTS[2:4]]
 LINEAR = Case("elman identity", *TENSOR_SHAPES[2])
 ALL = list(
-    dict.fromkeys([*EVERY_CELL, *ELSEWHERE, *ELMANS, *GATED, *STAGED, LINEAR, Case("elman tanh", 36, ON_TENSOR_CORES)])
+    dict.fromkeys(
+        [*EVERY_CELL, *ELSEWHERE, *ELMANS, *GATED, *STAGED, *RESETTING, LINEAR, Case("elman tanh", 36, ON_TENSOR_CORES)]
+    )
 )
 # Half of the rows with one tile, then the others with another.
 WAVES = ((2, PLAIN), (2, SEVERAL))
@@ -127,8 +132,13 @@ def emulated(machine: Emulator, monkeypatch: pytest.MonkeyPatch) -> Emulator:
 Outputs = dict[str, Tensor]
 
 
+def scan_inputs(step: CompiledStep, given: Problem, sizes: Sequence[int] | None) -> ScanInputs:
+    at = resets(step, *given.a.shape[:3])
+    return ScanInputs(step, *given, sizes, None if at is None else at.to(given.a.dtype))
+
+
 def forward(engine: Any, step: CompiledStep, given: Problem, sizes: Sequence[int] | None) -> ScanOutputs:
-    outputs: ScanOutputs = engine.forward(ScanInputs(step, *given, sizes))
+    outputs: ScanOutputs = engine.forward(scan_inputs(step, given, sizes))
     return outputs
 
 
@@ -141,7 +151,7 @@ def backward(
     sizes: Sequence[int] | None,
     tap: bool,
 ) -> Outputs:
-    inputs = ScanInputs(step, *given, sizes)
+    inputs = scan_inputs(step, given, sizes)
     d_a, d_states, d_matrices, d_parameters, d_tap = scan_gradients(engine, inputs, ScanOutputs(*stored), grads, tap)
     found = {"d_a": d_a, **{f"d_s0 {i}": d for i, d in enumerate(d_states)}}
     found |= {f"d_weight {i}": d for i, d in enumerate(d_matrices)}
@@ -196,6 +206,12 @@ def test_shapes(case: Case, ragged: tuple[int, ...] | None) -> None:
 @pytest.mark.parametrize("case", STAGED, ids=str)
 def test_products_that_wait_for_each_other(case: Case) -> None:
     check(case, (4, 3, 3, 1), tap=True)
+
+
+@pytest.mark.parametrize("case", RESETTING, ids=str)
+def test_rows_that_restart(case: Case) -> None:
+    check(case, None, tap=True)
+    check(case, (4, 3, 3, 1), tap=False)
 
 
 @pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)

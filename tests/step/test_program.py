@@ -10,9 +10,10 @@ import torch
 
 from evenflow import GRU, LSTM, RNN, Recurrent
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
-from evenflow.step import emit_c, program_text, translate
+from evenflow.step import emit_c, hoisted, program_text, translate
 from evenflow.step.graph import Graph
 from evenflow.step.schedule import Schedule
+from evenflow.step.tangent import tangent
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from own_cells import CELLS
@@ -53,6 +54,16 @@ def test_marks_take_a_byte() -> None:
 def test_a_mark_that_a_product_takes_is_kept_as_numbers() -> None:
     step = CompiledStep(program_text.write(translate(lambda a, h, U: (a + h).sign() @ U.mT, 4, [4], [(4, 4)], [])))
     assert (step.kept_size, step.marks_size) == (4, 0)
+
+
+def test_the_tangent_of_a_product_of_scaled_states() -> None:
+    """The scale, a function of a parameter, is moved out of the step, and the product's inputs are made anew."""
+    program = hoisted(translate(lambda a, h, U, p: torch.tanh(a + (h * p.exp()) @ U.mT), 4, [4], [(4, 4)], [4]))
+    nodes = program.nodes()
+    (product,) = program.products
+    assert max(map(nodes.index, product.inputs)) < nodes.index(product.outputs[0][0])
+    moved = tangent(program)
+    assert len(moved.products) == 2, "of the change of U, and of the change of the scaled states"
 
 
 def test_a_step_of_many_operations_is_ready_soon() -> None:

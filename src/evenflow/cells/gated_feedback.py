@@ -87,6 +87,7 @@ class GatedFeedback(Cell):
         feedback = torch.stack(every("weight_hh")).view(L, L, H, H)  # to j, from i, rows, columns
         ready = {f"weight_hh_{i}": feedback[:, i].reshape(L * H, H) for i in range(L)}
         ready["weight_hh_gate"] = torch.cat(every("weight_hh_gate"))
+        ready |= {f"{s}0": torch.cat(every(f"{s}0")) for s in self.states if f"{s}0_l0" in weights}  # learned ones
         for j, pair in enumerate(zip(every("weight_ih"), every("weight_ih_gate"), strict=True)):
             suffix = f"_l{j}" if j else ""  # `project` computes that of the first layer
             ready["weight_ih" + suffix] = torch.cat(pair)

@@ -42,6 +42,7 @@ def recurrence(
     step: str,
     batch_sizes: Sequence[int] | None,
     engine: str,
+    resets: Tensor | None = None,
 ) -> list[Tensor]:
     """The new states of all steps; what the operator saves for its backward pass is left empty."""
     from torch._higher_order_ops.scan import scan_op  # the public form compiles the body anew for each program
@@ -54,13 +55,15 @@ def recurrence(
 
     def one(*values: Tensor) -> list[Tensor]:
         carried, at, rest = list(values[:count]), values[count], values[count + 1 :]
+        restart, rest = (rest[0], rest[1:]) if program.resets else (None, rest)
         listed = iter(rest[weights:])
         given = [next(listed) if nodes else None for nodes in program.parameters]  # the step may be called without some
-        computed = plan(leaves(program, at, carried, given), rest[:weights], at)
+        computed = plan(leaves(program, at, carried, given, restart), rest[:weights], at)
         new = [row(computed, nodes, at.shape[:-1]) for nodes in program.new]
         return [state.clone() for state in (*new, *new)]
 
     first, xs = [state.clone() for state in states], [a.transpose(0, 1)]
+    xs += [] if resets is None else [resets.to(a.dtype).unsqueeze(-1).transpose(0, 1)]
     new = scan_op(one, first, xs, additional_inputs=(*matrices, *parameters))[count:]
     lead = a.shape[:-1]
     saved = [a.new_zeros(*lead, made.kept_size), a.new_zeros(*lead, made.marks_size, dtype=torch.int8)]

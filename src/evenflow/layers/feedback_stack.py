@@ -78,27 +78,32 @@ class GatedFeedbackRNN(Recurrent):
         super().__init__(cell, input_size, hidden_size, num_layers, bias, batch_first, dropout, **options)
 
     def _forward(
-        self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | tuple[Tensor, ...] | None,
+        resets: Tensor | PackedSequence | None = None,
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         sequences = Sequences.read(input, self.input_size, self.batch_first)
-        initial = self._read_states(sequences, hx)
+        initial, mask = self._read_states(sequences, hx), sequences.read_resets(resets)
         weights = self.step_weights()
         x, sizes, every = sequences.padded, sequences.batch_sizes, self.checkpoint_every
         like = weights["weight_hh_gate"]
-        start = self._start(x.shape[1], like) if initial is None else [torch.cat(tuple(s), -1) for s in initial]
+        start = (
+            self._start(x.shape[1], like, weights) if initial is None else [torch.cat(tuple(s), -1) for s in initial]
+        )
+        restarts: dict[str, Any] = {"resets": mask, "learned": self.initial_state == "learned"}
         beside = self._beside(x.shape[:2], like)
         if every is not None and every < len(x) and not in_functorch():
-            states, *after = checkpointed(
-                self.cell, x, tuple(start), weights, every, sizes, engine=self.engine, beside=beside
-            )
+            options = restarts | {"engine": self.engine, "beside": beside}
+            states, *after = checkpointed(self.cell, x, tuple(start), weights, every, sizes, **options)
         else:
             a = project(self.cell, x, weights, self.engine)
             a = a if beside is None else torch.cat((a, beside), -1)
-            states, *others = scan(self.cell, a, tuple(start), weights, sizes, None, self.engine)
+            states, *others = scan(self.cell, a, tuple(start), weights, sizes, None, self.engine, **restarts)
             after = [sequences.last(member) for member in (states, *others)]
         learned = initial is None and self.initial_state == "learned"
         if self._records:
-            self._record_run(0, x, start, learned, states, sequences)
+            self._record_run(0, x, start, learned, states, sequences, mask)
         output = states[..., -self.hidden_size :]
         ends = [torch.stack(member.split(self.hidden_size, -1)) for member in after]
         final = tuple(sequences.write_state(member) for member in ends)
@@ -111,13 +116,12 @@ class GatedFeedbackRNN(Recurrent):
             {n + self.suffixes[j]: w for j in members for n, w in self.direction_weights(j).items()}
         )
 
-    def _start(self, batch: int, like: Tensor) -> list[Tensor]:
+    def _start(self, batch: int, like: Tensor, weights: Weights) -> list[Tensor]:
         """The first state of all layers, zero or learned."""
         letters = self.cell.states
         if self.initial_state == "zero":
             return [like.new_zeros(batch, self.num_layers * self.hidden_size) for _ in letters]
-        learned = [torch.cat([getattr(self, f"{letter}0{s}") for s in self.suffixes]) for letter in letters]
-        return [member.expand(batch, -1) for member in learned]
+        return [weights[f"{letter}0"].expand(batch, -1) for letter in letters]
 
     def _beside(self, steps: tuple[int, ...], like: Tensor) -> Tensor | None:
         """Columns beside the projected input for what happens between the layers: taps, and factors of dropout."""

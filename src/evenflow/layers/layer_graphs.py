@@ -70,7 +70,7 @@ def _valid_graphs(layer: Any) -> LayerGraphs | None:
     return graphs
 
 
-def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None) -> Any:
+def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None, resets: Any = None) -> Any:
     """Return output and final states of a layer by a captured pass, or None where the layer is to run plainly."""
     if torch.compiler.is_compiling() or layer.checkpoint_every is not None or layer.recorded:
         return None
@@ -78,6 +78,8 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     # Each pass another mask.
     drops = layer.training and (layer.cell.draws or (layer.dropout and layer.num_layers > 1))
     if layer.engine != "auto" or drops or not input.numel():
+        return None
+    if resets is not None and not (isinstance(resets, Tensor) and resets.dtype == torch.bool):
         return None
     if not can_capture(layer.cell, max(input.shape[:-1])):
         return None
@@ -91,9 +93,10 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
         return None
     cells = (layer.cell, layer.cell.core)
     constants = (v for cell in cells for name, v in vars(cell).items() if name not in ("programs", "_made_by"))
-    settings = (type(layer.cell).__name__, *constants, *((type(p), p.extra_repr()) for p in parts))
+    settings = (type(layer.cell).__name__, resets is None, *constants, *((type(p), p.extra_repr()) for p in parts))
+    inputs = (input, *states, *(() if resets is None else (resets,)))
     taps = [_states_shape(layer, input)] * len(layer.suffixes) if tapped else []
-    result = replay(layer, size, (input, *states), settings, lambda: tuple(m.captured_range for m, _ in maps), taps)
+    result = replay(layer, size, inputs, settings, lambda: tuple(m.captured_range for m, _ in maps), taps)
     if result is None:
         return None
     (output, *ends), zeros = result
@@ -148,7 +151,7 @@ def replay(
 
     Args:
         size: of the output, in numbers.
-        inputs: input and initial states on a GPU.
+        inputs: input, initial states and, as Booleans, resets on a GPU.
         settings: what else the pass depends on.
         assumptions: the ranges of the maps for which captured passes are valid.
         taps: the shapes of the taps, see `Recurrent.taps`.
@@ -156,7 +159,9 @@ def replay(
     device = inputs[0].device
     if size > _most_numbers(device) or torch.cuda.is_current_stream_capturing() or _is_disturbed(layer):
         return None
-    if not plain_tensors(inputs) or any(v.device != device or v.dtype != torch.float32 for v in inputs):
+    if not plain_tensors(inputs) or any(
+        v.device != device or v.dtype not in (torch.float32, torch.bool) for v in inputs
+    ):
         return None
     graphs = _valid_graphs(layer)
     if graphs is None or graphs.device != device:

@@ -31,6 +31,7 @@ class LayerRun:
         states: the output ``(T, B, H)``; of gated feedback the states of all layers side by side.
         sequences: the lengths of the batch. Rows of packed input stand longest first.
         tap: zeros ``(T, B, H)`` whose gradient is ∂L/∂h_t, inside `Recurrent.taps`; else None.
+        resets: ``(T, B)``, True where the state restarts before the step; None without resets.
     """
 
     layer: Recurrent
@@ -41,14 +42,20 @@ class LayerRun:
     states: Tensor
     sequences: Sequences
     tap: Tensor | None
+    resets: Tensor | None = None
 
     def weights(self) -> Weights:
         """The weights of this layer and direction, by their names in the cell."""
         return self.layer.direction_weights(self.index)
 
     def previous(self) -> Tensor:
-        """h_{t-1} for every step t, ``(T, B, H)``, detached."""
-        return torch.cat([self.start[0].unsqueeze(0), self.states[:-1]]).detach()
+        """h_{t-1} for every step t, ``(T, B, H)``, detached; where the state restarts, what it restarts from."""
+        before = torch.cat([self.start[0].unsqueeze(0), self.states[:-1]]).detach()
+        if self.resets is None:
+            return before
+        learned = self.layer.initial_state == "learned"
+        start = self.layer.step_weights(self.index)["h0"].detach() if learned else before.new_zeros(())
+        return torch.where(self.resets.unsqueeze(-1), start, before)
 
     def running(self) -> Tensor | None:
         """Which sequences still run at each step, ``(T, B)``; None if all have T steps."""
@@ -127,12 +134,20 @@ class ObservedLayer(Picklable):
         return self.recorded or self._taps is not None
 
     def _record_run(
-        self, index: int, x: Tensor, start: Sequence[Tensor], learned: bool, states: Tensor, sequences: Sequences
+        self,
+        index: int,
+        x: Tensor,
+        start: Sequence[Tensor],
+        learned: bool,
+        states: Tensor,
+        sequences: Sequences,
+        resets: Tensor | None,
     ) -> None:
         """Add a run to all lists of `record_runs`."""
         tap = self._taps[-1] if self._taps else None
         for runs in self._records:
-            runs.append(LayerRun(cast("Recurrent", self), index, x, tuple(start), learned, states, sequences, tap))
+            given = (x, tuple(start), learned, states, sequences, tap, resets)
+            runs.append(LayerRun(cast("Recurrent", self), index, *given))
 
     def _new_tap(self, steps: Sequence[int], like: Tensor) -> Tensor:
         """Zeros ``(T, B, H)``, whose gradient is wanted, appended to the taps."""

@@ -167,17 +167,27 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
             self.to(device=torch.get_default_device() if device is None else device)
 
     def forward(
-        self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None = None
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | tuple[Tensor, ...] | None = None,
+        resets: Tensor | PackedSequence | None = None,
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         """Run the layer; see the class for the shapes.
 
         Args:
             input: the sequences.
             hx: the initial state, a tuple where the cell has several states. Default: zero, or the learned one.
+            resets: True at the first step of a piece, such as an episode of a rollout: a Boolean tensor ``(T, B)``,
+                ``(B, T)`` with `batch_first`, ``(T,)`` without a batch; for packed input a `PackedSequence` of one
+                Boolean a step, packed as the input. Before such a step the state is zero, or the learned initial state,
+                in every layer of a stack; hx counts up to the first reset. A reverse direction restarts at the last
+                step of each piece. Outputs and gradients are those of the pieces run one by one. Default: no resets.
         """
-        if isinstance(input, Tensor) and input.is_cuda and (replayed := replay_layer(self, input, hx)) is not None:
-            return replayed
-        return traced_call(self, input, hx) if isinstance(input, Proxy) else self._forward(input, hx)
+        if isinstance(input, Tensor) and input.is_cuda:
+            replayed = replay_layer(self, input, hx, resets)
+            if replayed is not None:
+                return replayed
+        return traced_call(self, input, hx, resets) if isinstance(input, Proxy) else self._forward(input, hx, resets)
 
     def step(
         self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None = None
@@ -228,22 +238,27 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
                 if p := getattr(self.cell, name):
                     raise ValueError(f"{name} has one mask for a whole sequence, so step needs eval() or 0, got {p}")
 
-    def _forward_tensors(self, input: Tensor, *states: Tensor, taps: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
-        """`_forward` from tensors to tensors, with these taps and no others."""
+    def _forward_tensors(self, input: Tensor, *others: Tensor, taps: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+        """`_forward` from tensors to tensors, with these taps and no others; a Boolean tensor is the resets."""
         outer = self._taps, self._external_taps
         self._taps, self._external_taps = [] if taps else None, taps
+        states = tuple(v for v in others if v.dtype != torch.bool)
+        resets = next((v for v in others if v.dtype == torch.bool), None)
         try:
-            output, final = self._forward(input, (states if len(states) > 1 else states[0]) if states else None)
+            output, final = self._forward(input, (states if len(states) > 1 else states[0]) if states else None, resets)
         finally:
             self._taps, self._external_taps = outer
         assert isinstance(output, Tensor)
         return output, *((final,) if isinstance(final, Tensor) else final)
 
     def _forward(
-        self, input: Tensor | PackedSequence, hx: Tensor | tuple[Tensor, ...] | None
+        self,
+        input: Tensor | PackedSequence,
+        hx: Tensor | tuple[Tensor, ...] | None,
+        resets: Tensor | PackedSequence | None = None,
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         sequences = Sequences.read(input, self.input_size, self.batch_first)
-        initial = self._read_states(sequences, hx)
+        initial, restarts = self._read_states(sequences, hx), sequences.read_resets(resets)
         x = sequences.padded
         finals: list[list[Tensor]] = []
         directions = 2 if self.bidirectional else 1
@@ -254,7 +269,7 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
             for direction in range(directions):
                 index = layer * directions + direction
                 start = None if initial is None else [s[index] for s in initial]
-                output, *ends = self._run_direction(x, index, sequences, start)
+                output, *ends = self._run_direction(x, index, sequences, start, restarts)
                 finals.append(ends)
                 outputs.append(sequences.reverse(output) if direction else output)
             x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
@@ -262,7 +277,7 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
         return sequences.write(x), final[0] if len(final) == 1 else final
 
     def _run_direction(
-        self, x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None
+        self, x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None, resets: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """The output ``(T, B, H)`` of one layer and direction, then each sequence's last state, ``(B, H)`` each."""
         cell, engine = self.cell, self.engine
@@ -271,7 +286,8 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
         weights = cell.prepare(weights if noise is None else noise.drop_weights(weights))
         like = weights[cell.recurrent[0]]
         reverse = self.bidirectional and index % 2 == 1
-        x = sequences.reverse(x) if reverse else x
+        if reverse:
+            x, resets = sequences.reverse(x), None if resets is None else sequences.reverse_resets(resets)
         learned = state is None and self.initial_state == "learned"
         if state is None:
             shapes = [(x.shape[1], size) for size in self.state_sizes]
@@ -285,10 +301,11 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
             tap = sequences.reverse(zeros) if reverse else zeros
         beside = None if noise is None else noise.masks(x.shape[:2], self.hidden_size, weights["weight_ih"])
         every, sizes = self.checkpoint_every, sequences.batch_sizes
+        restarts: dict[str, Any] = {"resets": resets, "learned": self.initial_state == "learned"}
         if every is not None and every < len(x) and not in_functorch():
-            results = checkpointed(cell, x, tuple(state), weights, every, sizes, tap, engine, beside)
+            results = checkpointed(cell, x, tuple(state), weights, every, sizes, tap, engine, beside, **restarts)
             if self._records:
-                self._record_run(index, x, state, learned, results[0], sequences)
+                self._record_run(index, x, state, learned, results[0], sequences, resets)
             return results
         storage = None if self.storage is None else STORAGES[self.storage]
         dtype = like.real.dtype
@@ -302,10 +319,11 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
             return a if beside is None else torch.cat((a, beside.to(a.dtype)), -1)
 
         a = pre_activations()
-        states = scan(cell, a, tuple(state), weights, sizes, tap, engine, storage, again=pre_activations)
+        options = restarts | {"again": pre_activations}
+        states = scan(cell, a, tuple(state), weights, sizes, tap, engine, storage, **options)
         if self._records:  # in the precision of the weights, so that a step can be run again
             read, output = (x, states[0]) if storage is None else (x.to(dtype), states[0].to(dtype))
-            self._record_run(index, read, state, learned, output, sequences)
+            self._record_run(index, read, state, learned, output, sequences, resets)
         ends = (sequences.last(s) for s in states)
         return states[0], *(ends if storage is None else (end.to(dtype) for end in ends))
 

@@ -102,6 +102,34 @@ class Sequences:
             return state.index_select(1, self.packed.sorted_indices)
         return state
 
+    def read_resets(self, resets: Tensor | PackedSequence | None) -> Tensor | None:
+        """The caller's mask of the steps before which a sequence restarts, ``(T, B)`` as `padded`."""
+        if resets is None:
+            return None
+        packed = resets if isinstance(resets, PackedSequence) else None
+        mask = resets if packed is None else packed.data
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            kind: object = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+            raise ValueError(f"resets must be a tensor of Booleans (torch.bool), got {kind}")
+        if mask.device != self.padded.device:
+            raise ValueError(f"resets must be on {self.padded.device} as the input is, got {mask.device}")
+        T, B = self.padded.shape[:2]
+        if self.packed is not None:
+            if packed is None or not _packed_alike(packed, self.packed):
+                got = "a tensor" if packed is None else "other lengths or another order"
+                raise ValueError(f"resets must be a PackedSequence of a Boolean a step, packed as the input, got {got}")
+            assert self.places is not None
+            return _padded(packed, self.places, T)
+        expected = (T,) if self.unbatched else (B, T) if self.batch_first else (T, B)
+        if packed is not None or mask.shape != expected:
+            shape: object = tuple(mask.shape) if packed is None else "a PackedSequence"
+            raise ValueError(f"resets must have shape {expected} for this input, got {shape}")
+        return mask.unsqueeze(1) if self.unbatched else mask.transpose(0, 1) if self.batch_first else mask
+
+    def reverse_resets(self, resets: Tensor) -> Tensor:
+        """The resets of `reverse`: the same pieces, each of which begins where it ended."""
+        return self.reverse(torch.cat([resets[1:], torch.zeros_like(resets[:1])]))
+
     def write_state(self, state: Tensor) -> Tensor:
         """A final state ``(members, B, width)`` in the order of the caller's rows."""
         if self.unbatched:
@@ -127,6 +155,14 @@ class Sequences:
         return x[self.lengths - 1, torch.arange(x.shape[1], device=x.device)]
 
 
+def _packed_alike(resets: PackedSequence, packed: PackedSequence) -> bool:
+    """Return True if one number for each step of `packed` is packed in the same order."""
+    own, other = resets.sorted_indices, packed.sorted_indices
+    same_order = own is other if own is None or other is None else torch.equal(own, other)
+    same_steps = torch.equal(resets.batch_sizes, packed.batch_sizes)
+    return same_order and same_steps and resets.data.shape == packed.data.shape[:1]
+
+
 def unpacked(packed: PackedSequence, steps: int) -> Tensor:
     """Packed sequences as ``(steps, B, width)`` in the order before packing, with zeros after the end of each.
 
@@ -137,8 +173,8 @@ def unpacked(packed: PackedSequence, steps: int) -> Tensor:
 
 
 def _padded(packed: PackedSequence, places: Tensor, steps: int) -> Tensor:
-    batch, width = int(packed.batch_sizes[0]), packed.data.shape[-1]
-    return packed.data.new_zeros(steps * batch, width).index_copy(0, places, packed.data).view(steps, batch, width)
+    batch, width = int(packed.batch_sizes[0]), packed.data.shape[1:]
+    return packed.data.new_zeros(steps * batch, *width).index_copy(0, places, packed.data).view(steps, batch, *width)
 
 
 def _places(packed: PackedSequence) -> Tensor:

@@ -43,7 +43,7 @@ class Population(nn.Module):
 
     Shapes:
         inputs ``(M, T, B, I)``, or ``(M, T, B)`` with a vocabulary; outputs ``(M, B, O)`` or ``(M, T, B, O)``; lengths
-        ``(M, B)``; states ``(M, num_layers, B, H)``, or a tuple of them.
+        ``(M, B)``; resets ``(M, T, B)``; states ``(M, num_layers, B, H)``, or a tuple of them.
 
     Args:
         models: `SequenceModel` objects that are equal except for their parameters; their layers run one way. Dropout
@@ -81,7 +81,9 @@ class Population(nn.Module):
         self._shared = {weight.full: self._has_one_map(weight) for weight in self._mapped}
         self._bare = {weight.full: self._map_without_margin(weight) for weight in self._mapped}
 
-    def forward(self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None) -> tuple[Tensor, Any]:
+    def forward(
+        self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None, resets: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         """Outputs and final states of all models; with lengths, states beyond a sequence's end depend on padding."""
         if len(inputs) != len(self.models):
             raise ValueError(
@@ -89,11 +91,12 @@ class Population(nn.Module):
             )
         skeleton = self._skeleton[0].train(self.training)
 
-        def run(weights: dict[str, Tensor], x: Tensor, state: Any, lengths: Tensor | None) -> tuple[Tensor, Any]:
-            return functional_call(skeleton, weights, (x, state, lengths, True))
+        def run(weights: dict[str, Tensor], x: Tensor, state: Any, *masks: Tensor | None) -> tuple[Tensor, Any]:
+            lengths, resets = masks
+            return functional_call(skeleton, weights, (x, state, lengths, True, resets))
 
-        dims = (0, 0, None if state is None else 0, None if lengths is None else 0)
-        return vmap(run, in_dims=dims, randomness="different")(self._weights(), inputs, state, lengths)
+        dims = (0, 0, *(None if v is None else 0 for v in (state, lengths, resets)))
+        return vmap(run, in_dims=dims, randomness="different")(self._weights(), inputs, state, lengths, resets)
 
     def _weights(self) -> dict[str, Tensor]:
         """Every parameter and buffer of the skeleton, stacked over the models."""

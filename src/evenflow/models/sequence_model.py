@@ -100,7 +100,12 @@ class SequenceModel(Described, nn.Module):
         self.one_way = getattr(layer, "bidirectional", None) is False
 
     def forward(
-        self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None, padded: bool = False
+        self,
+        inputs: Tensor,
+        state: Any = None,
+        lengths: Tensor | None = None,
+        padded: bool = False,
+        resets: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
         """Outputs and the layer's final state.
 
@@ -112,7 +117,10 @@ class SequenceModel(Described, nn.Module):
             padded: with lengths, run every sequence to the end of the batch if the layer runs one way. The lengths are
                 then not copied to the CPU, so a GPU does not wait; but outputs beyond the end and the final state
                 depend on the padding, and states that grow on it may become infinite and the gradient NaN.
+            resets: ``(T, B)``, True where the state restarts before the step, see `Recurrent.forward`; for layers of
+                evenflow.
         """
+        restarts: dict[str, Any] = {} if resets is None else {"resets": resets}
         if lengths is not None:
             lengths = _one_each(lengths, inputs.shape[1])
         x = self._embedded(inputs)
@@ -120,13 +128,21 @@ class SequenceModel(Described, nn.Module):
             steps = lengths.cpu()
             if len(steps) and not 1 <= int(steps.min()) <= int(steps.max()) <= len(inputs):
                 raise ValueError(f"lengths must be from 1 to {len(inputs)}, the steps there are, got {steps.tolist()}")
-            h, state = self.layer(pack_padded_sequence(x, steps, enforce_sorted=False), state)
+            if resets is not None and (not isinstance(resets, Tensor) or resets.shape != inputs.shape[:2]):
+                got = tuple(resets.shape) if isinstance(resets, Tensor) else type(resets).__name__
+                raise ValueError(f"resets must have shape {tuple(inputs.shape[:2])} for this input, got {got}")
+            packed = {name: pack_padded_sequence(mask, steps, enforce_sorted=False) for name, mask in restarts.items()}
+            h, state = self.layer(pack_padded_sequence(x, steps, enforce_sorted=False), state, **packed)
             assert isinstance(h, PackedSequence)
             h = unpacked(h, len(inputs))
-        elif lengths is None and self.readout == "last" and (end := last_state(self.layer, x, state)) is not None:
+        elif (
+            lengths is resets is None
+            and self.readout == "last"
+            and (end := last_state(self.layer, x, state)) is not None
+        ):
             return self.read(end[0]), end
         else:
-            h, state = self.layer(x, state)
+            h, state = self.layer(x, state, **restarts)
         return self.read(h if self.readout == "every" else self._last(h, lengths)), state
 
     def step(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:

@@ -71,9 +71,12 @@ class SolvedReadout(Recurrent):
         return self
 
     def forward(
-        self, input: Tensor | PackedSequence, hx: SeriesPosition | Tensor | tuple[Tensor, ...] | None = None
+        self,
+        input: Tensor | PackedSequence,
+        hx: SeriesPosition | Tensor | tuple[Tensor, ...] | None = None,
+        resets: Tensor | PackedSequence | None = None,
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
-        return super().forward(input, hx.state if isinstance(hx, SeriesPosition) else hx)
+        return super().forward(input, hx.state if isinstance(hx, SeriesPosition) else hx, resets)
 
     @torch.no_grad()
     def partial_fit(self, x: Tensor, y: Tensor, state: SeriesPosition | Tensor | None = None) -> SeriesPosition:

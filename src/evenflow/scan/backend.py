@@ -70,6 +70,7 @@ def run_forward(
     step: str,
     batch_sizes: Sequence[int] | None,
     engine: str,
+    resets: Tensor | None = None,
 ) -> list[Tensor]:
     """The forward pass: all states, each ``(M, T, B, size)``, then the numbers and marks that the backward pass reads.
 
@@ -78,9 +79,10 @@ def run_forward(
         parameters: those that the step is called with, each ``(M, size)``.
         tap: zeros, there for their gradient alone; they are not added.
         step: the text of a program, see `step.program_text`.
+        resets: ``(M, T, B)``, not zero where the states of a row restart, for a step that does so, see `step.restart`.
     """
     tensors, half = upcast([a, *states, *matrices, *parameters])
-    inputs = scan_inputs(compiled_step(step), tensors, batch_sizes)
+    inputs = scan_inputs(compiled_step(step), tensors, batch_sizes, resets)
     run = choose(inputs.step, engine, inputs.matrices[0] if matrices else inputs.a, tensors)
     outputs = run.forward(inputs)
     if half:
@@ -99,6 +101,7 @@ def run_backward(
     batch_sizes: Sequence[int] | None,
     want_tap: bool,
     engine: str,
+    resets: Tensor | None = None,
 ) -> list[Tensor]:
     """The backward pass: gradients by a, states, matrices, parameters and, with `want_tap`, the first state per step.
 
@@ -108,7 +111,7 @@ def run_backward(
     arriving = [g for g in grads if g is not None]
     tensors, half = upcast([a, *states, *matrices, *parameters, *read, *arriving])
     first = 1 + len(states) + len(matrices) + len(parameters)
-    inputs = scan_inputs(compiled_step(step), tensors[:first], batch_sizes)
+    inputs = scan_inputs(compiled_step(step), tensors[:first], batch_sizes, resets)
     *new, kept = tensors[first : first + len(read)]
     ready = iter(tensors[first + len(read) :])
     by_new = [None if g is None else next(ready) for g in grads]
@@ -134,14 +137,17 @@ def upcast(tensors: Sequence[Tensor]) -> tuple[list[Tensor], bool]:
     return [(v.to(full) if half and v.dtype in HALF else v).contiguous() for v in tensors], half
 
 
-def scan_inputs(step: CompiledStep, tensors: Sequence[Tensor], batch_sizes: Sequence[int] | None) -> ScanInputs:
+def scan_inputs(
+    step: CompiledStep, tensors: Sequence[Tensor], batch_sizes: Sequence[int] | None, resets: Tensor | None = None
+) -> ScanInputs:
     """The arguments of an engine from a, states, matrices and those parameters that the step is called with."""
     program = step.program
     first = 1 + len(program.states)
     last = first + len(program.matrices)
     present = iter(tensors[last:])
     parameters = [next(present) if nodes else None for nodes in program.parameters]
-    return ScanInputs(step, tensors[0], tensors[1:first], tensors[first:last], parameters, batch_sizes)
+    resets = None if resets is None else resets.to(tensors[0].dtype).contiguous().unsqueeze(-1)
+    return ScanInputs(step, tensors[0], tensors[1:first], tensors[first:last], parameters, batch_sizes, resets)
 
 
 def outputs_from_states(inputs: ScanInputs, states: Sequence[Tensor]) -> list[Tensor]:
@@ -151,7 +157,8 @@ def outputs_from_states(inputs: ScanInputs, states: Sequence[Tensor]) -> list[Te
         pairs = zip(inputs.states, states, strict=True)
         before = [torch.cat([first.unsqueeze(1), s[:, :-1]], 1).flatten(1, 2) for first, s in pairs]
         rows = a.flatten(1, 2)
-        values = leaves(step.program, rows, before, inputs.parameters)
+        resets = None if inputs.resets is None else inputs.resets.flatten(1, 2)
+        values = leaves(step.program, rows, before, inputs.parameters, resets)
         step.keeping_plan(values, inputs.matrices, a)
         shape = rows.shape[:-1]
         kept = row(values, places.kept, shape) if places.kept else a.new_empty(*shape, 0)

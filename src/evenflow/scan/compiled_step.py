@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from evenflow.step import emit_c, program_text
+from evenflow.step import emit_c, program_text, restarting
 from evenflow.step.compute import Evaluator
 from evenflow.step.differentiate import differentiate
 from evenflow.step.graph import Node, View, ordered
@@ -25,6 +25,7 @@ class Use(NamedTuple):
         place: where they are stored side by side, or None.
         runs: where the gradients by its outputs are stored.
         whole: the view is the whole matrix, not transposed.
+        restarts: where a row restarts its input counts as zero.
     """
 
     view: View
@@ -32,6 +33,7 @@ class Use(NamedTuple):
     place: Place | None
     runs: list[tuple[Place, tuple[Node, ...]]]
     whole: bool
+    restarts: bool
 
 
 class CompiledStep:
@@ -56,7 +58,7 @@ class CompiledStep:
     @cached_property
     def leaves(self) -> list[Node]:
         program = self.program
-        return [*program.a, *flat(program.states), *flat(program.parameters)]
+        return [*program.a, *flat(program.states), *flat(program.parameters), *program.resets]
 
     @cached_property
     def forward_plan(self) -> Evaluator:
@@ -91,7 +93,7 @@ class CompiledStep:
         left = [p for p, nodes in enumerate(gradient.returned) if nodes]
         while left:
             for p in left:
-                roots = [v for blocks in gradient.outputs[p] or [] for v in blocks]
+                roots = [v for blocks in gradient.passed[p] or [] for v in blocks]
                 try:
                     plan = Evaluator(roots, available)
                 except KeyError:  # it reads what a product that is still to come returns
@@ -175,6 +177,16 @@ class CompiledStep:
         ]
 
     @cached_property
+    def from_zero(self) -> str:
+        """The text of the step whose states restart from zero, see `step.restart`."""
+        return program_text.write(restarting(self.program, learned=False))
+
+    @cached_property
+    def from_learned(self) -> str:
+        """The text of the step whose states restart from learned ones, its last parameters."""
+        return program_text.write(restarting(self.program, learned=True))
+
+    @cached_property
     def state_moves(self) -> list[bool]:
         """For each state whether any gradient reaches the one before the first step."""
         return [self.places.state_moves(i) for i in range(len(self.program.states))]
@@ -195,8 +207,9 @@ class CompiledStep:
             if places.gradient.outputs[p] is None:
                 continue
             whole = not view.transposed and (view.rows, view.columns) == self.program.matrices[view.matrix]
-            inputs = self.program.products[p].inputs
-            uses.append(Use(view, inputs, places.inputs(p), places.outputs(p, n), whole))
+            product = self.program.products[p]
+            restarts = self.program.restarts(product)
+            uses.append(Use(view, product.inputs, places.inputs(p), places.outputs(p, n), whole, restarts))
         return uses
 
     @cached_property

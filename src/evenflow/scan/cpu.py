@@ -65,7 +65,7 @@ def _structure(name: str, **fields: str) -> type[ctypes.Structure]:
 
 LinearCall = _structure("LinearCall", int64="rows in out down across threads", pointer="x weight bias y")
 GradientCall = _structure(
-    "GradientCall", int64="models steps batch left right threads down x_down x0_down", pointer="d x0 x d_weight"
+    "GradientCall", int64="models steps batch left right threads down x_down x0_down", pointer="d x0 x resets d_weight"
 )
 
 
@@ -145,7 +145,7 @@ def _call_step(function: str, inputs: ScanInputs, outputs: ScanOutputs, others: 
     like, batch_sizes = outputs.states[0], inputs.batch_sizes
     loaded = step_library(inputs.step, like.dtype)
     assert loaded is not None
-    read = [inputs.a, *inputs.states, *inputs.matrices, *inputs.parameters]
+    read = [inputs.a, *inputs.states, *inputs.matrices, *inputs.parameters, *inputs.reset_rows]
     tensors = [*read, *outputs.states, outputs.kept, outputs.marks, *others]
     addresses = (ctypes.c_void_p * len(tensors))(
         *(t.data_ptr() if t is not None and t.numel() else None for t in tensors)
@@ -169,7 +169,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, transposed: bool = Tr
     return y
 
 
-def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
+def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None, resets: Tensor | None = None) -> Tensor:
     """See `engine.scan_gradients`; d, x and x0 may be columns of wider rows."""
     models, steps, batch, left = d.shape
     right = x.shape[-1]
@@ -178,7 +178,7 @@ def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
         return out.zero_()
     sizes = {"models": models, "steps": steps, "batch": batch, "left": left, "right": right}
     rows = {"down": _row(d), "x_down": _row(x), "x0_down": 0 if x0 is None else _row(x0)}
-    _call("gradient", GradientCall, d.dtype, **sizes, **rows, d=d, x=x, x0=x0, d_weight=out)
+    _call("gradient", GradientCall, d.dtype, **sizes, **rows, d=d, x=x, x0=x0, resets=resets, d_weight=out)
     return out
 
 

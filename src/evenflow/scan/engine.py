@@ -4,7 +4,7 @@ An engine is a module with three functions:
 
     forward(inputs: ScanInputs) -> ScanOutputs
     backward(inputs, outputs, grads, want_tap) -> StepGradients      (grads: by each state, None counts as zeros)
-    weight_gradient(d, x, x0) -> Tensor                              (see `scan_gradients`)
+    weight_gradient(d, x, x0, resets) -> Tensor                      (see `scan_gradients`)
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ class ScanInputs:
 
     Shapes:
         a ``(M, T, B, size)``; states: each ``(M, B, size)``; matrices: each ``(M, rows, columns)``; parameters: each
-        ``(M, size)``, None where the step is called without it.
+        ``(M, size)``, None where the step is called without it; resets ``(M, T, B, 1)``.
 
     Args:
         batch_sizes: how many rows, the longest first, still run at each step; None where all run to the end.
+        resets: one where the states of a row restart before the step, else zero; None for a step without restarts.
     """
 
     step: CompiledStep
@@ -41,6 +42,12 @@ class ScanInputs:
     matrices: Sequence[Tensor]
     parameters: Sequence[Tensor | None]
     batch_sizes: Sequence[int] | None = None
+    resets: Tensor | None = None
+
+    @property
+    def reset_rows(self) -> list[Tensor]:
+        """`resets` in a list of the tensors of a call; an empty list for a step without them."""
+        return [] if self.resets is None else [self.resets]
 
     def empty_outputs(self) -> ScanOutputs:
         """Tensors for the forward pass to write to. Rows that have ended are not written and stay zero."""
@@ -102,15 +109,18 @@ def scan_gradients(
 ) -> ScanGradients:
     """The whole backward pass: the engine's, then sums over all steps for matrices and parameters.
 
-    `engine.weight_gradient(d, x, x0)` gives ``Σ_t d_t' x_{t-1}`` with x_{-1} = x0, or ``Σ_t d_t' x_t`` where x0 is
-    None, for d ``(M, T, B, L)``, x ``(M, T, B, R)`` and x0 ``(M, B, R)``: ``(M, L, R)``.
+    `engine.weight_gradient(d, x, x0, resets)` gives ``Σ_t d_t' x_{t-1}`` with x_{-1} = x0, or ``Σ_t d_t' x_t`` where
+    x0 is None, for d ``(M, T, B, L)``, x ``(M, T, B, R)`` and x0 ``(M, B, R)``: ``(M, L, R)``. Terms of rows with a
+    reset at step t are left out.
     """
     gradients: StepGradients = engine.backward(inputs, outputs, grads, want_tap)
     matrices: list[Tensor | None] = [None] * len(inputs.matrices)
     for use in inputs.step.uses:
         x, x0 = _product_inputs(use, inputs, outputs)
+        resets = inputs.resets if use.restarts else None
         runs = [
-            engine.weight_gradient(_cut(_stored(gradients, place), place, nodes), x, x0) for place, nodes in use.runs
+            engine.weight_gradient(_cut(_stored(gradients, place), place, nodes), x, x0, resets)
+            for place, nodes in use.runs
         ]
         d, number = runs[0] if len(runs) == 1 else torch.cat(runs, 1), use.view.matrix
         if (total := matrices[number]) is None and use.whole:

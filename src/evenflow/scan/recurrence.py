@@ -44,6 +44,8 @@ def scan(
     storage: torch.dtype | None = None,
     computed_states: State | None = None,
     again: Callable[[], Tensor] | None = None,
+    resets: Tensor | None = None,
+    learned: bool = False,
 ) -> tuple[Tensor, ...]:
     """Every state of `cell` over the steps of `a`; shapes and arguments as in `reference.scan`.
 
@@ -52,6 +54,7 @@ def scan(
         storage: the dtype in which the states, and what else the backward pass reads of every step, are saved.
         computed_states: every state, if they were computed before: the forward pass does not run again.
         again: computes a once more; with it a is not held in memory for second derivatives.
+        resets, learned: where the states restart, and from what, see `reference.scan`.
 
     It runs in the dtype of its recurrent matrix, autocast or not: errors of half precision would accumulate.
     """
@@ -66,6 +69,9 @@ def scan(
                 present = [p.unsqueeze(0) for p in parameters if p is not None]
                 if not step.endswith(NOTHING_DERIVED):
                     present = with_derived(step, present)
+                if resets is not None:
+                    step = _restarting(step, learned)
+                    present += [weights[f"{name}0"].unsqueeze(0) for name in cell.states] if learned else []
                 several = fused_scan(
                     step,
                     a.unsqueeze(0),
@@ -77,11 +83,12 @@ def scan(
                     engine,
                     None if again is None else lambda: again().to(storage or dtype).unsqueeze(0),
                     None if computed_states is None else [s.unsqueeze(0) for s in computed_states],
+                    None if resets is None else resets.to(dtype).unsqueeze(0),  # converted once for both passes
                 )
                 # `squeeze`, whose gradient is a view; that of an index would be zeros of the same size, and a copy.
                 return tuple(s.squeeze(0) for s in several[: len(state)])
             warn_slow("in its plain loop, many times slower than by a fused scan", why)
-        states = reference.scan(cell, a.to(dtype), state, weights, batch_sizes, tap)
+        states = reference.scan(cell, a.to(dtype), state, weights, batch_sizes, tap, resets, learned)
         return states if storage is None else tuple(s.to(storage) for s in states)
 
 
@@ -104,6 +111,15 @@ def program(
     return (None, f"of {cell.name}, {step}") if isinstance(step, Untranslatable) else (step, "")
 
 
+def _restarting(step: str, learned: bool) -> str:
+    """The text of the same step with restarts."""
+    return compiled_step(step).from_learned if learned else compiled_step(step).from_zero
+
+
+# As `torch.compiler.assume_constant_result` does, which would load the compiler: the text is a constant to it.
+_restarting._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def can_capture(cell: Cell, steps: int) -> bool:
     """Whether a CUDA graph can capture the scan: not in the plain loop, nor a long linear scan, see `chunked`."""
     programs = cell.programs.values()
@@ -112,14 +128,16 @@ def can_capture(cell: Cell, steps: int) -> bool:
     return steps <= STEPS_TO_BEGIN or not any(compiled_step(str(step)).is_linear for step in programs)
 
 
-def _fake(a: Tensor, states, matrices, parameters, tap, step: str, batch_sizes, engine) -> list[Tensor]:  # type: ignore[no-untyped-def]
+def _fake(  # type: ignore[no-untyped-def]
+    a: Tensor, states, matrices, parameters, tap, step: str, batch_sizes, engine, resets=None
+) -> list[Tensor]:
     translated, lead = compiled_step(step), a.shape[:-1]
     new = [a.new_empty(*lead, size) for size in translated.state_sizes]
     return [*new, a.new_empty(*lead, translated.kept_size), a.new_empty(*lead, translated.marks_size, dtype=torch.int8)]
 
 
 def _fake_backward(  # type: ignore[no-untyped-def]
-    grads, a: Tensor, states, matrices, parameters, results, step: str, batch_sizes, want_tap: bool, engine
+    grads, a: Tensor, states, matrices, parameters, results, step: str, batch_sizes, want_tap: bool, engine, resets=None
 ) -> list[Tensor]:
     like = results[0]
     d_a = like.new_empty(*like.shape[:-1], compiled_step(step).a_size)
@@ -130,30 +148,30 @@ def _fake_backward(  # type: ignore[no-untyped-def]
 recurrence_backward = operator(
     "recurrence_backward",
     "(Tensor?[] grads, Tensor a, Tensor[] states, Tensor[] matrices, Tensor[] parameters, Tensor[] results, str step, "
-    "int[]? batch_sizes, bool want_tap, str engine) -> Tensor[]",
+    "int[]? batch_sizes, bool want_tap, str engine, Tensor? resets=None) -> Tensor[]",
     run_backward,
     _fake_backward,
 )
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
-    a, states, matrices, parameters, tap, step, batch_sizes, engine = inputs
+    a, states, matrices, parameters, tap, step, batch_sizes, engine, resets = inputs
     ctx.settings, ctx.tapped = (step, batch_sizes, engine), tap is not None
     ctx.counts = (len(states), len(matrices), len(parameters))
     read_a = a if compiled_step(step).reads_a else a.new_empty(0)
-    ctx.save_for_backward(read_a, *states, *matrices, *parameters, *output)
+    ctx.save_for_backward(read_a, resets, *states, *matrices, *parameters, *output)
     ctx.set_materialize_grads(False)  # gradients by the saved numbers would be zeros of their size
 
 
 @without_autocast
 def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     step, batch_sizes, engine = ctx.settings
-    a, *rest = ctx.saved_tensors  # read once: `torch.utils.checkpoint` returns each tensor a single time
+    a, resets, *rest = ctx.saved_tensors  # read once: `torch.utils.checkpoint` returns each tensor a single time
     states, matrices, parameters, results = split(rest, ctx.counts)
     by_new = list(grads[: len(states)])
     if all(g is None for g in by_new):
-        return None, [None] * len(states), [None] * len(matrices), [None] * len(parameters), *(None,) * 4
-    saved = (a, states, matrices, parameters, results, step, batch_sizes, ctx.tapped, engine)
+        return None, [None] * len(states), [None] * len(matrices), [None] * len(parameters), *(None,) * 5
+    saved = (a, states, matrices, parameters, results, step, batch_sizes, ctx.tapped, engine, resets)
     if not torch.is_grad_enabled() and plain_tensors([*(g for g in by_new if g is not None), a, *rest]):
         gradients = run_backward(by_new, *saved)
     elif not torch.compiler.is_compiling() and any(map(is_batched_gradient, by_new)):
@@ -164,13 +182,13 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     d_states, d_matrices, d_parameters, (tap,) = split(others, ctx.counts)
     # None instead of zeros for a detached state, as autograd has it.
     d_states = [d if moves else None for d, moves in zip(d_states, compiled_step(step).state_moves, strict=True)]
-    return d_a, d_states, d_matrices, d_parameters, tap if ctx.tapped else None, None, None, None
+    return d_a, d_states, d_matrices, d_parameters, tap if ctx.tapped else None, *(None,) * 4
 
 
 recurrence = operator(
     "recurrence",
     "(Tensor a, Tensor[] states, Tensor[] matrices, Tensor[] parameters, Tensor? tap, str step, int[]? batch_sizes, "
-    "str engine) -> Tensor[]",
+    "str engine, Tensor? resets=None) -> Tensor[]",
     run_forward,
     _fake,
     _save,
@@ -183,14 +201,21 @@ class _FusedScan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, settings: tuple[Any, ...], counts: Any, again: Again | None, results: Any, tap: Any, *tensors: Tensor
+        ctx: Any,
+        settings: tuple[Any, ...],
+        counts: Any,
+        again: Again | None,
+        results: Any,
+        tap: Any,
+        resets: Any,
+        *tensors: Tensor,
     ) -> Any:
         a, *rest = tensors
-        inputs = (a, *split(rest, counts)[:3], tap, *settings)
+        inputs = (a, *split(rest, counts)[:3], tap, *settings, resets)
         outputs = run_forward(*inputs) if results is None else [r.detach() for r in results]
         _save(ctx, inputs, outputs)
         ctx.again = again
-        if again is None and ctx.needs_input_grad[5]:
+        if again is None and ctx.needs_input_grad[6]:
             ctx.given_a = a
         return tuple(outputs)
 
@@ -200,7 +225,7 @@ class _FusedScan(torch.autograd.Function):
             d_a, d_states, d_matrices, d_parameters, tap = differentiable(ctx, grads)
         else:
             d_a, d_states, d_matrices, d_parameters, tap, *_ = _backward(ctx, grads)
-        return None, None, None, None, tap, d_a, *d_states, *d_matrices, *d_parameters
+        return None, None, None, None, tap, None, d_a, *d_states, *d_matrices, *d_parameters
 
 
 def fused_scan(
@@ -214,19 +239,21 @@ def fused_scan(
     engine: str = "auto",
     again: Again | None = None,
     computed_states: Sequence[Tensor] | None = None,
+    resets: Tensor | None = None,
 ) -> list[Tensor]:
     """The operator `recurrence`, called directly where only autograd looks at the tensors: torch's lookup takes time.
 
     Args:
-        step, a, states, matrices, parameters, tap, batch_sizes, engine: see `backend.run_forward`.
+        step, a, states, matrices, parameters, tap, batch_sizes, engine, resets: see `backend.run_forward`.
         again, computed_states: see `scan`, with a dimension of models.
     """
     tensors = [a, *states, *matrices, *parameters]
     settings = (step, batch_sizes, engine)
-    if computed_states is None and not plain_tensors(tensors if tap is None else [tap, *tensors]):
-        return recurrence(a, list(states), list(matrices), list(parameters), tap, *settings)
+    if computed_states is None and not plain_tensors([v for v in (tap, resets, *tensors) if v is not None]):
+        return recurrence(a, list(states), list(matrices), list(parameters), tap, *settings, resets)
     results = None
     if computed_states is not None:
-        results = outputs_from_states(scan_inputs(compiled_step(step), tensors, batch_sizes), computed_states)
+        inputs = scan_inputs(compiled_step(step), tensors, batch_sizes, resets)
+        results = outputs_from_states(inputs, computed_states)
     counts = (len(states), len(matrices), len(parameters))
-    return list(_FusedScan.apply(settings, counts, again, results, tap, *tensors))
+    return list(_FusedScan.apply(settings, counts, again, results, tap, resets, *tensors))

@@ -22,12 +22,13 @@ Again = Callable[[], Tensor]
 def differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     """The gradients by all inputs of a scan, as functions that torch can differentiate again."""
     step, batch_sizes, engine = ctx.settings
-    kept_a, *rest = ctx.saved_tensors
+    kept_a, resets, *rest = ctx.saved_tensors
     states, matrices, parameters, results = split(rest, ctx.counts)
     if engine == LINEARIZED and not ctx.tapped:
         held = [v.detach() for v in (kept_a, *rest)]
+        settings = (*ctx.settings, resets)
         gradients = _LinearBackward.apply(
-            ctx.settings, ctx.counts, ctx.again or ctx.given_a, len(states), *grads[: len(states)], *held
+            settings, ctx.counts, ctx.again or ctx.given_a, len(states), *grads[: len(states)], *held
         )
         d_a, *others = gradients
         return d_a, *split(others, ctx.counts)[:3], None
@@ -37,7 +38,8 @@ def differentiable(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
         a, *rest = (v.view_as(v) for v in (a, *states, *matrices, *parameters))
         states, matrices, parameters, _ = split(rest, ctx.counts)
         tap = torch.zeros_like(results[0], requires_grad=True) if ctx.tapped else None
-        new = loop(scan_inputs(compiled_step(step), [a, *states, *matrices, *parameters], batch_sizes), tap)
+        tensors = [a, *states, *matrices, *parameters]
+        new = loop(scan_inputs(compiled_step(step), tensors, batch_sizes, resets), tap)
     paths = [(s, g) for s, g in zip(new, grads, strict=False) if g is not None and s.requires_grad]
     inputs = [a, *states, *matrices, *parameters, *([] if tap is None else [tap])]
     moving = [v for v in inputs if v.requires_grad]
@@ -56,7 +58,9 @@ def loop(inputs: ScanInputs, tap: Tensor | None) -> list[Tensor]:
     for t in range(a.shape[1]):
         n = rows if inputs.batch_sizes is None else inputs.batch_sizes[t]
         running = [s[:, :n] for s in before]
-        new = one_step(step.program, step.forward_plan, a[:, t, :n], running, inputs.matrices, inputs.parameters)
+        resets = None if inputs.resets is None else inputs.resets[:, t, :n]
+        weights = (inputs.matrices, inputs.parameters)
+        new = one_step(step.program, step.forward_plan, a[:, t, :n], running, *weights, resets)
         before = list(new)
         if tap is not None:
             before[0] = before[0] + tap[:, t, :n]
@@ -76,17 +80,17 @@ class _LinearBackward(torch.autograd.Function):
         grads, (kept_a, *rest) = tensors[:states], tensors[states:]
         ctx.settings, ctx.counts, ctx.a, ctx.states = settings, counts, a, states
         ctx.save_for_backward(*rest)
-        step, batch_sizes, _ = settings
+        step, batch_sizes, _, resets = settings
         assert kept_a is not None
         states_before, matrices, parameters, results = split(rest, counts)
         held = (kept_a, states_before, matrices, parameters, results)
-        gradients = run_backward(list(grads), *held, step, batch_sizes, False, "auto")
+        gradients = run_backward(list(grads), *held, step, batch_sizes, False, "auto", resets)
         return tuple(gradients[:-1])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *moves: Tensor | None) -> Any:
-        step, batch_sizes, _ = ctx.settings
+        step, batch_sizes, _, resets = ctx.settings
         rest = ctx.saved_tensors
         states, matrices, parameters, _ = split(rest, ctx.counts)
         a = ctx.a() if callable(ctx.a) else ctx.a
@@ -103,6 +107,7 @@ class _LinearBackward(torch.autograd.Function):
             _tangent(step),
             batch_sizes,
             "auto",
+            resets,
         )
         needed = ctx.needs_input_grad[4:]
         pairs = zip(moved_states[len(states) : 2 * len(states)], needed, strict=False)

@@ -35,6 +35,8 @@ def checkpointed(
     tap: Tensor | None = None,
     engine: str = "auto",
     beside: Tensor | None = None,
+    resets: Tensor | None = None,
+    learned: bool = False,
 ) -> tuple[Tensor, ...]:
     """What `project` and `scan` compute, in the memory for one piece of `every` steps and one state per piece.
 
@@ -47,7 +49,8 @@ def checkpointed(
 
     Shapes:
         x: ``(T, B, I)``; state: each ``(B, H)``; result: the output ``(T, B, H)``, then the state after the last step
-        of each sequence, each ``(B, H)``; beside: ``(T, B, ·)``, more columns for the scan, beside the projected input.
+        of each sequence, each ``(B, H)``; beside: ``(T, B, ·)``, more columns for the scan, beside the projected input;
+        resets: ``(T, B)``, see `reference.scan`.
 
     The gradient cannot be differentiated again. Reference: Griewank 1992.
     """
@@ -61,8 +64,8 @@ def checkpointed(
         numbers = NUMBERS["cuda" if x.is_cuda else "cpu"]
         steps = max(LEAST_STEPS, numbers // max(1, state[0].numel()))
         every = steps if keeps_states else math.isqrt(len(x))
-    plan = _Segments(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state), keeps_states)
-    return _Checkpointed.apply(plan, x, beside, tap, *(s.to(dtype) for s in state), *weights.values())
+    plan = _Segments(cell, tuple(weights), every, batch_sizes, engine, autocast, len(state), keeps_states, learned)
+    return _Checkpointed.apply(plan, x, beside, tap, resets, *(s.to(dtype) for s in state), *weights.values())
 
 
 def _translated(cell: Cell, x: Tensor, state: State, weights: Weights, beside: Tensor | None) -> bool:
@@ -88,6 +91,7 @@ class _Segments:
     autocast: torch.dtype | None  # autocast of the forward pass, to be restored when it is recomputed
     members: int
     keeps_states: bool
+    learned: bool
 
     def pieces(self, steps: int) -> list[slice]:
         return [slice(t, min(t + self.every, steps)) for t in range(0, steps, self.every)]
@@ -98,6 +102,7 @@ class _Segments:
         x: Tensor,
         beside: Tensor | None,
         tap: Tensor | None,
+        resets: Tensor | None,
         state: State,
         weights: Sequence[Tensor],
         computed_states: State | None = None,
@@ -109,7 +114,8 @@ class _Segments:
         with nullcontext() if x.is_meta else torch.autocast(x.device.type, self.autocast, enabled=casts):
             a = project(self.cell, x, named, self.engine)
         a = a if beside is None else torch.cat((a, beside), -1)
-        states = scan(self.cell, a, state, named, sizes, tap, self.engine, computed_states=computed_states)
+        options: dict[str, Any] = {"computed_states": computed_states, "resets": resets, "learned": self.learned}
+        states = scan(self.cell, a, state, named, sizes, tap, self.engine, **options)
         if sizes is None:
             return states, tuple(s[-1] for s in states)
         rows = torch.arange(x.shape[1], device=x.device)
@@ -122,7 +128,13 @@ class _Segments:
 class _Checkpointed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, plan: _Segments, x: Tensor, beside: Tensor | None, tap: Tensor | None, *tensors: Tensor
+        ctx: Any,
+        plan: _Segments,
+        x: Tensor,
+        beside: Tensor | None,
+        tap: Tensor | None,
+        resets: Tensor | None,
+        *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         state, weights = tensors[: plan.members], tensors[plan.members :]
         pieces = plan.pieces(len(x))
@@ -135,13 +147,14 @@ class _Checkpointed(torch.autograd.Function):
         for index, piece in enumerate(pieces):
             for kept, first in zip(between, last, strict=True):
                 kept[index : index + 1] = first
-            states, ends = plan.run(piece, x[piece], _of(beside, piece), None, tuple(last), weights)
+            columns, restarts = _of(beside, piece), _of(resets, piece)
+            states, ends = plan.run(piece, x[piece], columns, None, restarts, tuple(last), weights)
             for to, part in zip(whole, states, strict=False):
                 to[piece] = part
             for to, end in zip(last, ends, strict=True):
                 to.copy_(end)
         ctx.plan = plan
-        ctx.save_for_backward(x, beside, *weights, *between, *(whole if plan.keeps_states else ()))
+        ctx.save_for_backward(x, beside, resets, *weights, *between, *(whole if plan.keeps_states else ()))
         ctx.set_materialize_grads(False)
         return whole[0], *last
 
@@ -152,10 +165,10 @@ class _Checkpointed(torch.autograd.Function):
                 "with checkpoint_every a gradient cannot be differentiated again; set it to None for that"
             )
         plan: _Segments = ctx.plan
-        x, beside, *rest = ctx.saved_tensors
+        x, beside, resets, *rest = ctx.saved_tensors
         count = len(plan.names)
         weights, between, saved_states = rest[:count], rest[count : count + plan.members], rest[count + plan.members :]
-        _, wants_x, wants_beside, wants_tap, *wants = ctx.needs_input_grad
+        _, wants_x, wants_beside, wants_tap, _, *wants = ctx.needs_input_grad
         some = next(
             (g for g in (grad, *after) if g is not None), x
         )  # several gradients in one tensor under `is_grads_batched`
@@ -177,13 +190,14 @@ class _Checkpointed(torch.autograd.Function):
             leaves = [w.detach().requires_grad_(want) for w, want in zip(weights, wants[plan.members :], strict=True)]
             with torch.enable_grad():
                 states_of_piece = tuple(whole[piece] for whole in saved_states) or None
-                states, ends = plan.run(piece, piece_x, piece_beside, piece_tap, tuple(state), leaves, states_of_piece)
+                inputs = (piece_x, piece_beside, piece_tap, _of(resets, piece), tuple(state))
+                states, ends = plan.run(piece, *inputs, leaves, states_of_piece)
             outputs = (states[0], *ends)
             incoming = [None if grad is None else grad[piece], *after]
             running = (piece_x, piece_beside, piece_tap, *state, *leaves)
-            inputs = [v for v in running if v is not None and v.requires_grad]
+            moving = [v for v in running if v is not None and v.requires_grad]
             paths = [(o, g) for o, g in zip(outputs, incoming, strict=True) if g is not None and o.requires_grad]
-            gradients = iter(_gradients(paths, inputs))
+            gradients = iter(_gradients(paths, moving))
             if d_x is not None:
                 d_x[piece] = _or_zero(next(gradients), piece_x)
             if d_beside is not None:
@@ -198,7 +212,7 @@ class _Checkpointed(torch.autograd.Function):
                     else:
                         sum_so_far.add_(new)
         d_state = (g if want else None for g, want in zip(after, wants, strict=False))
-        return None, d_x, d_beside, d_tap, *d_state, *sums
+        return None, d_x, d_beside, d_tap, None, *d_state, *sums
 
 
 def _gradients(paths: Sequence[tuple[Tensor, Tensor]], inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
@@ -208,8 +222,8 @@ def _gradients(paths: Sequence[tuple[Tensor, Tensor]], inputs: Sequence[Tensor])
     return torch.autograd.grad(outputs, inputs, incoming, allow_unused=True)
 
 
-def _of(beside: Tensor | None, piece: slice) -> Tensor | None:
-    return None if beside is None else beside[piece]
+def _of(columns: Tensor | None, piece: slice) -> Tensor | None:
+    return None if columns is None else columns[piece]
 
 
 def _or_zero(value: Tensor | None, like: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from evenflow.scan import chunked
 from evenflow.scan.engine import ScanInputs, ScanOutputs, StepGradients
-from evenflow.scan.weight_gradient import summed
+from evenflow.scan.weight_gradient import summed, without_restarts
 from evenflow.step.compute import Values, blocks, joined, leaves, part, row
 from evenflow.step.graph import Node
 
@@ -28,7 +28,8 @@ def forward(inputs: ScanInputs) -> ScanOutputs:
     before = list(inputs.states)
     for t in range(a.shape[1]):
         n = a.shape[2] if batch_sizes is None else batch_sizes[t]
-        values = leaves(program, a[:, t, :n], [s[:, :n] for s in before], inputs.parameters)
+        resets = None if inputs.resets is None else inputs.resets[:, t, :n]
+        values = leaves(program, a[:, t, :n], [s[:, :n] for s in before], inputs.parameters, resets)
         step.storing_plan(values, inputs.matrices, a)
         shape = (a.shape[0], n)
         for out, nodes in zip(outputs.states, program.new, strict=True):
@@ -73,7 +74,7 @@ def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | 
             if p is None:
                 continue
             y = returned[p][:, t, :n]
-            for view, outs in zip(program.products[p].views, gradient.outputs[p] or [], strict=True):
+            for view, outs in zip(program.products[p].views, gradient.passed[p] or [], strict=True):
                 y += joined([now[v].expand(models, n, v.width) for v in outs]) @ part(matrices[view.matrix], view)
             now |= blocks(y, gradient.returned[p])
         for i, nodes in enumerate(gradient.states):
@@ -100,7 +101,7 @@ def _stored_values(inputs: ScanInputs, outputs: ScanOutputs) -> Values:
     values: Values = {}
     for nodes, tensor in zip(program.parameters, inputs.parameters, strict=True):
         values |= {v: x.unsqueeze(1) for v, x in blocks(tensor, nodes, rows=True).items()}
-    values |= blocks(inputs.a if inputs.a.dim() > 1 else None, program.a)
+    values |= blocks(inputs.a if inputs.a.dim() > 1 else None, program.a) | blocks(inputs.resets, program.resets)
     for nodes, after, first in zip(program.states, outputs.states, inputs.states, strict=True):
         values |= blocks(torch.cat([first.unsqueeze(1), after[:, :-1]], 1), nodes)
     for nodes, after in zip(program.new, outputs.states, strict=True):
@@ -110,8 +111,9 @@ def _stored_values(inputs: ScanInputs, outputs: ScanOutputs) -> Values:
     return values | {v: x.to(like.dtype) for v, x in blocks(outputs.marks, places.marks).items()}
 
 
-def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
+def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None, resets: Tensor | None = None) -> Tensor:
     """See `engine.scan_gradients`."""
+    x, x0 = without_restarts(x, x0, resets)
     if x0 is None:
         return summed(d.flatten(1, 2), x.flatten(1, 2))
     return summed(d[:, 1:].flatten(1, 2), x[:, :-1].flatten(1, 2)) + d[:, 0].mT @ x0

@@ -31,3 +31,13 @@ def summed(left: Tensor, right: Tensor) -> Tensor:
     if each * parts < rows:
         total += left[:, each * parts :].mT @ right[:, each * parts :]
     return total
+
+
+def without_restarts(x: Tensor, x0: Tensor | None, resets: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """x and x0 as `engine.scan_gradients` has them, with zeros where the product of a step with a reset reads them."""
+    if resets is None:
+        return x, x0
+    at = resets != 0
+    if x0 is None:
+        return x.masked_fill(at, 0), None
+    return x.masked_fill(at.roll(-1, 1), 0), x0.masked_fill(at[:, 0], 0)  # nothing reads the last of x

@@ -162,15 +162,22 @@ def step(
     states: Sequence[Tensor],
     matrices: Sequence[Tensor],
     parameters: Sequence[Tensor | None],
+    resets: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """The new states of one step, or of many steps at once from the states before each of them."""
-    values = plan(leaves(program, a, states, parameters), matrices, a)
+    values = plan(leaves(program, a, states, parameters, resets), matrices, a)
     return tuple(row(values, nodes, a.shape[:-1]) for nodes in program.new)
 
 
-def leaves(program: Program, a: Tensor, states: Sequence[Tensor], parameters: Sequence[Tensor | None]) -> Values:
+def leaves(
+    program: Program,
+    a: Tensor,
+    states: Sequence[Tensor],
+    parameters: Sequence[Tensor | None],
+    resets: Tensor | None = None,
+) -> Values:
     """The blocks of the arguments of a step."""
-    values = blocks(a, program.a)
+    values = blocks(a, program.a) | blocks(resets, program.resets)
     for nodes, state in zip(program.states, states, strict=True):
         values |= blocks(state, nodes)
     for nodes, parameter in zip(program.parameters, parameters, strict=True):

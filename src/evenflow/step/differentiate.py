@@ -21,6 +21,7 @@ class Gradient:
         returned: leaves, for each product the gradient by its inputs, ``Σ (gradient by outputs) W``; none where it is
             detached.
         outputs: for each product and view the gradient by the outputs; a product without any is None.
+        passed: the same, without rows that restart: what a product passes on to its inputs.
         a, states, parameters: the gradients by the arguments, by block.
         kept: nodes of the forward pass that it stores for this one: numbers, then marks of one byte.
     """
@@ -29,6 +30,7 @@ class Gradient:
     by_new: tuple[Blocks, ...]
     returned: list[Blocks]
     outputs: list[list[Blocks] | None]
+    passed: list[list[Blocks] | None]
     a: Blocks
     states: tuple[Blocks, ...]
     parameters: tuple[Blocks, ...]
@@ -52,7 +54,8 @@ class Gradient:
         """All nodes that the backward pass computes."""
         outputs = [v for views in self.outputs if views for blocks in views for v in blocks]
         states = [v for blocks in self.states for v in blocks]
-        return [*outputs, *self.a, *states, *(v for blocks in self.parameters for v in blocks)]
+        passed = [v for views in self.passed if views for blocks in views for v in blocks]
+        return [*outputs, *passed, *self.a, *states, *(v for blocks in self.parameters for v in blocks)]
 
 
 def differentiate(program: Program) -> Gradient:
@@ -70,6 +73,7 @@ def differentiate(program: Program) -> Gradient:
     last = {p: max(v.id for out in product.outputs for v in out) for p, product in enumerate(program.products)}
     returned: list[Blocks] = [()] * len(program.products)
     outputs: list[list[Blocks] | None] = [None] * len(program.products)
+    passed: list[list[Blocks] | None] = [None] * len(program.products)
     # The gradient of a product comes after those of all that reads its outputs, and before those of its inputs.
     for item in _backward_order(program, forward, last):
         if isinstance(item, Node):
@@ -79,10 +83,11 @@ def differentiate(program: Program) -> Gradient:
         product = program.products[item]
         gradients = [tuple(gradients_by.of(v) for v in out) for out in product.outputs]
         if any(v is not graph.const(0) for blocks in gradients for v in blocks):
-            outputs[item] = [
-                tuple(graph.widened(v, o.width) for v, o in zip(g, out, strict=True))
-                for g, out in zip(gradients, product.outputs, strict=True)
-            ]
+            outputs[item] = passed[item] = _wide(graph, gradients, product.outputs)
+            if program.restarts(product):
+                # The gradient by what the step reads, often that by a, in all rows: those that restart have no input.
+                read = [tuple(graph.make("where", program.resets[0], 0, v) for v in out) for out in product.outputs]
+                outputs[item] = _wide(graph, [tuple(map(gradients_by.of, out)) for out in read], product.outputs)
             if product.detached:
                 continue
             returned[item] = tuple(
@@ -92,9 +97,16 @@ def differentiate(program: Program) -> Gradient:
                 gradients_by.add(node, gradient)
     of = lambda blocks: tuple(graph.widened(gradients_by.of(v), v.width) for v in blocks)  # noqa: E731
     parameters = tuple(tuple(gradients_by.of(v) for v in blocks) for blocks in program.parameters)
-    result = Gradient(program, by_new, returned, outputs, of(program.a), tuple(map(of, program.states)), parameters)
+    by_states = tuple(map(of, program.states))
+    result = Gradient(program, by_new, returned, outputs, passed, of(program.a), by_states, parameters)
     result.kept = choose_kept(result)
     return result
+
+
+def _wide(graph: Graph, gradients: Sequence[Blocks], outputs: Sequence[Blocks]) -> list[Blocks]:
+    """The gradients, each as wide as its output."""
+    pairs = zip(gradients, outputs, strict=True)
+    return [tuple(graph.widened(v, o.width) for v, o in zip(*each, strict=True)) for each in pairs]
 
 
 def _backward_order(program: Program, forward: Sequence[Node], last: dict[int, int]) -> list[Node | int]:

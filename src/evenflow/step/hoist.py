@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenflow.step.graph import Node, Product
+from evenflow.step.graph import Graph, Node, Product
 from evenflow.step.program import Blocks, Program, flat
 
 
@@ -27,7 +27,7 @@ def hoisted(program: Program) -> Program:
     moved: dict[Node, Node] = dict(zip(derived, added, strict=True))
     for v in nodes:
         if v not in moved:
-            moved[v] = _rebuilt(program, v, [moved[u] for u in v.operands])
+            moved[v] = rebuilt(graph, v, [moved[u] for u in v.operands])
 
     def blocks(listed: Blocks) -> Blocks:
         return tuple(moved[v] for v in listed)
@@ -50,13 +50,14 @@ def _is_alone(v: Node, alone: set[Node]) -> bool:
     return all(u in alone or u.op == "const" for u in v.operands) and any(u.op != "const" for u in v.operands)
 
 
-def _rebuilt(program: Program, v: Node, operands: list[Node]) -> Node:
+def rebuilt(graph: Graph, v: Node, operands: list[Node]) -> Node:
+    """The same operation on other operands."""
     match v.op:
         case "input" | "product" | "const":
             return v
         case "sum" | "amax":
-            return program.graph.reduce(v.op, operands[0])
+            return graph.reduce(v.op, operands[0])
         case "wide":
             x = operands[0]
-            return program.graph.computed(x) if x.width == v.width else program.graph.widened(x, v.width)
-    return program.graph.make(v.op, *operands)
+            return graph.computed(x) if x.width == v.width else graph.widened(x, v.width)
+    return graph.make(v.op, *operands)

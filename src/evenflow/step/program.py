@@ -35,6 +35,7 @@ class Program:
         products: the matrix products, each after those that it depends on.
         new: the blocks of the new states.
         derived: the last parameters, as nodes of those before them; see `hoist`.
+        resets: the leaf that says whether a row restarts, or nothing; see `restart`.
     """
 
     graph: Graph
@@ -45,21 +46,37 @@ class Program:
     products: list[Product]
     new: tuple[Blocks, ...]
     derived: Blocks = ()
+    resets: Blocks = ()
 
     def nodes(self) -> list[Node]:
         """All nodes of the step, operands first."""
         return self.through([v for blocks in self.new for v in blocks])
 
+    def restarts(self, product: Product) -> bool:
+        """Return True if the input of a product is zero in rows that restart, though the states before are stored."""
+        return bool(self.resets) and set(product.inputs) <= set(flat(self.states))
+
     def through(self, roots: Sequence[Node]) -> list[Node]:
-        """All nodes that the roots are computed from, through matrix products too; operands first."""
-        outputs = {v: product for product in self.products for out in product.outputs for v in out}
+        """All nodes that the roots are computed from, through matrix products too; operands and their inputs first."""
+        inputs = {v: product.inputs for product in self.products for out in product.outputs for v in out}
         nodes = ordered(roots)
         while True:
-            read = {id(outputs[v]): outputs[v] for v in nodes if v in outputs}.values()
-            more = ordered([*roots, *(v for product in read for v in product.inputs)])
+            read = dict.fromkeys(u for v in nodes for u in inputs.get(v, ()))
+            more = ordered([*roots, *read])
             if len(more) == len(nodes):
-                return nodes
+                break
             nodes = more
+        # In the order of creation, unless the inputs of a product were replaced after its outputs were made.
+        placed: dict[Node, None] = {}
+        stack = [(v, False) for v in reversed(nodes)]
+        while stack:
+            v, ready = stack.pop()
+            if ready:
+                placed[v] = None
+            elif v not in placed:
+                stack.append((v, True))
+                stack.extend((u, False) for u in (*inputs.get(v, ()), *v.operands) if u not in placed)
+        return list(placed)
 
 
 def translate(

@@ -13,7 +13,7 @@ NOTHING_DERIVED = '"derived":[]}'  # the end of a program that computes nothing 
 
 def write(program: Program) -> str:
     """The program as one line of JSON; equal steps at equal sizes give equal text."""
-    leaves = [v for blocks in (program.a, *program.states, *program.parameters) for v in blocks]
+    leaves = [v for blocks in (program.a, *program.states, *program.parameters, program.resets) for v in blocks]
     outputs = [v for product in program.products for out in product.outputs for v in out]
     nodes = sorted({*leaves, *outputs, *program.nodes(), *ordered(program.derived)}, key=lambda v: v.id)
     number = {v: n for n, v in enumerate(nodes)}
@@ -33,6 +33,7 @@ def write(program: Program) -> str:
                 for p in program.products
             ],
             "new": [listed(b) for b in program.new],
+            "resets": listed(program.resets),
             "derived": listed(program.derived),
         },
         separators=(",", ":"),
@@ -74,6 +75,7 @@ def read(text: str) -> Program:
         products,
         tuple(map(blocks, data["new"])),
         blocks(data["derived"]),
+        blocks(data["resets"]),
     )
 
 

@@ -41,7 +41,7 @@ class _Search:
         # What is stored anyway, with the cost of reading it.
         self._given = dict.fromkeys(flat(program.states), READ_STATE)
         self._given |= {v: READ_STATE for v in flat(program.new) if v not in self._given}
-        self._given |= dict.fromkeys(program.a, READ_INPUT)
+        self._given |= dict.fromkeys((*program.a, *program.resets), READ_INPUT)
         self._given |= dict.fromkeys(flat(program.parameters), 0.0)
         self._products = {v for product in program.products for out in product.outputs for v in out}
         parameters = set(flat(program.parameters))  # which have no row for each step

@@ -44,6 +44,7 @@ def tangent(program: Program) -> Program:
         (*copied.matrices, *copied.matrices),
         products,
         (*copied.new, *new),
+        resets=copied.resets,
     )
 
 

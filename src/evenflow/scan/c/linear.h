@@ -42,17 +42,19 @@ static void NAME(gradient_rows)(const void *argument, int64_t first, int64_t las
         const int64_t count = high - low;
         const REAL *d = (const REAL *)job->d + m * all * down + low, *x = (const REAL *)job->x + m * all * wide_x;
         const REAL *x0 = (const REAL *)job->x0 + (job->x0 ? m * before * job->x0_down : 0);
+        const REAL *resets = job->resets ? (const REAL *)job->resets + m * all : NULL;
+        const REAL *later = resets ? resets + before : NULL;
         REAL *out = (REAL *)job->d_weight + (m * L + low) * R;
         memset(sums, 0, (thin ? R : most) * wide * sizeof(REAL));
         if (thin) {
             const int64_t stride = NAME(padded)(count);
-            NAME(outer)(x0, R, job->x0_down, d, count, down, before, copies, sums);
-            NAME(outer)(x, R, wide_x, d + before * down, count, down, all - before, copies, sums);
+            NAME(outer)(x0, R, job->x0_down, d, count, down, before, resets, copies, sums);
+            NAME(outer)(x, R, wide_x, d + before * down, count, down, all - before, later, copies, sums);
             for (int64_t i = 0; i < count; i++)
                 for (int64_t r = 0; r < R; r++) out[i * R + r] = sums[r * stride + i];
         } else {
-            NAME(outer)(d, count, down, x0, R, job->x0_down, before, copies, sums);
-            NAME(outer)(d + before * down, count, down, x, R, wide_x, all - before, copies, sums);
+            NAME(outer)(d, count, down, x0, R, job->x0_down, before, resets, copies, sums);
+            NAME(outer)(d + before * down, count, down, x, R, wide_x, all - before, later, copies, sums);
             for (int64_t i = 0; i < count; i++) memcpy(out + i * R, sums + i * wide, R * sizeof(REAL));
         }
     }

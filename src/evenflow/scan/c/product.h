@@ -153,17 +153,21 @@ static int64_t NAME(outer_scratch)(int64_t one, int64_t other) {
     return CHUNK * (NAME(padded)(one) + NAME(padded)(other) + LANES);
 }
 
-/* sums += left' right over `rows` rows with strides left_down and right_down: sums (count, padded columns). Both sides
- * are copied chunk by chunk. The copied rows of the left side are a little longer than needed: with a stride of a power
- * of two they would all map to the same few sets of the cache. */
+/* sums += left' right over `rows` rows with strides left_down and right_down, without those where `skipped` is not zero
+ * (or all, where it is NULL): sums (count, padded columns). Both sides are copied chunk by chunk. The copied rows of the
+ * left side are a little longer than needed: with a stride of a power of two they would all map to the same few sets of
+ * the cache. */
 static void NAME(outer)(const REAL *left, int64_t count, int64_t left_down, const REAL *right, int64_t columns,
-                        int64_t right_down, int64_t rows, REAL *scratch, REAL *sums) {
+                        int64_t right_down, int64_t rows, const REAL *skipped, REAL *scratch, REAL *sums) {
     const int64_t stride = NAME(padded)(columns), gap = NAME(padded)(count) + LANES;
     REAL *copied = scratch + CHUNK * stride;
     for (int64_t n = 0; n < rows; n += CHUNK) {
         const int64_t depth = rows - n < CHUNK ? rows - n : CHUNK;
         NAME(pack)(right + n * right_down, depth, columns, right_down, 1, scratch, depth);
-        for (int64_t k = 0; k < depth; k++) memcpy(copied + k * gap, left + (n + k) * left_down, count * sizeof(REAL));
+        for (int64_t k = 0; k < depth; k++) {
+            if (skipped && skipped[n + k] != 0) memset(copied + k * gap, 0, count * sizeof(REAL));
+            else memcpy(copied + k * gap, left + (n + k) * left_down, count * sizeof(REAL));
+        }
         for (int64_t j = 0; j < columns; j += PANEL)
             NAME(tiles)(count, copied, 1, gap, scratch + j * depth, depth, sums + j, stride, 1);
     }

@@ -17,6 +17,7 @@ struct gradient {
     const void *d;                 /* (M, T, B, down) */
     const void *x0;                /* (M, B, x0_down), or NULL */
     const void *x;                 /* (M, T, B, x_down) */
+    const void *resets;            /* (M, T, B), or NULL: where it is not zero, the row of d is left out */
     void *d_weight; /* (M, left, right) */
 };
 

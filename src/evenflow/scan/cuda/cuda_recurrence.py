@@ -20,7 +20,7 @@ from evenflow.scan.cuda.launch_plan import plan_launches
 from evenflow.scan.cuda.step_kernels import Waves, direction, kernels, stage_weights
 from evenflow.scan.cuda.tile import ProductShape
 from evenflow.scan.engine import ScanInputs, ScanOutputs, StepGradients
-from evenflow.scan.weight_gradient import summed
+from evenflow.scan.weight_gradient import summed, without_restarts
 
 ALIGNMENT = 16  # bytes that a thread moves at once, at most
 # What a linear recurrence in pieces costs beyond its steps: for each piece, and once.
@@ -36,7 +36,8 @@ def forward(inputs: ScanInputs) -> ScanOutputs:
         if outputs is not None:
             return outputs
     outputs = inputs.empty_outputs()
-    _launch(inputs, False, a, [a, *inputs.states, *inputs.parameters, *outputs.states, outputs.kept, outputs.marks])
+    read = [a, *inputs.states, *inputs.parameters, *inputs.reset_rows]
+    _launch(inputs, False, a, [*read, *outputs.states, outputs.kept, outputs.marks])
     return outputs
 
 
@@ -53,7 +54,7 @@ def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | 
     read = map(aligned, (inputs.a, *inputs.states))
     stored = map(aligned, (*outputs.states, outputs.kept, outputs.marks))
     written = (gradients.a, gradients.rest, *gradients.states, gradients.tap, sums)
-    _launch(inputs, True, outputs.states[0], [*read, *inputs.parameters, *stored, *grads, *written])
+    _launch(inputs, True, outputs.states[0], [*read, *inputs.parameters, *inputs.reset_rows, *stored, *grads, *written])
     gradients.sums = {v: s.sum(1)[:, : v.width] for v, s in zip(step.added, sums, strict=True)}
     return gradients
 
@@ -115,8 +116,9 @@ def aligned(tensor: Tensor) -> Tensor:
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
-def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None) -> Tensor:
+def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None, resets: Tensor | None = None) -> Tensor:
     """See `engine.scan_gradients`: one large product."""
+    x, x0 = without_restarts(x, x0, resets)
     if x0 is None:
         return summed(d.flatten(1, 2), x.flatten(1, 2))
     if gemm.runs(d, x, d.shape[1] * d.shape[2]):

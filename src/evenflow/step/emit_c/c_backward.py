@@ -27,7 +27,8 @@ class CBackward(CDirection):
         before = [(f"before{i}", blocks, "REAL") for i, blocks in enumerate(self.program.states)]
         after = [(f"s{i}", blocks, "REAL") for i, blocks in enumerate(self.program.new)]
         marks = ("marks", self.places.marks, "int8_t")
-        return [*before, *after, ("kept", self.places.kept, "REAL"), ("a", self.program.a, "REAL"), marks]
+        read = [("kept", self.places.kept, "REAL"), ("a", self.program.a, "REAL"), marks]
+        return [*before, *after, *read, ("resets", self.program.resets, "REAL")]
 
     @cached_property
     def arriving(self) -> dict[Node, tuple[int, int]]:
@@ -163,7 +164,7 @@ class CBackward(CDirection):
             lines.append(self.row("kept", "kept", "(at + b)", self.places.kept))
         if self.places.marks:
             lines.append(self.row("marks", "marks", "(at + b)", self.places.marks, "const int8_t"))
-        return lines
+        return [*lines, *self.reset_text()]
 
     def tap_text(self) -> list[str]:
         """Store ∂L/∂h_t, where a call asks for it."""

@@ -79,6 +79,10 @@ class CDirection:
         """Pointers to the current row."""
         raise NotImplementedError
 
+    def reset_text(self) -> list[str]:
+        resets = self.program.resets
+        return [self.row("resets", "resets", "(at + b)", resets)] if resets else []
+
     def tap_text(self) -> list[str]:
         return []
 
@@ -189,7 +193,9 @@ class CDirection:
                 continue
             lines = [*self.row_text(), *([] if stored else self.tap_text())]
             for unit_pass in phase.passes:
-                lines += CLoops(self.sizes, self.stores(), dict(stored), self.leaf).text(unit_pass, schedule)
+                lines += CLoops(self.sizes, self.stores(), dict(stored), self.leaf, resets=self.program.resets).text(
+                    unit_pass, schedule
+                )
                 stored |= {v: self.buffers[v] for v in (*unit_pass.roots, *unit_pass.saved) if v in self.buffers}
             body += self.each_row(lines)
         return self._function(body)

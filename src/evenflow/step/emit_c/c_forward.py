@@ -17,7 +17,7 @@ class CForward(CDirection):
 
     def arrays(self) -> list[tuple[str, Sequence[Node], str]]:
         before = [(f"before{i}", blocks, "REAL") for i, blocks in enumerate(self.program.states)]
-        return [*before, ("a", self.program.a, "REAL")]
+        return [*before, ("a", self.program.a, "REAL"), ("resets", self.program.resets, "REAL")]
 
     def written_arrays(self) -> list[tuple[str, Sequence[Node], str]]:
         states = [(f"s{i}", blocks, "REAL") for i, blocks in enumerate(self.program.new)]
@@ -112,7 +112,7 @@ class CForward(CDirection):
             lines.append(f"REAL *kept = kept_rows + b * {self.sizes.of(self.places.kept)};")
         if self.places.marks:
             lines.append(self.row("marks", "marks", "(at + b)", self.places.marks, "int8_t"))
-        return lines
+        return [*lines, *self.reset_text()]
 
     def step_end(self) -> list[str]:
         return [f"from{i} = to{i};" for i in range(len(self.program.states))]

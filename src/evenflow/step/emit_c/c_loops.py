@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evenflow.step.emit_c.c_sizes import CSizes
 from evenflow.step.generated_code import INFIX, braces
@@ -55,6 +55,8 @@ class CLoops:
         stored: nodes that an earlier pass has stored.
         leaf: how leaves are read.
         row: the index of the current row in the arrays of sums over units.
+        resets: the leaf of `Program.resets`, if there is one. Rows that restart have loops of their own: compilers do
+            not vectorise a loop with several choices that are the same for the whole row.
     """
 
     sizes: CSizes
@@ -62,10 +64,22 @@ class CLoops:
     stored: Mapping[Node, Pointer]
     leaf: Leaf
     row: str = "b - low"
+    resets: Sequence[Node] = ()
+    _restarts: bool = False
     _variables: dict[Pointer, str] = field(default_factory=dict)
 
     def text(self, unit_pass: Pass, schedule: Schedule) -> list[str]:
         computed = schedule.computed(unit_pass, self.stored)
+        if any(v.op == "where" and v.args[0] in self.resets for v in computed):
+            restarting = replace(self, _restarts=True)
+            lines = ["if (resets[0] != 0)", *braces("", restarting._loops(unit_pass, computed))]
+            lines += ["else", *braces("", self._loops(unit_pass, computed))]
+        else:
+            lines = self._loops(unit_pass, computed)
+        variables = [f"{p.kind} *restrict {name} = {p.address};" for p, name in self._variables.items()]
+        return braces("", [*variables, *lines])
+
+    def _loops(self, unit_pass: Pass, computed: Sequence[Node]) -> list[str]:
         targets = list(dict.fromkeys([*unit_pass.roots, *unit_pass.saved]))
         rowwise: dict[Node, str] = {}
         lines = self._statements(None, computed, targets, unit_pass.sums, rowwise)
@@ -77,8 +91,7 @@ class CLoops:
                 lines += [f"REAL {_total(v)} = {start[v.op]};" for v in sums]
                 lines += ["EACH", *braces(f"for (int64_t j = 0; j < {self.sizes.name(width)}; j++)", body)]
                 lines += [f"{sum_name(v)}[{self.row}] = {_total(v)};" for v in sums]
-        variables = [f"{p.kind} *restrict {name} = {p.address};" for p, name in self._variables.items()]
-        return braces("", [*variables, *lines])
+        return lines
 
     def _variable(self, pointer: Pointer) -> str:
         return self._variables.setdefault(pointer, f"q{len(self._variables)}")
@@ -109,6 +122,8 @@ class CLoops:
             if v not in names:
                 index = "j" if self.sizes.loop(v) is not None else "0"
                 text = self._read(v)
+                if text is None and v.op == "where" and v.args[0] in self.resets:
+                    return value(v.args[1 if self._restarts else 2])
                 if text is None:
                     text = expression(v, [value(u) for u in v.operands])
                 names[v] = f"v{v.id}"

@@ -28,7 +28,12 @@ class CudaBackward(CudaDirection):
     def rows(self) -> list[tuple[str, tuple[Node, ...]]]:
         before = [(f"before{i}", blocks) for i, blocks in enumerate(self.program.states)]
         after = [(f"after{i}", blocks) for i, blocks in enumerate(self.program.new)]
-        return [*before, *after, ("kept", self.places.kept), ("marks", self.places.marks), ("a", self.program.a)]
+        return [*before, *after, *self._arrays]
+
+    @property
+    def _arrays(self) -> list[tuple[str, tuple[Node, ...]]]:
+        arrays = [("kept", self.places.kept), ("marks", self.places.marks), ("a", self.program.a)]
+        return [*arrays, *([("resets", self.program.resets)] if self.program.resets else [])]
 
     def in_registers(self) -> set[Node]:
         return set(flat(self.gradient.by_new))
@@ -140,12 +145,10 @@ class CudaBackward(CudaDirection):
             row, states = size(blocks), self.tensor(f"s{i}")
             before = f"t ? {states} + (at - job.batch) * {row} : {self.tensor(f's0_{i}')} + start * {row}"
             lines += [f"const float *before{i} = {before};", f"const float *after{i} = {states} + at * {row};"]
-        kinds = {"kept": "const float", "marks": "const signed char", "a": "const float"}
-        arrays = (("kept", self.places.kept), ("marks", self.places.marks), ("a", self.program.a))
-        return lines + [
-            f"{kinds[name]} *{name} = {self.tensor(name, kinds[name])} + at * {size(blocks)};"
-            for name, blocks in arrays
-        ]
+        for name, blocks in self._arrays:
+            kind = "const signed char" if name == "marks" else "const float"
+            lines.append(f"{kind} *{name} = {self.tensor(name, kind)} + at * {size(blocks)};")
+        return lines
 
     def _store_sums(self) -> list[str]:
         """Write the sums over all steps for gradients by parameters, of each row and unit."""

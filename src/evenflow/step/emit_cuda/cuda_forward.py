@@ -23,7 +23,7 @@ class CudaForward(CudaDirection):
 
     @property
     def rows(self) -> list[tuple[str, tuple[Node, ...]]]:
-        return [("a", self.program.a)]
+        return [("a", self.program.a), ("resets", self.program.resets)]
 
     def in_registers(self) -> set[Node]:
         return set(flat(self.program.states))
@@ -44,7 +44,9 @@ class CudaForward(CudaDirection):
 
     def body(self) -> list[str]:
         program, states = self.program, self.state_texts()
-        load, row = [], f"(first + (size_t)step * job.batch) * {size(program.a)}"
+        load, row = [], "first + (size_t)step * job.batch"
+        addresses = [f"const float *a = {self.tensor('a')} + ({row}) * {size(program.a)};"]
+        addresses += [f"const float *resets = {self.tensor('resets')} + {row};"] if program.resets else []
         for v, (i, k) in self.registers.items():
             blocks = program.states[i]
             unit = "0" if v.width == 1 < self.width else "coords0.unit(q)"
@@ -76,7 +78,7 @@ class CudaForward(CudaDirection):
         return [
             *self.begin(),
             *load,
-            *self.copy_streams([f"const float *a = {self.tensor('a')} + {row};"], "step < coords0.length"),
+            *self.copy_streams(addresses, "step < coords0.length"),
             *(line for n, stage in enumerate(self.stages) for line in self._init_exchange(n, stage)),
             *braces("for (int step = 0; step < coords0.steps; step++)", loop),
             *self.finish(),
