@@ -18,6 +18,7 @@ from evenflow.export.c99_product import C99Products
 from evenflow.export.c99_step import C99Step
 from evenflow.export.export_scaling import Scaling, input_scaling, scaled_readout
 from evenflow.export.exported_step import exported_step, initial_states, recurrent_layer
+from evenflow.export.written_files import write_files
 from evenflow.layers import Recurrent
 from evenflow.models import SequenceModel
 from evenflow.step.generated_code import braces
@@ -53,11 +54,7 @@ def write(
     with torch.no_grad():
         made = C99Model(model, layer, prefix, weights == "int8", approximate, softmax, scaling, output_scaling)
         body, header = made.texts(source.with_suffix(".h").name)
-    files = {source.with_suffix(".h"): header, source: body}
-    for target, text in files.items():
-        target.with_name(f"{target.name}.writing").write_text(text, encoding="ascii")
-    for target in files:
-        os.replace(target.with_name(f"{target.name}.writing"), target)
+    write_files({source: body.encode("ascii"), source.with_suffix(".h"): header.encode("ascii")})
 
 
 class C99Model:

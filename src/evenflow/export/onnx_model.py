@@ -20,6 +20,7 @@ from evenflow.export.exported_step import (
 )
 from evenflow.export.onnx_graph import OnnxGraph
 from evenflow.export.onnx_step import OnnxStep
+from evenflow.export.written_files import write_files
 from evenflow.layers import Recurrent
 from evenflow.models import SequenceModel
 
@@ -37,9 +38,7 @@ def write(
     graph = OnnxGraph(str(weight_dtype(layer)).removeprefix("torch."))
     with torch.no_grad():
         made = _model(graph, model, layer, states, softmax, scaling, output_scaling)
-    temporary = Path(f"{os.fspath(path)}.writing")
-    onnx.save(made, os.fspath(temporary))
-    os.replace(temporary, path)
+    write_files({Path(os.fspath(path)): made.SerializeToString()})
 
 
 def _model(
