@@ -82,6 +82,14 @@ def test_models_of_ones_own_are_made_again(model, tmp_path):
     assert torch.equal(answer(loaded, x), answer(model, x))
 
 
+@pytest.mark.parametrize("name", [name for name in evenflow.cells.CELLS if name != "gated_feedback"])
+def test_a_layer_of_any_cell_is_made_again(name, tmp_path):
+    model = SequenceModel(evenflow.Recurrent(evenflow.cells.CELLS[name](), 3, 8), 2)
+    evenflow.save(model, tmp_path / "saved")
+    x = torch.randn(5, 4, 3)
+    assert torch.equal(answer(evenflow.load(tmp_path / "saved").model, x), answer(model, x))
+
+
 def test_a_vocabulary_is_kept(tmp_path):
     model = SequenceModel(create("gru", 4, 8), 7, readout="every", vocabulary=7)
     evenflow.save(model, tmp_path / "saved")

@@ -31,6 +31,9 @@ class Described:
         """The call that made this object; None for an object pickled by an early version."""
         return self.__dict__.get("_made_by")
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "__init__" in vars(cls):
@@ -45,6 +48,9 @@ def _recording(init: Callable[..., None]) -> Callable[..., None]:
         init(self, *arguments, **options)
 
     return __init__
+
+
+Described.__init__ = _recording(Described.__init__)  # type: ignore[method-assign]  # for classes without their own
 
 
 def _call(kind: type, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
