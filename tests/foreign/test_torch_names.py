@@ -9,6 +9,8 @@ from torch import nn
 import evenflow
 from evenflow.systems import SYSTEMS
 
+# Systems whose equation torch has; the map of a matrix does not matter.
+CONVERTED = ("rnn", "irnn", "factorized", "spectral", "ornn", "vprnn", "gru", "ugru", "lstm")
 TRAINED = [name for name in SYSTEMS if name != "esn"]
 
 
@@ -68,6 +70,18 @@ def test_layers_that_torch_does_not_have(make, reason):
     with pytest.raises(ValueError) as error:
         evenflow.to_torch(make())
     assert str(error.value) == f"torch has no layer with the equation of {reason}"
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_is_converted_or_the_reason_given(name):
+    layer, x = evenflow.create(name, 3, 8, dtype=torch.float64), torch.randn(6, 2, 3, dtype=torch.float64)
+    if name not in CONVERTED:
+        with pytest.raises(ValueError, match=r"^torch has no layer with the equation of this "):
+            evenflow.to_torch(layer)
+        return
+    theirs = evenflow.to_torch(layer)
+    for converted in (theirs, evenflow.from_torch(theirs)):
+        torch.testing.assert_close(converted(x), layer(x), rtol=0, atol=1e-10)
 
 
 def test_what_is_no_recurrent_layer_of_torch():

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn.utils import parametrize
 
-from evenflow.cells import LSTMStep, ProjectedLSTM, Regularised
+from evenflow.cells import GRUStep, LSTMStep, ProjectedLSTM, Regularised
 from evenflow.layers.named import GRU, LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.torch_weights import torch_state
@@ -85,6 +85,6 @@ def _difference(layer: Recurrent) -> str | None:
             return f"its activation is {settings['activation']}, not {' or '.join(NONLINEARITIES)}"
         if "gain" in settings:
             return f"its gain is {settings['gain']}, not 1"
-    if isinstance(layer, LSTM) and type(layer.cell) not in (LSTMStep, ProjectedLSTM):
+    if not isinstance(layer, RNN) and type(layer.cell) not in (GRUStep, LSTMStep, ProjectedLSTM):
         return f"its form is that of {layer.cell.name}"
     return None

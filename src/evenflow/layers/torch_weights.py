@@ -27,7 +27,7 @@ def take_torch_weights(layer: Recurrent, state: MutableMapping[str, Tensor], pre
     GRU's matrix of three blocks. A mapped matrix is assigned through its map, which refuses one that it cannot make.
     Names of cells (``weight_ih`` for ``weight_ih_l0``) are those of the first layer.
     """
-    gru, H = isinstance(layer.cell.core, GRUStep), layer.hidden_size
+    gru, H = type(layer.cell.core) is GRUStep, layer.hidden_size
     mapped = getattr(layer, "parametrizations", {})
     for suffix in layer.suffixes:
         cell = suffix == "_l0" and f"{prefix}weight_hh" in state and not layer.bidirectional
