@@ -39,6 +39,7 @@ ROOMS = (
     "lab.data",
     "lab.tasks",
     "lab.training",
+    "lab.prediction",
     "lab.terminal",
     "lab.sweep",
     "lab.diagnosis",

@@ -26,6 +26,7 @@ from evenflow.models.model_weights import load_weights, read_weights_file, weigh
 from evenflow.models.predictor import Predictor, check_fits, model_sizes
 from evenflow.models.rebuild import obstacle, rebuild
 from evenflow.models.sequence_model import SequenceModel
+from evenflow.runtime.constructor_call import OBSTACLE
 from evenflow.version import VERSION
 
 BUNDLE, WEIGHTS, RUN_WEIGHTS, RUN = "bundle.json", "weights.safetensors", "checkpoint/best.safetensors", "config.toml"
@@ -56,7 +57,6 @@ def save(
         model = model.model
     if schema is None:
         schema = plain_schema(model)
-    check_fits(model, schema)
     description, folder = bundle_text(model, schema, WEIGHTS), Path(path).absolute()
     if os.path.lexists(folder) and not (folder / BUNDLE).is_file() and not _empty(folder):
         raise ValueError(f"path {str(folder)!r} exists and holds no bundle: choose another name")
@@ -143,12 +143,18 @@ def bundle_text(model: nn.Module, schema: DataSchema, weights: str, partial: boo
     """
     described = getattr(model, "made_by", None)
     reason = f"a model of its own, {type(model).__name__}" if described is None else obstacle(described)
-    if described is not None and reason is None:
-        reason = _difference(model, described)
+    if reason is None and described is not None:
+        try:
+            check_fits(model, schema)
+            reason = None if partial else _difference(model, described)
+        except ValueError as error:
+            if not partial:
+                raise
+            reason = f"a schema that does not fit ({error})"
     if reason is not None:
         if not partial:
             raise ValueError(f"model cannot be saved so that it can be made again: it was made with {reason}")
-        described = {"obstacle": reason}
+        described = {OBSTACLE: reason}
     table = {
         "format": FORMAT,
         "evenflow": VERSION,

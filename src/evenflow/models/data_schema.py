@@ -126,17 +126,35 @@ class DataSchema:
         """Means and deviations of the outputs ``(O,)`` float64; 0 and 1 where outputs are scores."""
         return _scale(self.predicted) if not self.labels else (np.zeros(self.outputs), np.ones(self.outputs))
 
-    def scale_inputs(self, x: Tensor) -> Tensor:
-        """Inputs ``(..., I)`` in the user's units as the model reads them, float32."""
+    def scale_inputs(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """Inputs ``(..., I)`` in the user's units as the model reads them, in float64, which the caller rounds once.
+
+        Args:
+            out: where to put them, float64 in the shape of x.
+        """
         mean, deviation = (torch.from_numpy(values) for values in self.input_scale)
         if not mean.any() and bool((deviation == 1).all()):
-            return x.float()
-        return ((x.double() - mean) / deviation).float()
+            return x
+        return torch.sub(x, mean, out=out).div_(deviation)
 
     def in_units(self, outputs: Tensor) -> Tensor:
         """Outputs ``(..., O)`` of the model in the user's units, float64."""
         mean, deviation = (torch.from_numpy(values).to(outputs.device) for values in self.output_scale)
         return outputs.double() * deviation + mean
+
+    def export_options(self) -> dict[str, Any]:
+        """Arguments of `export.to_onnx` and `export.to_c`, with which a file works in the user's units.
+
+        It reads raw inputs and gives the probability of each label (classification), numbers (regression, next), or
+        scores, of which those above 0 are true (multilabel).
+
+        >>> evenflow.export.to_onnx(predictor.model, "model.onnx", **predictor.schema.export_options())
+        """
+        options: dict[str, Any] = {"softmax": True} if self.kind == "classification" else {}
+        for name, (mean, deviation) in {"scaling": self.input_scale, "output_scaling": self.output_scale}.items():
+            if mean.any() or (deviation != 1).any():
+                options[name] = (mean.tolist(), deviation.tolist())
+        return options
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as JSON values."""

@@ -54,37 +54,47 @@ class GivenSequences:
         together = isinstance(self._arrays, np.ndarray)
         self._dtype = np.result_type(*{each.dtype for each in (self._arrays[:1] if together else self._arrays)})
 
+        self._exact, self._rounded = torch.empty(0, dtype=torch.float64), torch.empty(0)
+
     def __len__(self) -> int:
         return len(self._arrays)
 
     def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
-        """The sequences with these numbers as the model reads them ``(T, B, I)``, and their lengths if they differ."""
+        """The sequences with these numbers as the model reads them ``(T, B, I)``, and their lengths if they differ.
+
+        The next call may overwrite them.
+        """
         lengths = self.lengths[rows]
         longest = int(lengths.max())
         if isinstance(self._arrays, np.ndarray):
             whole = rows[-1] - rows[0] + 1 == len(rows)  # a view, if they stand side by side
             taken = self._arrays[rows[0] : rows[-1] + 1] if whole else self._arrays[rows]
-            x = torch.from_numpy(np.ascontiguousarray(taken)).transpose(0, 1)
+            x = torch.from_numpy(np.ascontiguousarray(taken))
         else:
             first = self._arrays[int(rows[0])]
-            padded = np.zeros((longest, len(rows), *first.shape[1:]), self._dtype)
+            padded = np.zeros((len(rows), longest, *first.shape[1:]), self._dtype)
             for place, row in enumerate(rows.tolist()):
-                padded[: lengths[place], place] = self._arrays[row]
+                padded[place, : lengths[place]] = self._arrays[row]
             x = torch.from_numpy(padded)
         return self._scaled(x, rows, lengths), torch.from_numpy(lengths) if (lengths < longest).any() else None
 
     def _scaled(self, x: Tensor, rows: np.ndarray, lengths: np.ndarray) -> Tensor:
         if self.schema.vocabulary is not None:
-            return self._symbols(x[..., 0], rows)
-        scaled = self.schema.scale_inputs(x).contiguous()
-        if not torch.isfinite(scaled).all():
+            return self._symbols(x[..., 0].transpose(0, 1), rows)
+        size, shape = x.numel(), (x.shape[1], x.shape[0], x.shape[2])
+        if size > len(self._exact):  # memory that every batch uses again: new memory costs more than the scaling
+            self._exact, self._rounded = torch.empty(size, dtype=torch.float64), torch.empty(size)
+        units = self.schema.scale_inputs(x, self._exact[:size].view(x.shape)).transpose(0, 1)
+        scaled = self._rounded[:size].view(shape).copy_(units)  # rounds and turns in one pass
+        if not torch.isfinite(scaled.sum()) and not torch.isfinite(scaled).all():
             step, place, column = torch.nonzero(~torch.isfinite(scaled))[0].tolist()
             raise ValueError(
                 f"X must hold finite numbers, step {step} of sequence {int(rows[place])} has "
-                f"{x[step, place, column].item()!r} in {self.schema.inputs[column].name}"
+                f"{x[place, step, column].item()!r} in {self.schema.inputs[column].name}"
             )
-        running = torch.arange(len(x))[:, None] < torch.from_numpy(lengths)
-        return scaled if bool(running.all()) else scaled * running[..., None]
+        if bool((lengths == len(scaled)).all()):
+            return scaled
+        return scaled * (torch.arange(len(scaled))[:, None] < torch.from_numpy(lengths))[..., None]
 
     def _symbols(self, x: Tensor, rows: np.ndarray) -> Tensor:
         most = (self.schema.vocabulary or 1) - 1

@@ -17,7 +17,7 @@ from evenflow.models.given_sequences import GivenSequences
 from evenflow.models.sequence_model import SequenceModel
 
 BUDGET = 1 << 26  # bytes of inputs and states of a batch
-LARGEST = 512  # sequences of a batch: with more, states leave the cache
+LARGEST = 256  # sequences of a batch: with more, states leave the cache
 
 
 class Predictor:

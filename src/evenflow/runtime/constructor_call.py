@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from evenflow.activations import ACTIVATIONS, Activation
@@ -65,6 +66,8 @@ def describe(value: Any) -> Any:
     """A value as JSON can hold it, see `Described`."""
     if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
         return value
+    if isinstance(value, np.generic):
+        return describe(value.item())
     if isinstance(value, list | tuple):
         return [describe(each) for each in value]
     if isinstance(value, Mapping):

@@ -53,7 +53,7 @@ def test_numbers_at_every_step(tmp_path):
     np.savez(tmp_path / "a.npz", x=x, y=y, lengths=[5] * 11 + [2], x_test=x[:4], y_test=y[:4])
     task = make(f"npz:{tmp_path / 'a.npz'}")
     assert isinstance(task, NpzData)
-    assert (task.readout, task.output_size, task.metric_name, task.baseline) == ("every", 3, "mse", 1.0)
+    assert (task.readout, task.output_size, task.metric_name, task.baseline) == ("every", 3, "rmse", 1.0)
     assert task.test().count() == 4
     batch = whole(task)
     assert batch.targets.shape == (5, 11, 3)
@@ -141,3 +141,37 @@ def test_a_series_shorter_than_a_piece(tmp_path):
     sentence = r"^'.*wave.csv' holds one sequence of 50 steps, too short for pieces of length 100: make length smaller$"
     with pytest.raises(ValueError, match=sentence):
         make(f"csv:{tmp_path / 'wave.csv'}").batch(2, torch.Generator())
+
+
+def test_errors_are_in_the_units_of_the_file(tmp_path):
+    draw = np.random.RandomState(0)
+    x, y = draw.randn(40, 6, 1), 500 + 300 * draw.randn(40)
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    task = make(f"npz:{tmp_path / 'a.npz'}")
+    batch = whole(task)
+    truth = batch.targets.numpy()[:, 0] * task.schema().targets[0].deviation + task.schema().targets[0].mean
+    assert np.abs(truth[:, None] - y).min(1).max() < 1e-3
+    zero = torch.zeros_like(batch.targets)  # the mean of the training part
+    assert task.summary(task.metric(zero, batch.targets).item()) == pytest.approx(truth.std(), rel=1e-5)
+    assert task.loss_unit * task.loss(zero, batch.targets).item() == pytest.approx(truth.var(), rel=1e-5)
+    assert task.baseline == pytest.approx(truth.var(), rel=1e-5)
+    assert task.solved(0.2 * truth.std())
+    assert not task.solved(0.3 * truth.std())
+
+
+def test_the_schema_describes_the_file(motion, tmp_path):
+    schema = make(f"csv:{motion}", sequence="id", target="class").schema()
+    assert [column.name for column in schema.inputs] == ["ax", "still"]
+    assert (schema.inputs[1].mean, schema.inputs[1].deviation) == (7.0, 1.0)
+    assert (schema.kind, schema.readout, schema.labels, schema.sequence, schema.length) == (
+        "classification",
+        "last",
+        ("rest", "walk"),
+        "id",
+        None,
+    )
+    assert schema.targets[0].name == "class"
+    (tmp_path / "wave.csv").write_text("level,a,b\n" + "\n".join(f"{i},{i / 2},{i}.5" for i in range(200)))
+    schema = make(f"csv:{tmp_path / 'wave.csv'}", target="b,a", length=20).schema()
+    assert [column.name for column in schema.targets] == ["b", "a"]
+    assert schema.length == 20

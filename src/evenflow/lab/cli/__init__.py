@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Importing a module registers its commands with `app`, in the order in which `evenflow --help` lists them.
-from . import train_commands, compare_commands, sweep_command  # isort: skip
+from . import train_commands, predict_commands, compare_commands, sweep_command  # isort: skip
 from . import inspect_commands, reproduce_commands, list_commands, data_command  # isort: skip
 from .application import app, main, run
 
@@ -14,6 +14,7 @@ __all__ = [
     "inspect_commands",
     "list_commands",
     "main",
+    "predict_commands",
     "reproduce_commands",
     "run",
     "sweep_command",

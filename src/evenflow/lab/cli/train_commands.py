@@ -131,10 +131,18 @@ def _show_seeds(
 
 
 def _show_result(result: Result, folder: Path) -> None:
+    from evenflow.lab.tasks.own_data import OwnData
+
     verdict = "solved" if result.solved else "not solved"
-    say(f"{result.steps} updates, validation loss {result.valid_loss:.4g} (best {result.best_loss:.4g}), {verdict}.")
+    name = result.task.metric_name
+    say(
+        f"{result.steps} updates, validation loss {result.valid_loss:.4g}, {name} {result.valid_metric:.4g} "
+        f"(best {result.best_metric:.4g}), {verdict}."
+    )
     if result.test_metric == result.test_metric:
         say(f"On the test part: {result.task.metric_name} {result.test_metric:.4g}, loss {result.test_loss:.4g}.")
     if result.task.note:
         say(f"The data: {result.task.note}.")
     say(f"The run: {folder}   Its page:  evenflow report {folder}")
+    if isinstance(result.task, OwnData):
+        say(f"Its predictions:  evenflow predict {folder} NEW.csv --out predictions.csv")

@@ -36,7 +36,7 @@ def read_bytes(path: FilePath, limit: int = DEFAULT) -> bytes:
     Raises:
         ValueError: the file is missing, empty, too large, not a regular file, or not readable.
     """
-    with _opened(path, limit) as file:
+    with opened(path, limit) as file:
         try:
             data = file.read(limit + 1)
         except OSError as error:
@@ -108,7 +108,7 @@ def read_arrays(
         ValueError: as in `read_bytes`; also if the file is no npz, is damaged, lacks a name, holds Python objects, or
             exceeds the limit.
     """
-    with _opened(path, limit) as file, _archive(path, file) as archive:
+    with opened(path, limit) as file, _archive(path, file) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if missing := [name for name in names if name not in members]:
             available = ", ".join(repr(name[:40]) for name in sorted(members)[:20]) or "none"
@@ -120,8 +120,8 @@ def read_arrays(
         return {name: _array(path, name, _member(path, archive, members[name])) for name in present}
 
 
-def _opened(path: FilePath, limit: int) -> BinaryIO:
-    """Open a regular file of at most `limit` bytes."""
+def opened(path: FilePath, limit: int | None) -> BinaryIO:
+    """Open a regular file of at most `limit` bytes; None for any size."""
     try:
         # Checked before opening: opening a pipe waits for a writer.
         status = os.stat(path)
@@ -131,7 +131,7 @@ def _opened(path: FilePath, limit: int) -> BinaryIO:
             raise cannot_read(path, "it is not a regular file")
         if status.st_size == 0:
             raise cannot_read(path, "it is empty")
-        if status.st_size > limit:
+        if limit is not None and status.st_size > limit:
             raise cannot_read(path, f"it has {status.st_size:,} bytes, more than {limit:,}")
         return Path(path).open("rb")
     except (FileNotFoundError, NotADirectoryError):

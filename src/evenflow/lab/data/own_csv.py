@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def read_csv(
         labels, positions = classes(path, tokens[0])
         values, outputs = np.array([positions[token] for token in tokens[0]], np.int64), len(labels)
     else:
-        columns = [_numbers(path, name, column, lines) for name, column in zip(_split(target), tokens, strict=True)]
+        columns = [csv_numbers(path, name, column, lines) for name, column in zip(_split(target), tokens, strict=True)]
         labels, values, outputs = (), np.stack(columns, 1).astype(np.float32), len(tokens)
     values = values[order]
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -88,14 +88,14 @@ def _columns(
 ) -> tuple[list[int], tuple[str, ...], Columns]:
     """The line number of each row, the names of the inputs, and the columns by their use."""
     text = read_text(path, LIMIT)
-    rows = _rows(path, text)
-    header = _header(path, next(rows, (0, []))[1])
+    rows = csv_rows(path, io.StringIO(text, newline=""))
+    header = csv_header(path, next(rows, (0, []))[1])
     if sequence not in header and sequence != SEQUENCE:
-        raise cannot_read(path, _no_column(sequence, header))
+        raise no_column(path, sequence, header)
     targets = _split(target)
     present = [name for name in targets if name in header]
     if len(present) < len(targets) and (present or target != TARGET or kind not in (None, "next")):
-        raise cannot_read(path, _no_column(next(name for name in targets if name not in header), header))
+        raise no_column(path, next(name for name in targets if name not in header), header)
     names = tuple(name for name in header if name not in (sequence, TIME, *targets))
     if not names:
         raise cannot_read(path, f"it has no input column, only {', '.join(map(repr, header))}")
@@ -107,21 +107,28 @@ def _columns(
     while chunk := list(itertools.islice(rows, ROWS)):
         numbers = [line for line, _ in chunk]
         columns = dict(zip(header, zip(*(row for _, row in chunk), strict=True), strict=True))
-        tables.append(np.stack([_numbers(path, name, columns[name], numbers) for name in names], 1).astype(np.float32))
+        tables.append(
+            np.stack([csv_numbers(path, name, columns[name], numbers) for name in names], 1).astype(np.float32)
+        )
         ids += [identity.strip() for identity in columns.get(sequence, ())]
         for name, column in zip(learned, tokens, strict=True):
-            column += _filled(path, name, columns[name], numbers)
+            column += csv_words(path, name, columns[name], numbers)
         lines += numbers
     if not lines:
         raise cannot_read(path, "it has a line of names and no rows")
     return lines, names, (ids if sequence in header else None, tokens, np.concatenate(tables))
 
 
-def _rows(path: FilePath, text: str) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(path: FilePath, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """The line number (from 1) and the cells of each row; all rows must be equally long, empty lines are ignored."""
-    start = text[:100_000].lstrip("\r\n").partition("\n")[0]
+    rest, opening = iter(lines), []
+    for line in rest:
+        opening.append(line)
+        if line.strip("\r\n"):
+            break
+    start = "".join(opening)
     separator = "," if "," in start else next((mark for mark in ";\t" if mark in start), ",")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    reader = csv.reader(itertools.chain(opening, rest), delimiter=separator, strict=True)
     width = 0
     try:
         for row in reader:
@@ -135,7 +142,7 @@ def _rows(path: FilePath, text: str) -> Iterator[tuple[int, list[str]]]:
         raise cannot_read(path, f"line {reader.line_num} is not CSV ({error})") from None
 
 
-def _header(path: FilePath, cells: Sequence[str]) -> list[str]:
+def csv_header(path: FilePath, cells: Sequence[str]) -> list[str]:
     header = [cell.strip() for cell in cells]
     if not any(header):
         raise cannot_read(path, "there are no columns in it")
@@ -159,7 +166,7 @@ def _grouped(path: FilePath, ids: list[str] | None, lines: list[int], steps: int
     return np.argsort(codes, kind="stable"), np.bincount(codes)
 
 
-def _numbers(path: FilePath, name: str, tokens: Sequence[str], lines: Sequence[int]) -> np.ndarray:
+def csv_numbers(path: FilePath, name: str, tokens: Sequence[str], lines: Sequence[int]) -> np.ndarray:
     try:
         values = np.array(tokens, np.float64)
         if (np.abs(values) <= LARGEST).all():
@@ -170,7 +177,7 @@ def _numbers(path: FilePath, name: str, tokens: Sequence[str], lines: Sequence[i
     return np.array([number(path, f"line {line}{place}", token) for line, token in zip(lines, tokens, strict=True)])
 
 
-def _filled(path: FilePath, name: str, tokens: Sequence[str], lines: Sequence[int]) -> list[str]:
+def csv_words(path: FilePath, name: str, tokens: Sequence[str], lines: Sequence[int]) -> list[str]:
     stripped = [token.strip() for token in tokens]
     if "" in stripped:
         line = lines[stripped.index("")]
@@ -195,5 +202,7 @@ def _split(target: str) -> list[str]:
     return [name.strip() for name in target.split(",")]
 
 
-def _no_column(name: str, header: Sequence[str]) -> str:
-    return f"it has no column {name[:SHOWN]!r}, found {', '.join(repr(column[:SHOWN]) for column in header[:SHOWN])}"
+def no_column(path: FilePath, name: str, header: Sequence[str]) -> ValueError:
+    """The error for a column that is missing."""
+    found = ", ".join(repr(column[:SHOWN]) for column in header[:SHOWN])
+    return cannot_read(path, f"it has no column {name[:SHOWN]!r}, found {found}")

@@ -59,6 +59,13 @@ def read_npz(path: FilePath, kind: str | None = None, readout: str | None = None
     return OwnSequences(train.inputs, train.targets, train.kind, train.readout, names, labels, outputs, tested)
 
 
+def read_npz_part(path: FilePath, kind: str, readout: str, learned: bool) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The sequences of ``x`` and, if `learned`, their targets ``y``; classes as the file spells them."""
+    arrays = read_arrays(path, ["x", "y"] if learned and kind != "next" else ["x"], LIMIT, ["lengths"])
+    part = _part(path, arrays, "", kind, readout)
+    return part.inputs, list(part.targets) if part.targets is not None else []
+
+
 class _NpzPart(NamedTuple):
     """The training or the test part of the file, with classes as the file spells them."""
 

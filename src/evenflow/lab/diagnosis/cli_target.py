@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,15 +16,19 @@ from torch import nn
 from evenflow.checks import one_of, unknown, whole_number
 from evenflow.lab.diagnosis.diagnose import doctor
 from evenflow.lab.diagnosis.diagnosis import Diagnosis
+from evenflow.lab.tasks.own_data import OwnData
 from evenflow.lab.training import Run, build, read_config
 from evenflow.lab.training.checkpoint import BEST, load_weights
+from evenflow.lab.training.run_folder import CONFIG
 from evenflow.lab.training.seeds import derive
 from evenflow.layers.named import GRU, LSTM
+from evenflow.models import Predictor, load
+from evenflow.models.bundle import BUNDLE
 from evenflow.probes.model_layer import find_layer
 from evenflow.systems import SYSTEMS, create
 
 WEIGHTS = ("best", "last")
-SEQUENCES = 4
+SEQUENCES, LENGTH = 4, 200
 SHOWN = 6  # names of weights in a message
 # Layers that are recognised by their weights, with the rows of weight_hh for each unit. The first match is used:
 # without a bias the LSTM of 1997 has the weights of torch's GRU, and evenflow's LSTM those of torch's, which computes
@@ -52,8 +57,9 @@ def diagnose_target(
     """Diagnose the model that `target` names.
 
     Args:
-        target: a run folder, whose model is diagnosed on a batch that its training did not use; a file of weights; or
-            the name of a system, for a new layer. The last two get random inputs, N(0, 1).
+        target: a run folder, whose model is diagnosed on a batch that its training did not use; a folder of
+            `evenflow.save`; a file of weights; or the name of a system, for a new layer. The last three get random
+            inputs, N(0, 1), and so does a run whose data are gone.
         hidden: units of a new layer, 128 by default.
         input: input width of a new layer, 2 by default.
         length: steps of the random inputs, 200 by default.
@@ -71,7 +77,9 @@ def diagnose_target(
         return _run(path, weights)
     if weights is not None:
         raise ValueError(f"weights goes with a run folder, got {weights!r} for {target!r}")
-    hidden, input, length = (default if v is None else v for v, default in ((hidden, 128), (input, 2), (length, 200)))
+    hidden, input, length = (
+        default if v is None else v for v, default in ((hidden, 128), (input, 2), (length, LENGTH))
+    )
     whole_number("length", length, 2)  # a gradient over time needs two steps
     if path.is_file():
         model, width = _file(path, trusted)
@@ -89,19 +97,39 @@ def diagnose_target(
 def _run(folder: Path, which: str | None) -> Diagnosis:
     if which is not None:
         one_of("weights", which, WEIGHTS)
+    if not (folder / CONFIG).exists() and (folder / BUNDLE).exists():
+        return _random(load(folder))
     run = Run(folder)
     if "system" not in run.config:
         raise ValueError(
             f"run {str(folder)!r} was made by fit with a model of its own: call evenflow.doctor(model, batch) with it"
         )
     task, system, settings = read_config(run.config)
-    model = build(task, system, settings.seed)
+    try:
+        model = build(task, system, settings.seed)
+    except ValueError as error:
+        if not isinstance(task, OwnData) or not (folder / BUNDLE).exists() or which == "last":
+            raise
+        warnings.warn(f"the inputs are random, since the data of the run are gone: {error}", stacklevel=2)
+        return _random(load(folder))
     if which is None:
         which = "best" if (run.folder / "checkpoint" / BEST).exists() else "last"
     load_weights(model, run.weights(which), folder)
     generator = torch.Generator().manual_seed(derive(settings.seed, "probe"))
     batch = task.held_out().batch(min(settings.batch_size, 2 * SEQUENCES), generator)
     return doctor(model, batch, task.loss)
+
+
+def _random(predictor: Predictor) -> Diagnosis:
+    """Diagnose a saved model on random inputs as they are after scaling."""
+    schema, steps = predictor.schema, predictor.schema.length or LENGTH
+    generator = torch.Generator().manual_seed(1)
+    if schema.vocabulary is not None:
+        x = torch.randint(schema.vocabulary, (steps, SEQUENCES), generator=generator)
+    else:
+        x = torch.randn(steps, SEQUENCES, len(schema.inputs), generator=generator)
+        x = x.to(next(predictor.model.parameters()).dtype)
+    return doctor(predictor.model, x, steps=steps)
 
 
 def _file(path: Path, trusted: bool) -> tuple[nn.Module, int]:

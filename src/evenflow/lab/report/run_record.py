@@ -199,10 +199,12 @@ def read_runs(folders: Sequence[Path], notes: Sequence[str] | None = None) -> li
 def _make_task(options: dict[str, Any]) -> tasks.Task | None:
     options = dict(options)
     try:
-        return tasks.make(options.pop("name", ""), **options)
+        task = tasks.make(options.pop("name", ""), **options)
+        task.metric_name  # noqa: B018  what a file of the user's own says, if it is still there
     except (TypeError, ValueError):
-        # A task of another version of evenflow: curves and tables need its name alone.
+        # A task of another version of evenflow, or data that are gone: curves and tables need its name alone.
         return None
+    return task
 
 
 def _labels(records: Sequence[RunRecord]) -> list[str]:

@@ -19,6 +19,7 @@ class Classification(Task):
         outputs ``(B, O)``, targets ``(B,)`` int64.
     """
 
+    problem = "classification"
     readout = "last"
     metric_name = "accuracy"
     higher_is_better = True
@@ -41,6 +42,7 @@ class NextSymbol(Task):
         outputs ``(T, B, V)``, targets ``(T, B)`` int64, -100 past the end of a sequence.
     """
 
+    problem = "classification"
     readout = "every"
     higher_is_better = False
 

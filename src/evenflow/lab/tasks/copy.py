@@ -55,6 +55,7 @@ class Copy(Synthetic):
     items: int = option(10, "number of symbols to remember", whole=1)
 
     name = "copy"
+    problem = "classification"
     readout = "every"
     metric_name = "accuracy"
     higher_is_better = True

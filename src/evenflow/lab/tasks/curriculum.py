@@ -51,6 +51,7 @@ class Curriculum(Task):
     until: float = option(0.5, "share of the updates after which the task has its full length", above=0, most=1)
 
     name = "curriculum"
+    problem = _of_the_task("problem")
     readout = _of_the_task("readout")
     vocabulary = _of_the_task("vocabulary")
     input_size = _of_the_task("input_size")

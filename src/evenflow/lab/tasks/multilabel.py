@@ -48,6 +48,7 @@ class MultilabelRows(FileData, Labelled):
     set: str = option("bibtex", "bibtex or mediamill", choices=SETS)
 
     name = "multilabel"
+    problem = "multilabel"
     metric_name = "precision"
 
     @property

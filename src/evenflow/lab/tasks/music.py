@@ -48,6 +48,7 @@ class Music(RaggedData, FileData):
     set: str = option("musedata", "musedata, jsb-chorales, nottingham or piano-midi", choices=CHOICES)
 
     name = "music"
+    problem = "multilabel"
     readout = "every"
     input_size = NOTES
     output_size = NOTES

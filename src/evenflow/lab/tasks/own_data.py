@@ -20,6 +20,7 @@ from evenflow.checks import whole_number
 from evenflow.lab.data import OwnSequences, read_csv, read_npz
 from evenflow.lab.data.guarded import read_bytes
 from evenflow.lab.data.own_sequences import LIMIT, check_choices
+from evenflow.models.data_schema import DataSchema
 
 from .classification import PADDING
 from .own_parts import Parts, divide
@@ -34,11 +35,12 @@ class OwnData(RaggedData):
     """Sequences from a file of your own. docs/data.md describes the two formats.
 
     The targets in the file decide what is learned, after the last step or at every step: classes (loss: cross entropy,
-    metric: accuracy), numbers, or the inputs of the next step (loss and metric: mean squared error). Inputs and
-    regression targets are scaled to mean zero and deviation one over the training sequences, so an error of 1 is that
-    of a constant output. A fixed random tenth of the sequences is for validation. One long series is cut into pieces of
-    `length` steps, and the last tenth of the pieces is for validation. An accuracy of 95 % or an error of 0.05 counts
-    as solved.
+    metric: accuracy), numbers, or the inputs of the next step (loss: mean squared error, metric: its root). Inputs and
+    regression targets are scaled to mean zero and deviation one over the training sequences; the metric and the loss
+    are reported in the units of the file. With several targets, whose units may differ, the loss stays the mean of each
+    target's squared error over its variance. A fixed random tenth of the sequences is for validation. One long series
+    is cut into pieces of `length` steps, and the last tenth of the pieces is for validation. An accuracy of 95 %, or a
+    squared error of a twentieth of the variance, counts as solved.
 
     Shapes:
         inputs ``(T, B, I)``; targets ``(B,)`` or ``(T, B)`` int64, or ``(B, O)`` or ``(T, B, O)``; lengths if they
@@ -85,6 +87,17 @@ class OwnData(RaggedData):
     def _read(self) -> OwnSequences:
         """Read the file."""
 
+    def _sequence(self) -> str:
+        """The name of the column of sequences."""
+        return "sequence"
+
+    @abstractmethod
+    def _names(self, targets: int) -> Sequence[str]:
+        """The names of the targets."""
+
+    def schema(self) -> DataSchema:
+        return self._parts().schema
+
     @property
     def readout(self) -> str:  # type: ignore[override]
         return self._parts().own.readout
@@ -99,7 +112,7 @@ class OwnData(RaggedData):
 
     @property
     def metric_name(self) -> str:
-        return "accuracy" if self._classes() else "mse"
+        return "accuracy" if self._classes() else "rmse"
 
     @property
     def higher_is_better(self) -> bool:
@@ -108,7 +121,7 @@ class OwnData(RaggedData):
     @property
     def baseline(self) -> float:
         if not self._classes():
-            return 1.0
+            return self.loss_unit
         counts = np.bincount(np.concatenate([np.atleast_1d(t) for t in self._parts().targets["training"]]))
         share = counts[counts > 0] / counts.sum()
         return float(-(share * np.log(share)).sum())
@@ -119,9 +132,15 @@ class OwnData(RaggedData):
         running = ~targets.isnan()
         return torch.where(running, outputs - targets.nan_to_num(), 0).square().sum() / running.sum()
 
+    @property
+    def loss_unit(self) -> float:
+        deviation = self._parts().schema.output_scale[1]
+        return float(deviation[0] ** 2) if len(deviation) == 1 else 1.0
+
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if not self._classes():
-            return self.loss(outputs, targets)
+            deviation = torch.from_numpy(self._parts().schema.output_scale[1]).to(outputs)
+            return self.loss(outputs * deviation, targets * deviation)
         return (outputs.argmax(-1) == targets).sum() / (targets != PADDING).sum()
 
     def weight(self, batch: Batch) -> int | Tensor:
@@ -129,8 +148,14 @@ class OwnData(RaggedData):
             return len(batch.targets)
         return batch.inputs.shape[0] * batch.inputs.shape[1] if batch.lengths is None else batch.lengths.sum()
 
+    def summary(self, metric: float) -> float:
+        return metric if self._classes() else math.sqrt(metric)
+
     def solved(self, metric: float) -> bool:
-        return metric >= SOLVED_ACCURACY if self._classes() else metric <= SOLVED_ERROR
+        if self._classes():
+            return metric >= SOLVED_ACCURACY
+        variance = float((self._parts().schema.output_scale[1] ** 2).mean())
+        return metric**2 <= SOLVED_ERROR * variance
 
     def has_test(self) -> bool:
         return "test" in self._parts().inputs
@@ -205,6 +230,12 @@ class CsvData(OwnData):
             if not isinstance(value := getattr(self, name), str):
                 raise ValueError(f"{name} must be the name of a column, as text, got {value!r}")
 
+    def _sequence(self) -> str:
+        return self.sequence
+
+    def _names(self, targets: int) -> Sequence[str]:
+        return [name.strip() for name in self.target.split(",")]
+
     def _read(self) -> OwnSequences:
         return read_csv(self.path, self.sequence, self.target, self.kind, self.read)
 
@@ -222,6 +253,9 @@ class NpzData(OwnData):
 
     name = "npz"
 
+    def _names(self, targets: int) -> Sequence[str]:
+        return ["y"] if targets == 1 else [f"y{column}" for column in range(targets)]
+
     def _read(self) -> OwnSequences:
         return read_npz(self.path, self.kind, self.read)
 
@@ -233,7 +267,9 @@ def _digest(path: str, written: tuple[int, int]) -> str:
 
 @lru_cache(maxsize=2)
 def _divide(task: OwnData, source: Hashable) -> Parts:
-    return divide(task._read(), task.path, task.length)
+    own = task._read()
+    targets = 1 if own.kind == "classification" else own.outputs
+    return divide(own, task.path, task.length, task._names(targets), task._sequence())
 
 
 @lru_cache(maxsize=2)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from evenflow.lab.data import OwnSequences
+from evenflow.models.data_schema import DataColumn, DataSchema, scaled_columns
 
 from .data_set import split
 
@@ -14,20 +17,23 @@ HELD_OUT = 10  # one sequence in ten is for validation
 
 
 class Parts(NamedTuple):
-    """The sequences of a file, and the scaled inputs and targets of every part."""
+    """The sequences of a file, their description, and the scaled inputs and targets of every part."""
 
     own: OwnSequences
+    schema: DataSchema
     inputs: dict[str, list[np.ndarray]]
     targets: dict[str, list[np.ndarray]]
 
 
-def divide(own: OwnSequences, path: str, length: int) -> Parts:
+def divide(own: OwnSequences, path: str, length: int, targets_named: Sequence[str], sequence: str) -> Parts:
     """Divide and scale the sequences of a file.
 
     Args:
         own: the sequences.
         path: the file, for error messages.
         length: steps of a piece, if the file is one long series.
+        targets_named: names of the targets.
+        sequence: name of the column of sequences.
     """
     inputs, targets = own.inputs, own.targets
     if len(inputs) == 1:
@@ -52,12 +58,33 @@ def divide(own: OwnSequences, path: str, length: int) -> Parts:
     }
     if own.test is not None:
         parts["test"] = own.test.inputs, None if own.test.targets is None else list(own.test.targets)
-    scaled = _standardised({part: x for part, (x, _) in parts.items()})
+    series = {"length": length} if len(own.inputs) == 1 else {}
+    schema = _schema(own, parts["training"], targets_named, {"sequence": sequence, **series})
+    scaled = {
+        part: [schema.scale_inputs(torch.from_numpy(x)).float().numpy() for x in arrays]
+        for part, (arrays, _) in parts.items()
+    }
     if own.kind == "next":
         ahead = {part: [sequence[1:] for sequence in x] for part, x in scaled.items()}
-        return Parts(own, {part: [sequence[:-1] for sequence in x] for part, x in scaled.items()}, ahead)
+        return Parts(own, schema, {part: [sequence[:-1] for sequence in x] for part, x in scaled.items()}, ahead)
     learned = {part: y for part, (_, y) in parts.items()}
-    return Parts(own, scaled, _standardised(learned) if own.kind == "regression" else learned)
+    if own.kind == "regression":
+        mean, deviation = schema.output_scale
+        learned = {part: [((y - mean) / deviation).astype(np.float32) for y in rows] for part, rows in learned.items()}
+    return Parts(own, schema, scaled, learned)
+
+
+def _schema(
+    own: OwnSequences, training: tuple[list[np.ndarray], Any], names: Sequence[str], more: dict[str, Any]
+) -> DataSchema:
+    """The description of the file; numbers are scaled by the training part."""
+    inputs, targets = training
+    columns: tuple[DataColumn, ...] = ()
+    if own.kind == "classification":
+        columns = (DataColumn(names[0], "category", categories=own.labels),)
+    elif own.kind == "regression":
+        columns = scaled_columns(names, np.concatenate([np.atleast_2d(rows) for rows in targets]))
+    return DataSchema(own.kind, own.readout, scaled_columns(own.names, np.concatenate(inputs)), columns, **more)
 
 
 def _pieces(length: int, series: np.ndarray, targets: Any) -> tuple[list[np.ndarray], Any]:
@@ -65,11 +92,3 @@ def _pieces(length: int, series: np.ndarray, targets: Any) -> tuple[list[np.ndar
     cuts = range(0, len(series) - 1, length)
     inputs = [series[cut : cut + length] for cut in cuts]
     return inputs, None if targets is None else [targets[cut : cut + length] for cut in cuts]
-
-
-def _standardised(parts: dict[str, list[np.ndarray]]) -> dict[str, list[np.ndarray]]:
-    """Scale each column to mean zero and deviation one over the training part; a constant column is only shifted."""
-    rows = np.concatenate([np.atleast_2d(sequence) for sequence in parts["training"]]).astype(np.float64)
-    mean, deviation = rows.mean(0), rows.std(0)
-    deviation[deviation == 0] = 1.0
-    return {part: [((x - mean) / deviation).astype(np.float32) for x in arrays] for part, arrays in parts.items()}

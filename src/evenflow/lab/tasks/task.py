@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from evenflow.checks import number, one_of, unknown, whole_number
+from evenflow.models.data_schema import DataColumn, DataSchema
 
 
 class Batch(NamedTuple):
@@ -62,6 +63,7 @@ class Task(ABC):
 
     Attributes:
         name: the name that `make` takes.
+        problem: what the outputs are: "classification", "multilabel", "regression" or "next", as in `DataSchema`.
         readout: "last" if the output is read after the last step, "every" if at every step.
         carries: whether a batch may continue the batch before.
         note: what a reader of results should know about the data; may be empty.
@@ -71,6 +73,7 @@ class Task(ABC):
     """
 
     name: ClassVar[str]
+    problem: ClassVar[str] = "regression"
     readout: ClassVar[str]
     carries: ClassVar[bool] = False
     note: ClassVar[str] = ""
@@ -122,6 +125,22 @@ class Task(ABC):
     @abstractmethod
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The scalar to judge a model by, a mean over the batch."""
+
+    def schema(self) -> DataSchema:
+        """What the inputs are and what the outputs mean; a run saves it, so that its model can predict."""
+        inputs = tuple(DataColumn(f"x{i}") for i in range(1 if self.vocabulary is not None else self.input_size))
+        if self.problem == "classification":
+            targets: tuple[DataColumn, ...] = (
+                DataColumn("target", "category", categories=tuple(range(self.output_size))),
+            )
+        else:
+            targets = tuple(DataColumn(f"y{i}") for i in range(self.output_size))
+        return DataSchema(self.problem, self.readout, inputs, targets, self.vocabulary)
+
+    @property
+    def loss_unit(self) -> float:
+        """The reported loss is the minimised one times this: the variance of a target that training scales."""
+        return 1.0
 
     @abstractmethod
     def solved(self, metric: float) -> bool:

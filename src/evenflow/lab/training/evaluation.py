@@ -109,7 +109,7 @@ class RunEvaluator:
     def _mean(self, task: Task, batches: Iterable[Batch]) -> tuple[float, float]:
         loop = self._loop
         loss, metric, weight = loop.read(sums(loop.module, task, batches, loop.fabric.device))
-        return loss / weight, task.summary(metric / weight)
+        return task.loss_unit * loss / weight, task.summary(metric / weight)
 
 
 class BestValidation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import warnings
@@ -15,8 +16,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from evenflow.lab.tasks import Task
+from evenflow.models.bundle import RUN_WEIGHTS, bundle_text
+from evenflow.models.predictor import Predictor
 
 from . import metrics, recovery
+from .checkpoint import load_weights
 from .launch import matmul_precision
 from .loop import Loop
 from .metrics import Metrics
@@ -70,6 +74,16 @@ class Result:
     probes: dict[str, np.ndarray] | None = field(repr=False)
     best_weights: dict[str, Tensor] | None = field(repr=False)
 
+    def predictor(self) -> Predictor:
+        """A copy of the model with the best weights, which predicts in the user's units; `evenflow.save` writes it.
+
+        >>> fit(model, task, epochs=20).predictor().predict(windows)
+        """
+        model: Any = copy.deepcopy(self.model).cpu()
+        if self.best_weights is not None:
+            load_weights(model, self.best_weights, "the best validation")
+        return Predictor(model, self.task.schema())
+
 
 @contextmanager
 def open_run(
@@ -85,6 +99,8 @@ def open_run(
     writer = _open_folder(fabric, folder, table, resume)
     try:
         loop = Loop(fabric, model, task, settings.for_task(task, fabric.world_size), writer)
+        if writer is not None:
+            writer.bundle(bundle_text(model, task.schema(), RUN_WEIGHTS, partial=True))
         if folder is not None and resume:
             _restore(loop, Path(folder))
         with matmul_precision(settings.precision):

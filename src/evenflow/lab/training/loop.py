@@ -150,6 +150,7 @@ class Loop:
     def _write_row(self, validation: tuple[float, float] | None) -> None:
         first, lr = self.step - self.log.since + 1, self.settings.lr
         loss, norm = self.read(self.log.mean())
+        loss *= self.task.loss_unit
         finite = math.isfinite(loss) and math.isfinite(norm)
         row: dict[str, float | None] = {"step": self.step, "loss": loss, "gradient_norm": norm}
         row["lr"] = lr * self.lr_factor(self.step - 1)

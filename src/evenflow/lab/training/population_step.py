@@ -106,7 +106,7 @@ def validate(population: Population, loops: Sequence[Loop]) -> list[tuple[float,
         total += torch.stack(rows)
     population.train()
     return [
-        (loss / weight, task.summary(metric / weight))
+        (task.loss_unit * loss / weight, task.summary(metric / weight))
         for task, (loss, metric, weight) in zip(tasks, total.tolist(), strict=True)
     ]
 

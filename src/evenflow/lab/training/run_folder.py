@@ -1,6 +1,7 @@
 """Reading a run folder, also of a run that is under way; `run_writer` writes it.
 
 config.toml     the task, the system and the settings
+bundle.json     how to make the model again and what its inputs and outputs are, for `evenflow.load`
 status.toml     running, finished, failed or interrupted, and why
 metrics.csv     a row every few updates
 probes.npz      step (K,), gradient_norm (K, T) and more: gradients and matrices during training, see `Probing`

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from evenflow.models.bundle import BUNDLE
+
 from . import atomic, metrics
 from .run_folder import CHECKPOINT, CONFIG, METRICS, PROBES, STATUS, Run
 
@@ -54,6 +56,10 @@ class RunWriter:
             writer = cls(path)
             atomic.write(path / METRICS, (path / METRICS).read_bytes() if (path / METRICS).is_file() else b"")
             return writer
+
+    def bundle(self, text: str) -> None:
+        """Replace the description by which `evenflow.load` makes the model again."""
+        atomic.write(self.folder / BUNDLE, text.encode())
 
     def keep_until(self, step: int, lines: Sequence[str]) -> list[str]:
         """Drop the rows after `step`, written before a crash and about to be computed again; return those kept."""

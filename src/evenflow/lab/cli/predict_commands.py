@@ -1,0 +1,145 @@
+"""The commands `predict`, `evaluate` and `export`: a trained run in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evenflow.lab.terminal import new_table, say, show
+
+from .application import app
+from .options import Quiet
+
+if TYPE_CHECKING:
+    from evenflow.lab.prediction import Evaluation
+
+Model = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a folder of evenflow.save.")]
+MOST_LABELS = 20  # of a confusion matrix on a terminal
+
+
+@app.command()
+def predict(
+    run: Model,
+    file: Annotated[Path, typer.Argument(help="New data: a CSV or npz file as for training, targets not needed.")],
+    out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+    horizon: Annotated[
+        int | None, typer.Option(min=1, help="Forecast this many steps; for runs that learned the next step.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Predict for new data, in the units of the training data, and write a CSV file.
+
+    The file has a row for each sequence, or for each step if the run answers at every step: the predicted class and the
+    probability of each class, or the predicted numbers. A file may be larger than the memory.
+
+    Example:  evenflow predict runs/motion-lstm new.csv --out predictions.csv
+
+    Example:  evenflow predict runs/wave-gru wave.csv --horizon 24 --out forecast.csv
+    """
+    from evenflow.lab.prediction import predict_file
+    from evenflow.models import load
+
+    with _progress(quiet) as progress:
+        rows = predict_file(load(run), file, out, horizon=horizon, progress=progress)
+    say(f"{rows:,} rows in {out}")
+
+
+@app.command()
+def evaluate(
+    run: Model,
+    file: Annotated[Path, typer.Argument(help="Test data: a CSV or npz file as for training, with targets.")],
+    quiet: Quiet = False,
+) -> None:
+    """Compare predictions with the targets of a file.
+
+    For classes: accuracy, precision and recall of each class, and the confusion matrix. For numbers: mean absolute
+    error, root mean squared error and R², in the units of the file.
+
+    Example:  evenflow evaluate runs/motion-lstm test.csv
+    """
+    from evenflow.lab.prediction import evaluate_file
+    from evenflow.models import load
+
+    with _progress(quiet) as progress:
+        result = evaluate_file(load(run), file, progress=progress)
+    _show_evaluation(result)
+
+
+@app.command("export")
+def export_model(
+    run: Model,
+    out: Annotated[Path, typer.Argument(help="The file to write; its ending is the format: .onnx, or .c for C99.")],
+) -> None:
+    """Write a model for another runtime. It reads raw inputs and gives final answers: scaling and softmax are included.
+
+    An ONNX file needs the package onnx: pip install "evenflow[onnx]"
+
+    Example:  evenflow export runs/motion-lstm model.onnx
+
+    Example:  evenflow export runs/motion-lstm model.c
+    """
+    from evenflow import export
+    from evenflow.models import load
+
+    writers: dict[str, Callable[..., None]] = {".onnx": export.to_onnx, ".c": export.to_c}  # by the ending of the file
+    if out.suffix not in writers:
+        raise ValueError(f"the name of the file must end in {' or '.join(writers)}, got {str(out)!r}")
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise ValueError(f"the file must be in a folder that exists, got {str(out)!r}")
+    predictor = load(run)
+    try:
+        writers[out.suffix](predictor.model, out, **predictor.schema.export_options())
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    say(f"{out.stat().st_size:,} bytes in {out}")
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Shows the megabytes read, on a terminal, once it takes longer than two seconds."""
+    from evenflow.lab.training.progress import ProgressBar
+
+    bars: list[ProgressBar] = []
+
+    def update(position: int, size: int) -> None:
+        if not bars:
+            bars.append(ProgressBar(max(1, size // 10**6), shown=not quiet))
+        bars[0].update(position // 10**6, "MB")
+
+    try:
+        yield update
+    finally:
+        for bar in bars:
+            bar.close()
+
+
+def _show_evaluation(result: Evaluation) -> None:
+    if result.confusion is None:
+        table = new_table("column", "MAE", "RMSE", "R²", right=("MAE", "RMSE", "R²"))
+        for row in result.errors:
+            table.add_row(row["column"], f"{row['mae']:.6g}", f"{row['rmse']:.6g}", f"{row['r2']:.4f}")
+        show(table)
+        say(f"{result.answers:,} predictions for {result.sequences:,} sequences.")
+        return
+    say(f"Accuracy {result.accuracy:.4f} of {result.answers:,} predictions for {result.sequences:,} sequences.")
+    table = new_table("class", "precision", "recall", "count", right=("precision", "recall", "count"))
+    for row in result.by_label():
+        table.add_row(str(row["label"]), _share(row["precision"]), _share(row["recall"]), f"{row['count']:,}")
+    show(table)
+    labels = [str(label) for label in result.schema.labels]
+    if len(labels) > MOST_LABELS:
+        say(f"The confusion matrix of {len(labels)} classes is too wide to print.")
+        return
+    table = new_table("true class", *labels, right=labels)
+    for label, counts in zip(labels, result.confusion.tolist(), strict=True):
+        table.add_row(label, *(f"{count:,}" for count in counts))
+    say("Confusion, a column for each predicted class:")
+    show(table)
+
+
+def _share(value: float) -> str:
+    return "none" if value != value else f"{value:.4f}"

@@ -1,0 +1,8 @@
+"""Predictions for files, and how good they are: in blocks, so that a file may be larger than the memory."""
+
+from __future__ import annotations
+
+from .evaluate_file import Evaluation, evaluate_file
+from .predict_file import predict_file
+
+__all__ = ["Evaluation", "evaluate_file", "predict_file"]
