@@ -162,3 +162,19 @@ def regularisers_table() -> Rows:
         ratios = (row["of_plain"], row["of_loop"], row["eval_of_plain"])
         shown.setdefault(row["option"], {})[row["layer"]] = " / ".join(f"{ratio:.2f}" for ratio in ratios)
     return [["option", *layers], *([option, *(of[layer] for layer in layers)] for option, of in shown.items())]
+
+
+def streaming_table() -> Rows:
+    """One step over that of torch's cell of the same kind."""
+    rows = measured("streaming-cpu")["rows"]
+    sizes = list(dict.fromkeys((row["hidden"], row["batch"]) for row in rows))
+    of = {(row["case"], row["hidden"], row["batch"]): row for row in rows}
+    names = [name for name in dict.fromkeys(row["case"] for row in rows) if not name.startswith("torch")]
+    return [
+        ["one step", "us, H=128, B=1", "against", *(f"H={hidden}, B={batch}" for hidden, batch in sizes)],
+        *(
+            [f"`{name}`", f"{of[name, *sizes[0]]['us']:.1f}", f"`{of[name, *sizes[0]]['against']}`"]
+            + [f"{of[name, *size]['ratio']:.2f}" for size in sizes]
+            for name in names
+        ),
+    ]

@@ -80,6 +80,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "last-state": cpu_tables.last_state_table,
     "own-cells": cpu_tables.own_cells_table,
     "regularisers": cpu_tables.regularisers_table,
+    "streaming": cpu_tables.streaming_table,
     "h200-eager": h200_tables.h200_eager_table,
     "h200-captured": h200_tables.h200_captured_table,
     "h200-gated": h200_tables.h200_gated_table,

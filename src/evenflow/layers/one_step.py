@@ -150,6 +150,9 @@ class _Plan:
                 return None
             if not state.is_contiguous() or not state.is_cpu:
                 return None
+        several = self._together and rows > 1
+        if several:  # the layers of a row side by side
+            states = tuple(state.transpose(0, 1).contiguous() for state in states)
         new = tuple([torch.empty_like(state) for state in states])
         before, after = [s.data_ptr() for s in states], [s.data_ptr() for s in new]
         for index, step in enumerate(self.steps):
@@ -159,6 +162,8 @@ class _Plan:
                 after = [at + bytes for at, bytes in zip(after, across, strict=True)]
             a = linear(x, *self._products[index])
             step(rows, a.data_ptr(), before, after)
+        if several:
+            new = tuple(state.transpose(0, 1).contiguous() for state in new)
         final: State = new[0] if len(new) == 1 else new
         if self._single:
             return new[0], final
@@ -172,8 +177,7 @@ class _Plan:
     def _form(self, shape: torch.Size) -> tuple[int, list[tuple[int, ...]], tuple[int, ...], list[int]] | None:
         """For an input of this shape: rows, shapes of the states and the output, bytes of a state of one layer."""
         rows = shape[0] if len(shape) == 2 else 1
-        most = 1 if self._together else MOST_ROWS
-        if len(shape) not in (1, 2) or shape[-1] != self._inputs or not 0 < rows <= most:
+        if len(shape) not in (1, 2) or shape[-1] != self._inputs or not 0 < rows <= MOST_ROWS:
             return None
         lead, number = shape[:-1], self._dtype.itemsize
         front = () if self._single else (self._count,)
