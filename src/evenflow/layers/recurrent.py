@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from evenflow.cells import Cell, CellMaker, Regularised, Weights, regularised
 from evenflow.checks import number, one_of, whole_number
+from evenflow.layers.carried_norm import CarriedNorm
 from evenflow.layers.layer_graphs import LayerGraphs, replay_layer
 from evenflow.layers.layer_run import ObservedLayer
 from evenflow.layers.layer_weights import MapChoice, check_map, reset_weights, start_weights
@@ -80,6 +81,7 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
     takes_one_step = False  # True for a module of one time step, whose states have no dimension of layers
     graphs: LayerGraphs | None = None  # the captured passes of a layer that has run on a GPU
     _one_step: OneStep | None = None  # what `step` keeps
+    _carried_norm: CarriedNorm | None = None
     _names: tuple[str, ...] = ()
     _shapes: Mapping[str, torch.Size] = {}  # layers pickled by early versions have none
 
@@ -183,6 +185,8 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
                 in every layer of a stack; hx counts up to the first reset. A reverse direction restarts at the last
                 step of each piece. Outputs and gradients are those of the pieces run one by one. Default: no resets.
         """
+        if hx is not None:
+            self._look_at(hx)
         if isinstance(input, Tensor) and input.is_cuda:
             replayed = replay_layer(self, input, hx, resets)
             if replayed is not None:
@@ -224,7 +228,15 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
         """`step` by what is kept from step to step, or None where `forward` has to take it."""
         if self._one_step is None:
             self._one_step = OneStep()
+        self._look_at(hx)
         return self._one_step(self, input, hx)
+
+    def _look_at(self, hx: Tensor | tuple[Tensor, ...]) -> None:
+        """Warn if the state has grown over the calls that carried it."""
+        if not torch.compiler.is_compiling():  # a changed number would make the compiler compile again
+            if self._carried_norm is None:
+                self._carried_norm = CarriedNorm()
+            self._carried_norm.look(self, hx)
 
     def check_step(self, input: Tensor) -> None:
         """Refuse what is no input of one step, and layers that cannot take one."""

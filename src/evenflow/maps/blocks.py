@@ -21,6 +21,8 @@ class Blocks(Map):
         chosen: indices of the blocks that the map computes.
     """
 
+    _checked = True  # numbers of free blocks may be orthogonal
+
     def __init__(self, map: Map, count: int, chosen: tuple[int, ...]) -> None:
         super().__init__(count * map.rows, map.columns)
         self.map, self.count, self.chosen = map, count, chosen

@@ -38,6 +38,8 @@ class Free(Map):
     tensor([1., 1., 1.])
     """
 
+    _checked = True  # its numbers are the matrix
+
     def __init__(
         self, rows: int, columns: int | None = None, *, init: str = "orthogonal", radius: float | None = None
     ) -> None:

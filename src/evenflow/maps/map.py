@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from evenflow.checks import one_of, whole_number
 from evenflow.maps.last_matrix import LastMatrix
 from evenflow.maps.rounding import rounded
+from evenflow.maps.written_numbers import check_shapes, warn_of_orthogonal
 from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache, recomputed_gradients
 from evenflow.runtime.torch_state import (
     ieee_products,
@@ -54,6 +55,8 @@ class Map(nn.Module):
     orthogonal = False
     # Whether its operations can be captured as a CUDA graph: False for a map that reads numbers on the host.
     capturable = True
+    _checked = False  # whether `warn_of_orthogonal` has seen the first numbers that were written
+    _first_version: int | None = None  # of the numbers, in the first call
 
     def __init__(self, rows: int, columns: int | None = None, *, precision: str | None = None) -> None:
         super().__init__()
@@ -161,8 +164,19 @@ class Map(nn.Module):
         if not raw[0].is_meta and torch.is_autocast_enabled(raw[0].device.type):
             with torch.autocast(raw[0].device.type, enabled=False):
                 return self.forward(*raw)
+        if not is_observed() and not self._checked:
+            self._check_first_write(raw)
         replayed = self._replay(raw) if raw[0].is_cuda else None
         return self.last.get(self, raw, self.compute) if replayed is None else replayed
+
+    def _check_first_write(self, raw: tuple[Tensor, ...]) -> None:
+        """Check the numbers once, when they have changed for the first time: that is when a user initialises them."""
+        version = sum(0 if r.is_inference() else r._version for r in raw)
+        if self._first_version is None:
+            self._first_version = version
+        elif version != self._first_version:
+            self._checked = True
+            warn_of_orthogonal(type(self).__name__, raw, self.stiefel)
 
     def _replay(self, raw: tuple[Tensor, ...]) -> Tensor | None:
         """Return the matrix by a captured CUDA graph; None in the first calls and inside another capture."""
@@ -188,6 +202,7 @@ class Map(nn.Module):
 
     def compute(self, *raw: Tensor) -> Tensor:
         """Return the matrix in the dtype of the numbers, by the operations of `matrix`."""
+        check_shapes(type(self).__name__, raw, self.raw_shapes)
         matrix, dtype = self.matrix(*self.full(*raw)), raw[0].dtype
         if self.orthogonal and (matrix.dtype, dtype) == (torch.float64, torch.float32):
             nearest = matrix.float()
@@ -203,6 +218,7 @@ class Map(nn.Module):
                 f"{tuple(matrix.shape)}"
             )
         self.graphs.clear()
+        self._checked = True
         full = matrix.float() if matrix.dtype in HALF else matrix
         raw = tuple(r.to(matrix.dtype.to_real()) for r in self.inverse(full.detach()))
         return raw[0] if len(raw) == 1 else raw
