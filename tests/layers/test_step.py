@@ -265,7 +265,7 @@ def test_every_change_is_seen(name, change):
         by_layer = layer(x.unsqueeze(0), state)[0][0]
     assert torch.equal(found, wanted)
     torch.testing.assert_close(found, by_layer, **SAME[torch.float64])
-    assert (found - before).abs().max() > (-1 if change is there_and_back else 1e-6)
+    assert (found - before).abs().max() > (-1 if change is there_and_back else 1e-9)
 
 
 def test_settings_of_the_cell_and_the_map_are_seen():
@@ -315,7 +315,7 @@ def test_nothing_kept_is_copied_or_saved(name):
         _, state = layer.step(x)
         wanted, _ = layer.step(x, state)
         size = len(pickle.dumps(made(name)))
-        assert len(pickle.dumps(layer)) <= size + 100
+        assert len(pickle.dumps(layer)) <= size + 200  # names of two empty objects; a matrix has 512 bytes
         for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
             assert other._one_step is not layer._one_step
             assert torch.equal(other.step(x, state)[0], wanted)
