@@ -160,5 +160,7 @@ class _OneModel(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         rows, weights, _ = _as_models(x, weight, None)
         want_x = ctx.needs_input_grad[0]
-        d_x, d_weight, d_bias = _gradients(d.flatten(0, -2).unsqueeze(0), rows, weights, ctx.biased, want_x)
-        return None if d_x is None else d_x.view_as(x), d_weight[0], None if d_bias is None else d_bias[0]
+        # `reshape` and `view`, which torch can batch (``is_grads_batched``), unlike `flatten`.
+        d_rows = d.reshape(1, -1, d.shape[-1])
+        d_x, d_weight, d_bias = _gradients(d_rows, rows, weights, ctx.biased, want_x)
+        return None if d_x is None else d_x.view(x.shape), d_weight[0], None if d_bias is None else d_bias[0]

@@ -56,11 +56,11 @@ def scan(
         again: computes a once more; with it a is not held in memory for second derivatives.
         resets, learned: where the states restart, and from what, see `reference.scan`.
 
-    It runs in the dtype of its recurrent matrix, autocast or not: errors of half precision would accumulate.
+    It runs in the dtype of its recurrent weights, autocast or not: errors of half precision would accumulate.
     """
     matrices = [weights[name] for name in cell.recurrent]
     parameters = [weights.get(name) for name in cell.parameters]
-    dtype = matrices[0].dtype
+    dtype = next(w for w in (*matrices, *parameters) if w is not None).dtype
     with nullcontext() if a.is_meta else torch.autocast(a.device.type, enabled=False):
         a, state = a.to(storage or dtype), tuple(s.to(dtype) for s in state)
         if engine != "reference" and not a.is_meta:
@@ -98,8 +98,6 @@ def program(
     """The text of a cell's step, or None and why the cell runs in the plain loop."""
     if has_nonreverse_transform():
         return None, "a fused scan has a gradient for a backward pass alone, none for torch.func and forward mode"
-    if state and not matrices:
-        return None, f"{cell.name} has no matrix"
 
     def find() -> str | Untranslatable:
         shapes = tuple((m.shape[-2], m.shape[-1]) for m in matrices)
@@ -129,7 +127,7 @@ def can_capture(cell: Cell, steps: int) -> bool:
 
 
 def _fake(  # type: ignore[no-untyped-def]
-    a: Tensor, states, matrices, parameters, tap, step: str, batch_sizes, engine, resets=None
+    a: Tensor, states, matrices, parameters, tap, step: str, batch_sizes, engine, resets
 ) -> list[Tensor]:
     translated, lead = compiled_step(step), a.shape[:-1]
     new = [a.new_empty(*lead, size) for size in translated.state_sizes]
@@ -137,7 +135,7 @@ def _fake(  # type: ignore[no-untyped-def]
 
 
 def _fake_backward(  # type: ignore[no-untyped-def]
-    grads, a: Tensor, states, matrices, parameters, results, step: str, batch_sizes, want_tap: bool, engine, resets=None
+    grads, a: Tensor, states, matrices, parameters, results, step: str, batch_sizes, want_tap: bool, engine, resets
 ) -> list[Tensor]:
     like = results[0]
     d_a = like.new_empty(*like.shape[:-1], compiled_step(step).a_size)
@@ -148,7 +146,7 @@ def _fake_backward(  # type: ignore[no-untyped-def]
 recurrence_backward = operator(
     "recurrence_backward",
     "(Tensor?[] grads, Tensor a, Tensor[] states, Tensor[] matrices, Tensor[] parameters, Tensor[] results, str step, "
-    "int[]? batch_sizes, bool want_tap, str engine, Tensor? resets=None) -> Tensor[]",
+    "int[]? batch_sizes, bool want_tap, str engine, Tensor? resets) -> Tensor[]",
     run_backward,
     _fake_backward,
 )
@@ -188,7 +186,7 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
 recurrence = operator(
     "recurrence",
     "(Tensor a, Tensor[] states, Tensor[] matrices, Tensor[] parameters, Tensor? tap, str step, int[]? batch_sizes, "
-    "str engine, Tensor? resets=None) -> Tensor[]",
+    "str engine, Tensor? resets) -> Tensor[]",
     run_forward,
     _fake,
     _save,

@@ -1,0 +1,51 @@
+"""The independently recurrent cell: no unit reads another one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenflow import activations
+from evenflow.cells.cell import Cell, Matrix, Weights
+from evenflow.checks import number
+
+
+class IndRNNStep(Cell):
+    """``h_t = f(W_ih x_t + b + u h_{t-1})`` with one recurrent weight for each unit; layers above mix the units.
+
+    Args:
+        activation: f. Default: ``"relu"``.
+        bound: the largest |u|; larger ones are clipped. Default: 1, so that no gradient explodes.
+
+    Weights:
+        weight_ih ``(H, I)``, bias ``(H)``, and unit_weight ``(H)``, the u, from U(0, bound) at the start; ``activation``,
+        if the activation has parameters.
+
+    Reference: Li, Li, Cook, Zhu and Gao 2018.
+    """
+
+    recurrent = ()
+    parameters = ("unit_weight", "activation")
+    equation = "h = f(W x + b + u h), u one number a unit"
+
+    def __init__(self, activation: activations.ActivationChoice = "relu", bound: float = 1.0) -> None:
+        self.activation = activations.make(activation)
+        number("bound", bound, above=0)
+        self.bound = bound
+
+    def settings(self) -> dict[str, object]:
+        return {"activation": self.activation.key} | ({} if self.bound == 1 else {"bound": self.bound})
+
+    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
+        return ()
+
+    def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
+        drawn = {"unit_weight": self.bound * torch.rand(hidden_size, generator=generator)}
+        trained = self.activation.start(hidden_size, generator)
+        return drawn if trained is None else drawn | {"activation": trained}
+
+    def prepare(self, weights: Weights) -> Weights:
+        return {**weights, "unit_weight": weights["unit_weight"].clamp(-self.bound, self.bound)}
+
+    def step(self, a: Tensor, h: Tensor, u: Tensor, p: Tensor | None = None) -> Tensor:
+        return self.activation(a + u * h, p)
