@@ -24,7 +24,9 @@ from evenflow.layers.cell_layers import (
     CoRNN,
     FastGRNN,
     GatedAntisymmetricRNN,
+    IndRNN,
     LipschitzRNN,
+    UnICORNN,
 )
 from evenflow.layers.feedback_stack import GatedFeedbackRNN
 from evenflow.layers.named import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
@@ -77,6 +79,8 @@ UPDATE = "h = g h + (1 - g) tanh(W x + b + U h)"
 FAST = "h = (ζ (1 - z) + ν) tanh(p + b) + z h, p = W x + U h"
 SCALAR = "c = f c + i tanh(g), n = f n + i, h = σ(o) c / n, i exponential"
 OSCILLATORS = "z = z + dt (tanh(W x + b + U y + V z) - γ y - ε z), y = y + dt z"
+UNDAMPED = "z = z - d (tanh(w y + W x + b) + α y), y = y + d z, d = dt σ(c)"
+INDEPENDENT = "h = f(W x + b + u h), f = relu, u one number a unit"
 EXPRESSIVE = "z = (1 - d) z + d tanh(W x + U y), y = (1 - e) y + e tanh(W x + V z)"
 LIPSCHITZ = "h = h + ε (A h + tanh(W x + b + U h))"
 SATURATED = "h = V⁻¹ tanh(V (W x + b + U h)), V = F diag(s)"
@@ -154,6 +158,8 @@ SYSTEMS: dict[str, System] = {
     ),
     "lipschitz": _row(LipschitzRNN, LIPSCHITZ, "Erichson et al. 2021", "symmetric_skew"),
     "cornn": _row(CoRNN, OSCILLATORS, "Rusch, Mishra 2021"),
+    "unicornn": _row(UnICORNN, UNDAMPED, "Rusch, Mishra 2021"),
+    "indrnn": _row(IndRNN, INDEPENDENT, "Li et al. 2018"),
     "lem": _row(LEM, EXPRESSIVE, "Rusch et al. 2022"),
     "scrn": _row(SCRN, CONTEXT, "Mikolov et al. 2015; Galvan"),
     "gru": _row(GRU, GRU_STEP, "Cho et al. 2014"),

@@ -95,6 +95,16 @@ def goru(w: dict[str, Tensor], x: Tensor, h: Tensor) -> tuple[Tensor]:
     return (z * h + (1 - z) * v.sign() * torch.relu(v.abs() + w["activation"]),)
 
 
+def indrnn(w: dict[str, Tensor], x: Tensor, h: Tensor) -> tuple[Tensor]:
+    return (torch.relu(x @ w["weight_ih"].T + w["bias"] + w["unit_weight"].clamp(-1, 1) * h),)
+
+
+def unicornn(w: dict[str, Tensor], x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    Δt = 0.1 * (0.5 + 0.5 * torch.tanh(w["time_scale"] / 2))
+    z = z - Δt * (torch.tanh(w["unit_weight"] * y + x @ w["weight_ih"].T + w["bias"]) + y)
+    return y + Δt * z, z
+
+
 PAPERS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     "cornn": cornn,
     "lem": lem,
@@ -107,6 +117,8 @@ PAPERS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     "fastgrnn": fastgrnn,
     "gru-2014": gru_2014,
     "goru": goru,
+    "indrnn": indrnn,
+    "unicornn": unicornn,
 }
 
 
@@ -135,6 +147,8 @@ COUNTS = {
     "ugrnn": 2 * (I * H + H * H + H),
     "fastgrnn": I * H + H * H + 2 * H + 2,
     "gru-2014": 3 * (I * H + H * H + H),
+    "indrnn": I * H + 2 * H,
+    "unicornn": I * H + 3 * H,
     "slstm": 4 * (I * H + H * H + H),
 }
 

@@ -81,7 +81,7 @@ def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"parameters": ("a b",)}, "parameters must be a tuple of names, such as ('h',), got ('a b',)"),
         ({"states": ()}, "states must be one to 4 names, got 0"),
         ({"states": tuple("vwxyz")}, "states must be one to 4 names, got 5"),
-        ({"matrices": ()}, "matrices must have at least one name: a step without a product is no recurrent layer"),
+        ({"matrices": ()}, "matrices or parameters must have at least one name: a step without weights is not trained"),
         ({"matrices": {"U": 0}}, "the blocks of matrix U must be a whole number of at least 1, got 0"),
         ({"blocks": 0}, "blocks must be a whole number of at least 1, got 0"),
         ({"parameters": {"p": 1.0}}, "parameter p must be a Parameter, got 1.0"),

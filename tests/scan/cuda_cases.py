@@ -23,6 +23,7 @@ from evenflow.cells import (
     GatedFeedback,
     GORUStep,
     GRUStep,
+    IndRNNStep,
     LipschitzStep,
     LSTMStep,
     PeepholeLSTM,
@@ -30,6 +31,7 @@ from evenflow.cells import (
     ScalarGated,
     SCRNStep,
     SLSTMStep,
+    UnICORNNStep,
 )
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import step_kernels
@@ -58,6 +60,7 @@ CELLS |= {
     "goru": GORUStep(),
 }
 CELLS |= {"lipschitz": LipschitzStep(), "slstm": SLSTMStep()}
+CELLS |= {"indrnn": IndRNNStep(), "unicornn": UnICORNNStep()}
 
 
 class Case(NamedTuple):

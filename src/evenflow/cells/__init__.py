@@ -11,6 +11,7 @@ from evenflow.cells.gated_antisymmetric import GatedAntisymmetric
 from evenflow.cells.gated_feedback import GatedFeedback
 from evenflow.cells.goru import GORUStep
 from evenflow.cells.gru import GRUStep
+from evenflow.cells.indrnn import IndRNNStep
 from evenflow.cells.lem import LEMStep
 from evenflow.cells.lipschitz import LipschitzStep
 from evenflow.cells.lstm import LSTMStep
@@ -24,6 +25,7 @@ from evenflow.cells.scalar_gated import ScalarGated
 from evenflow.cells.scrn import SCRNStep
 from evenflow.cells.slstm import SLSTMStep
 from evenflow.cells.ugrnn import UGRNNStep
+from evenflow.cells.unicornn import UnICORNNStep
 
 CELLS: dict[str, type[Cell]] = {
     "elman": Elman,
@@ -46,6 +48,8 @@ CELLS: dict[str, type[Cell]] = {
     "reset_first_gru": ResetFirstGRU,
     "goru": GORUStep,
     "slstm": SLSTMStep,
+    "indrnn": IndRNNStep,
+    "unicornn": UnICORNNStep,
 }
 
 __all__ = [
@@ -63,6 +67,7 @@ __all__ = [
     "GRUStep",
     "GatedAntisymmetric",
     "GatedFeedback",
+    "IndRNNStep",
     "LEMStep",
     "LSTMStep",
     "LipschitzStep",
@@ -78,6 +83,7 @@ __all__ = [
     "ScalarGated",
     "State",
     "UGRNNStep",
+    "UnICORNNStep",
     "Weights",
     "cell",
     "regularised",

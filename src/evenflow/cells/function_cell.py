@@ -48,7 +48,7 @@ def cell(
     Args:
         states: names of one to four states; the first is the layer's output.
         matrices: names of the recurrent matrices, ``(H, H)`` each; or a mapping from names to numbers of such blocks,
-            which are stacked in one matrix.
+            which are stacked in one matrix; or ``()`` where no unit reads another one.
         parameters: names of trained vectors, one number per unit, zero at the start; or a mapping from names to
             `Parameter`.
         blocks: the pre-activations `a` of one step are ``blocks * H`` numbers.
@@ -66,8 +66,8 @@ def cell(
             raise ValueError(f"{argument} must be a tuple of names, such as ('h',), got {value!r}")
     if not 1 <= len(states) <= MOST_STATES:
         raise ValueError(f"states must be one to {MOST_STATES} names, got {len(states)}")
-    if not len(matrices):
-        raise ValueError("matrices must have at least one name: a step without a product is no recurrent layer")
+    if not len(matrices) and not len(parameters):
+        raise ValueError("matrices or parameters must have at least one name: a step without weights is not trained")
     counts = dict(matrices) if isinstance(matrices, Mapping) else dict.fromkeys(matrices, 1)
     for name, count in counts.items():
         whole_number(f"the blocks of matrix {name}", count, 1)

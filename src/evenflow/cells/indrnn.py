@@ -18,8 +18,8 @@ class IndRNNStep(Cell):
         bound: the largest |u|; larger ones are clipped. Default: 1, so that no gradient explodes.
 
     Weights:
-        weight_ih ``(H, I)``, bias ``(H)``, and unit_weight ``(H)``, the u, from U(0, bound) at the start; ``activation``,
-        if the activation has parameters.
+        weight_ih ``(H, I)``, bias ``(H)``, and unit_weight ``(H)``, the u, from U(0, bound) at the start; and those of
+        the activation.
 
     Reference: Li, Li, Cook, Zhu and Gao 2018.
     """

@@ -43,8 +43,8 @@ class UnICORNNStep(Cell):
         return ()
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
-        w, c = torch.rand(2, hidden_size, generator=generator)
-        return {"unit_weight": w, "time_scale": 0.2 * c - 0.1}
+        drawn = torch.rand(hidden_size, generator=generator)
+        return {"unit_weight": drawn, "time_scale": 0.2 * torch.rand(hidden_size, generator=generator) - 0.1}
 
     def step(self, a: Tensor, y: Tensor, z: Tensor, w: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         d = self.dt * c.sigmoid()

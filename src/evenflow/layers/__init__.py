@@ -10,7 +10,9 @@ from evenflow.layers.cell_layers import (
     CoRNN,
     FastGRNN,
     GatedAntisymmetricRNN,
+    IndRNN,
     LipschitzRNN,
+    UnICORNN,
 )
 from evenflow.layers.cell_modules import GRUCell, LSTMCell, RecurrentCell, RNNCell
 from evenflow.layers.feedback_stack import GatedFeedbackRNN
@@ -35,12 +37,14 @@ __all__ = [
     "GRUCell",
     "GatedAntisymmetricRNN",
     "GatedFeedbackRNN",
+    "IndRNN",
     "LSTMCell",
     "LipschitzRNN",
     "RNNCell",
     "Recurrent",
     "RecurrentCell",
     "ScalarGatedRNN",
+    "UnICORNN",
     "from_torch",
     "to_torch",
 ]

@@ -12,11 +12,13 @@ from evenflow.cells import (
     FastGRNNStep,
     GatedAntisymmetric,
     GORUStep,
+    IndRNNStep,
     LEMStep,
     LipschitzStep,
     MGUStep,
     SLSTMStep,
     UGRNNStep,
+    UnICORNNStep,
 )
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.shared_arguments import with_shared_arguments
@@ -53,6 +55,8 @@ def layer_class(name: str, cell: type[Cell]) -> type[Recurrent]:
 
 AdaptiveSaturatedRNN = layer_class("AdaptiveSaturatedRNN", AdaptiveSaturated)
 CoRNN = layer_class("CoRNN", CoRNNStep)
+IndRNN = layer_class("IndRNN", IndRNNStep)
+UnICORNN = layer_class("UnICORNN", UnICORNNStep)
 LEM = layer_class("LEM", LEMStep)
 LipschitzRNN = layer_class("LipschitzRNN", LipschitzStep)
 GatedAntisymmetricRNN = layer_class("GatedAntisymmetricRNN", GatedAntisymmetric)
