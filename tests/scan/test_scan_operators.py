@@ -137,7 +137,7 @@ def test_gradcheck(activation: str, gated: bool, engine: str) -> None:
 def test_what_is_kept_besides_the_states(activation: str, gated: bool, engine: str) -> None:
     """Nothing where h tells f's slope; marks of a byte where a sign does; else one number per unit."""
     text, a, states, *rest = away_from_kinks(activation, gated)
-    new, kept, marks = recurrence(a, states, *rest, None, text, None, engine)
+    new, kept, marks = recurrence(a, states, *rest, None, text, None, engine, None)
     assert kept.dtype == new.dtype
     assert marks.dtype == torch.int8
     assert kept.shape[:-1] == marks.shape[:-1] == new.shape[:-1]
@@ -223,7 +223,17 @@ def test_opcheck(name: str, engine: str) -> None:
     (text, a, *groups), tap, sizes = OPERATED[name]()
     groups = [[v.requires_grad_() for v in group] for group in groups]
     tap = None if tap is None else tap.requires_grad_()
-    torch.library.opcheck(recurrence, (a.requires_grad_(), *groups, tap, text, sizes, engine))
+    torch.library.opcheck(recurrence, (a.requires_grad_(), *groups, tap, text, sizes, engine, None))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["elman", "lstm, peephole"])
+def test_opcheck_with_resets(name: str, engine: str) -> None:
+    (text, a, *groups), tap, sizes = OPERATED[name]()
+    groups = [[v.requires_grad_() for v in group] for group in groups]
+    resets = torch.rand(a.shape[:3], generator=torch.Generator().manual_seed(0)) < 0.4
+    settings = (compiled_step(text).from_zero, sizes, engine, resets)
+    torch.library.opcheck(recurrence, (a.requires_grad_(), *groups, tap, *settings))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
