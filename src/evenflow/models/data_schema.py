@@ -64,7 +64,7 @@ class DataSchema:
         vocabulary: the number of symbols if the one input is a whole number below it, else None.
         sequence, time: names of the columns that say which sequence a row belongs to, and when it was measured. Both
             may be missing in a table; the time is not read.
-        length: steps of the pieces that one long series is cut into; None if the training data were sequences.
+        length: steps of the pieces that the sequences of a table are cut into; None if they stay whole.
     """
 
     kind: str

@@ -21,7 +21,7 @@ class GivenSequences:
         x: an array or tensor ``(N, T, I)``, or ``(N, T)`` for one input; a list of N arrays ``(T_n, I)`` or ``(T_n,)``
             of any lengths; or a table of pandas or polars with a row for each step, whose columns the schema names.
         schema: what the model reads.
-        newest: read the last `schema.length` steps of each sequence only, and do not cut one long series into pieces.
+        newest: read the last `schema.length` steps of each sequence only, and do not cut a table into pieces.
 
     Attributes:
         lengths: ``(N,)`` int64.
@@ -166,11 +166,16 @@ def grouped(ids: Sequence[Any] | np.ndarray | None, steps: int, length: int | No
     """The order that sorts the rows of a table by sequence, in the order of first appearance, and the lengths.
 
     Args:
-        ids: the sequence of each row; None for one long series, which is cut into pieces of `length` steps.
+        ids: the sequence of each row; None for one long series.
+        length: cut each sequence into pieces of this many steps, the last of which may be shorter.
     """
     if ids is None:
-        cuts = [*range(0, steps, length or steps or 1), steps]
-        return np.arange(steps), np.diff(cuts)
-    places: dict[Any, int] = {}
-    codes = np.fromiter((places.setdefault(identity, len(places)) for identity in ids), np.int64, steps)
-    return np.argsort(codes, kind="stable"), np.bincount(codes)
+        order, lengths = np.arange(steps), np.array([steps] if steps else [], np.int64)
+    else:
+        places: dict[Any, int] = {}
+        codes = np.fromiter((places.setdefault(identity, len(places)) for identity in ids), np.int64, steps)
+        order, lengths = np.argsort(codes, kind="stable"), np.bincount(codes)
+    if length is not None:
+        pieces = [min(length, whole - first) for whole in lengths.tolist() for first in range(0, whole, length)]
+        lengths = np.array(pieces, np.int64)
+    return order, lengths

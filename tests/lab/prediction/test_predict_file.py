@@ -177,3 +177,16 @@ def test_no_file_ends_in_a_trace(header, rows, separator, learned, tmp_path):
         message = str(error)
     assert message is None or (message.startswith("cannot read") and len(message.splitlines()) == 1)
     assert out.exists() == (message is None and not learned)
+
+
+def test_sequences_are_cut_as_in_training(tmp_path):
+    predictor = predictor_of("classification", "last", length=3)
+    inputs = sequences(9)
+    path = write_csv(tmp_path / "new.csv", inputs)
+    predict_file(predictor, path, tmp_path / "out.csv")
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    pieces = [(n, first, x[first : first + 3]) for n, x in enumerate(inputs) for first in range(0, len(x), 3)]
+    assert [(row["sequence"], int(row["step"])) for row in rows] == [(f"s{n}", first) for n, first, _ in pieces]
+    assert [row["prediction"] for row in rows] == predictor.predict([piece for *_, piece in pieces]).tolist()
+    table = pytest.importorskip("pandas").read_csv(path)
+    assert predictor.predict(table).tolist() == [row["prediction"] for row in rows]

@@ -107,7 +107,8 @@ def test_a_run_remembers_the_file_in_full(motion, tmp_path, monkeypatch):
     assert Run(tmp_path / "run").config["task"] == {
         "name": "csv",
         "file": str(motion),
-        "length": 100,
+        "share": 0.1,
+        "split_seed": 1,
         "sequence": "id",
         "target": "class",
     }

@@ -146,3 +146,15 @@ def test_a_file_that_has_moved(seeds, to, motion, tmp_path, monkeypatch, capsys)
     said = capsys.readouterr().err
     assert f"file {str(other)!r} is not the one that run" in said
     assert said.count("\n") == 1
+
+
+def test_a_data_set_is_validated_once_an_epoch(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.random.RandomState(0).randn(40, 3, 1), y=np.arange(40) % 2)
+    task = {"name": f"npz:{tmp_path / 'a.npz'}"}
+    training = {"epochs": 20, "batch_size": 9, "device": "cpu", "patience": 3, "lr": 1e-9}
+    train({"task": task, "system": SYSTEM, "training": training}, tmp_path / "run", progress=False)
+    metrics = Run(tmp_path / "run").metrics
+    validated = metrics["step"][~np.isnan(metrics["valid_loss"])]
+    assert 4 <= len(validated) <= 20
+    assert validated.tolist() == [4 * epoch for epoch in range(1, len(validated) + 1)]
+    assert "validate_every" not in Run(tmp_path / "run").config["training"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -23,6 +23,9 @@ def read_csv(
     target: str = TARGET,
     kind: str | None = None,
     readout: str | None = None,
+    group: str | None = None,
+    inputs: str | None = None,
+    ignore: str | None = None,
 ) -> OwnSequences:
     """Read sequences from a CSV file whose first line names the columns; each further line is one step.
 
@@ -44,21 +47,26 @@ def read_csv(
         kind: "classification", "regression" or "next"; with "next", target columns are ignored. Default: what the
             targets look like.
         readout: "last" or "every". Default: what the targets look like.
+        group: name of a column that says what a sequence belongs to, such as a person.
+        inputs: names of the columns to read, with commas. Default: all others.
+        ignore: names of columns to leave out, with commas.
 
     Raises:
         ValueError: the file is missing or damaged, or a row is invalid; the message names the line.
     """
     check_choices(kind, readout)
-    lines, names, (ids, tokens, table) = _columns(path, sequence, target, kind)
+    named = {"group": group, "inputs": inputs, "ignore": ignore}
+    lines, names, (ids, tokens, members, table) = _columns(path, sequence, target, kind, named)
     order, lengths = _grouped(path, ids, lines, len(table))
     cuts = np.cumsum(lengths)[:-1]
-    inputs = np.split(table[order], cuts)
+    values_in = np.split(table[order], cuts)
+    groups = _one_each(path, members, lines, order, lengths)
     if not tokens:
         short = int(lengths.argmin())
         if lengths[short] < 2:
             row = lines[int(order[int(lengths[:short].sum())])]
             raise cannot_read(path, f"the sequence of line {row} has one step, and predicting the next needs two")
-        return OwnSequences(inputs, None, "next", "every", names, (), len(names))
+        return OwnSequences(values_in, None, "next", "every", names, (), len(names), groups=groups)
     kind = kind or ("classification" if len(tokens) == 1 and _are_classes(tokens[0]) else "regression")
     if kind == "classification":
         if len(tokens) > 1:
@@ -66,25 +74,29 @@ def read_csv(
         labels, positions = classes(path, tokens[0])
         values, outputs = np.array([positions[token] for token in tokens[0]], np.int64), len(labels)
     else:
-        columns = [csv_numbers(path, name, column, lines) for name, column in zip(_split(target), tokens, strict=True)]
+        columns = [
+            csv_numbers(path, name, column, lines) for name, column in zip(split_names(target), tokens, strict=True)
+        ]
         labels, values, outputs = (), np.stack(columns, 1).astype(np.float32), len(tokens)
     values = values[order]
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     changes = (values != values[starts]).reshape(len(values), -1).any(1)
     readout = readout or ("every" if ids is None or changes.any() else "last")
     if readout == "every":
-        return OwnSequences(inputs, np.split(values, cuts), kind, readout, names, labels, outputs)
+        return OwnSequences(values_in, np.split(values, cuts), kind, readout, names, labels, outputs, groups=groups)
     if changes.any():
         row = lines[int(order[int(changes.argmax())])]
         raise cannot_read(path, f"line {row} changes the target of its sequence, which for readout last has one")
-    return OwnSequences(inputs, values[np.cumsum(lengths) - 1], kind, readout, names, labels, outputs)
+    last = values[np.cumsum(lengths) - 1]
+    return OwnSequences(values_in, last, kind, readout, names, labels, outputs, groups=groups)
 
 
-Columns = tuple[list[str] | None, list[list[str]], np.ndarray]  # sequences, targets (still text), inputs (S, I)
+# Sequences, targets (still text), groups, inputs (S, I).
+Columns = tuple[list[str] | None, list[list[str]], list[str], np.ndarray]
 
 
 def _columns(
-    path: FilePath, sequence: str, target: str, kind: str | None
+    path: FilePath, sequence: str, target: str, kind: str | None, named: Mapping[str, str | None]
 ) -> tuple[list[int], tuple[str, ...], Columns]:
     """The line number of each row, the names of the inputs, and the columns by their use."""
     text = read_text(path, LIMIT)
@@ -92,17 +104,27 @@ def _columns(
     header = csv_header(path, next(rows, (0, []))[1])
     if sequence not in header and sequence != SEQUENCE:
         raise no_column(path, sequence, header)
-    targets = _split(target)
+    targets, group = split_names(target), named["group"]
+    left_out = split_names(named["ignore"] or "")
+    asked = split_names(named["inputs"] or "")
+    for name in (*([] if group is None else [group]), *left_out, *asked):
+        if name not in header:
+            raise no_column(path, name, header)
     present = [name for name in targets if name in header]
     if len(present) < len(targets) and (present or target != TARGET or kind not in (None, "next")):
         raise no_column(path, next(name for name in targets if name not in header), header)
-    names = tuple(name for name in header if name not in (sequence, TIME, *targets))
+    others = (sequence, group, *targets, *left_out)
+    names = tuple(name for name in asked or header if name not in others and (asked or name != TIME))
+    if len(names) < len(asked):
+        name = next(name for name in asked if name in others)
+        raise ValueError(f"inputs must be columns without another use, got {name!r}")
     if not names:
         raise cannot_read(path, f"it has no input column, only {', '.join(map(repr, header))}")
     learned = [] if kind == "next" else present
     lines: list[int] = []
     ids: list[str] = []
     tokens: list[list[str]] = [[] for _ in learned]
+    members: list[str] = []
     tables: list[np.ndarray] = []
     while chunk := list(itertools.islice(rows, ROWS)):
         numbers = [line for line, _ in chunk]
@@ -113,10 +135,12 @@ def _columns(
         ids += [identity.strip() for identity in columns.get(sequence, ())]
         for name, column in zip(learned, tokens, strict=True):
             column += csv_words(path, name, columns[name], numbers)
+        if group is not None:
+            members += csv_words(path, group, columns[group], numbers)
         lines += numbers
     if not lines:
         raise cannot_read(path, "it has a line of names and no rows")
-    return lines, names, (ids if sequence in header else None, tokens, np.concatenate(tables))
+    return lines, names, (ids if sequence in header else None, tokens, members, np.concatenate(tables))
 
 
 def csv_rows(path: FilePath, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -198,8 +222,24 @@ def _is_number(token: str) -> bool:
     return True
 
 
-def _split(target: str) -> list[str]:
-    return [name.strip() for name in target.split(",")]
+def split_names(names: str) -> list[str]:
+    """The names in a text with commas between them."""
+    return [name.strip() for name in names.split(",")] if names else []
+
+
+def _one_each(
+    path: FilePath, members: list[str], lines: list[int], order: np.ndarray, lengths: np.ndarray
+) -> tuple[str, ...]:
+    """The group of each sequence, which is the same in all of its rows."""
+    if not members:
+        return ()
+    ends = np.cumsum(lengths)
+    rows = [order[end - length : end].tolist() for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
+    for each in rows:
+        for row in each:
+            if members[row] != members[each[0]]:
+                raise cannot_read(path, f"line {lines[row]} changes the group of its sequence, which has one")
+    return tuple(members[each[0]] for each in rows)
 
 
 def no_column(path: FilePath, name: str, header: Sequence[str]) -> ValueError:

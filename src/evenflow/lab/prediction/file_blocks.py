@@ -28,7 +28,7 @@ class FileBlock:
 
     Attributes:
         names: the name of each sequence; for pieces of one long series "".
-        starts: the number of the first step of each, which is not 0 for pieces of one long series.
+        starts: the number of the first step of each, which is not 0 for later pieces of a sequence.
         inputs: N arrays ``(T_n, I)``.
         targets: N arrays, ``(T_n,)`` positions of labels or ``(T_n, O)`` numbers; without T_n for readout "last".
             None if they were not asked for, and for kind "next".
@@ -181,7 +181,12 @@ class _CsvBlocks:
         if self.newest and self.schema.length is not None:
             parts = [part[-self.schema.length :] for part in parts]
         names = [held.ids[int(part[0])] if self.grouped else "" for part in parts]
-        starts = [0 if self.grouped else self.start + int(part[0]) for part in parts]
+        starts: list[int] = []
+        for n, part in enumerate(parts):
+            if not self.grouped:
+                starts.append(self.start + int(part[0]))
+            else:  # the pieces of a sequence stand side by side
+                starts.append(starts[-1] + len(parts[n - 1]) if n and names[n] == names[n - 1] else 0)
         learned: list[np.ndarray] | None = None if targets is None else [targets[part] for part in parts]
         if learned is not None and self.schema.readout == "last":
             for part, values in zip(parts, learned, strict=True):

@@ -29,8 +29,8 @@ def predict_file(
     """Predict for every sequence of a file and write a CSV file, which is complete or not there.
 
     Columns of `out`: ``sequence``, unless the file is one long series; ``step``, counted from 0, which the answer is
-    for, where there is one for each step; ``ahead``, counted from 1, for forecasts; then ``prediction`` and
-    ``probability_LABEL`` of a classification, or the predicted columns.
+    for, or with which the window begins, where there is an answer for each step or window; ``ahead``, counted from 1,
+    for forecasts; then ``prediction`` and ``probability_LABEL`` of a classification, or the predicted columns.
 
     Args:
         predictor: what `evenflow.load` returns.
@@ -55,12 +55,17 @@ def predict_file(
         for block in file_blocks(source, schema, learned=False, newest=horizon is not None, progress=progress):
             named = bool(block.names[0])
             if not rows:
-                step = ["ahead"] if horizon is not None else ["step"] if schema.readout == "every" else []
+                step = ["ahead"] if horizon is not None else ["step"] if _stepped(schema) else []
                 writer.writerow([*([schema.sequence] if named else []), *step, *_columns(schema)])
             for cells in _rows(predictor, block, horizon):
                 writer.writerow(cells if named else cells[1:])
                 rows += 1
     return rows
+
+
+def _stepped(schema: DataSchema) -> bool:
+    """Whether a sequence has several answers: one for each step, or for each window."""
+    return schema.readout == "every" or schema.length is not None
 
 
 def _columns(schema: DataSchema) -> list[str]:
@@ -84,7 +89,7 @@ def _rows(predictor: Predictor, block: FileBlock, horizon: int | None) -> Iterat
     for name, start, cells in zip(block.names, block.starts, answers, strict=True):
         # A prediction of the next step stands beside the number of that step.
         for step, row in enumerate(cells, start + (schema.kind == "next")):
-            yield [name, step, *row] if schema.readout == "every" else [name, *row]
+            yield [name, step, *row] if _stepped(schema) else [name, *row]
 
 
 def _short(probabilities: np.ndarray) -> list[float]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evenflow.lab.report.numbers import number
-from evenflow.lab.training import Settings
+from evenflow.lab.training.settings import VALIDATE_EVERY
 
 from .configs import config_of
 from .measures import measure_of
@@ -210,7 +210,7 @@ def _validation_interval(recipe: Recipe, column: Column, labels: Sequence[str], 
     if not measure_of(column).validated:
         return 0.0
     trainings = [config_of(recipe, recipe.row(label), scale)["training"] for label in labels]
-    return float(max(each.get("validate_every", Settings.validate_every) for each in trainings))
+    return float(max(each.get("validate_every", VALIDATE_EVERY) for each in trainings))
 
 
 def rank(cell: TableCell | None, column: Column) -> float | None:

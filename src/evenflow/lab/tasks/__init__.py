@@ -13,7 +13,7 @@ from .kth_largest import KthLargest
 from .multilabel import MultilabelRows
 from .multiplication import Multiplication
 from .music import Music
-from .own_data import CsvData, NpzData
+from .own_formats import CsvData, NpzData
 from .pixels import Pixels
 from .recall_first import RecallFirst
 from .registry import TASKS, make

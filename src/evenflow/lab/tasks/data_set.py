@@ -130,12 +130,12 @@ def require(name: str, folder: Path) -> None:
         raise ValueError(f"the data set {name} is not there ({where}): {source.remedy(folder)}")
 
 
-def split(count: int, held_out: int) -> tuple[np.ndarray, np.ndarray]:
+def split(count: int, held_out: int, seed: int = SPLIT_SEED) -> tuple[np.ndarray, np.ndarray]:
     """The numbers below `count`, divided into those to train on and `held_out` for validation, in a fixed random order.
 
     The order is the same on every machine: numpy has frozen the stream of `RandomState`.
     """
-    shuffled = np.random.RandomState(SPLIT_SEED).permutation(count)
+    shuffled = np.random.RandomState(seed).permutation(count)
     return shuffled[held_out:], shuffled[:held_out]
 
 

@@ -1,4 +1,4 @@
-"""Tasks on a user's own sequences, from a CSV or an npz file: classification, regression, or prediction."""
+"""Base of the tasks on a user's own sequences: classification, regression, or prediction of the next step."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from evenflow.checks import whole_number
-from evenflow.lab.data import OwnSequences, read_csv, read_npz
+from evenflow.lab.data import OwnSequences
 from evenflow.lab.data.guarded import read_bytes
 from evenflow.lab.data.own_sequences import LIMIT, check_choices
 from evenflow.models.data_schema import DataSchema
 
 from .classification import PADDING
+from .data_set import SPLIT_SEED
+from .own_division import SPLITS, Division
 from .own_parts import Parts, divide
 from .ragged import Ragged, RaggedData, inside
-from .task import Batch, option
+from .task import Batch, check_options, option
 
 SOLVED_ACCURACY, SOLVED_ERROR = 0.95, 0.05
 
@@ -38,8 +39,8 @@ class OwnData(RaggedData):
     metric: accuracy), numbers, or the inputs of the next step (loss: mean squared error, metric: its root). Inputs and
     regression targets are scaled to mean zero and deviation one over the training sequences; the metric and the loss
     are reported in the units of the file. With several targets, whose units may differ, the loss stays the mean of each
-    target's squared error over its variance. A fixed random tenth of the sequences is for validation. One long series
-    is cut into pieces of `length` steps, and the last tenth of the pieces is for validation. An accuracy of 95 %, or a
+    target's squared error over its variance. A tenth of the sequences is for validation, chosen by `split`. One long
+    series is cut into windows of `length` steps, and its last tenth is for validation. An accuracy of 95 %, or a
     squared error of a twentieth of the variance, counts as solved.
 
     Shapes:
@@ -50,7 +51,13 @@ class OwnData(RaggedData):
         file: path of the file.
         kind: "classification", "regression" or "next". Default: what the targets look like.
         read: when the output is read, "last" or "every". Default: what the file looks like.
-        length: steps of a piece, if the file is one long series.
+        length: cut each sequence into windows of this many steps. Default: 100 for one long series, else no cutting.
+        stride: steps from one training window to the next; with less than `length` they overlap. Default: `length`.
+        share: the share of the sequences that is for validation.
+        split: "random", "stratified" (the same share of every class), "group" (all sequences of a group on one side)
+            or "time" (the last ones). Default: by group if there are groups, by time for one long series, stratified
+            for classes after the last step, else random.
+        split_seed: seed of the random choice.
         data: the file or its folder, if it has moved.
     """
 
@@ -59,14 +66,24 @@ class OwnData(RaggedData):
     read: str | None = option(
         None, "last or every (step): when the answer is read; by default what the file looks like"
     )
-    length: int = option(100, "steps of a piece, where the file is one long series")
+    length: int | None = option(
+        None, "cut sequences into windows of this many steps; 100 by default for one long series", whole=2
+    )
+    stride: int | None = option(None, "steps from one training window to the next; length by default", whole=1)
+    share: float = option(0.1, "share of the sequences for validation", above=0, below=1)
+    split: str | None = option(
+        None,
+        "random, stratified (by class), group or time (the last ones); by default what the file allows",
+        choices=SPLITS,
+    )
+    split_seed: int = option(SPLIT_SEED, "seed of the choice of sequences for validation", whole=0)
     data: str | None = dataclasses.field(
         default=None, kw_only=True, metadata={"help": "where the file is now, if it has moved; --data of `resume`"}
     )
 
     def __post_init__(self) -> None:
         check_choices(self.kind, self.read)
-        whole_number("length", self.length, 2)
+        check_options(self)
         for name in ("file", "data"):
             if not isinstance(value := getattr(self, name), str) and (name == "file" or value is not None):
                 raise ValueError(f"{name} must be a path as text, got {value!r}")
@@ -206,60 +223,6 @@ class OwnData(RaggedData):
         return self.in_part("training")
 
 
-@dataclass(frozen=True)
-class CsvData(OwnData):
-    """`OwnData` from a CSV file with one row per step.
-
-    Args:
-        file, kind, read, length, data: as for `OwnData`.
-        sequence: name of the column that says which sequence a row belongs to.
-        target: name of the column to learn, or several names with commas for a regression on several numbers.
-
-        >>> make("csv:motion.csv", target="activity").input_size
-        3
-    """
-
-    sequence: str = option("sequence", "name of the column that tells the sequences apart")
-    target: str = option("target", "name of the column to learn; several with commas between them")
-
-    name = "csv"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("sequence", "target"):
-            if not isinstance(value := getattr(self, name), str):
-                raise ValueError(f"{name} must be the name of a column, as text, got {value!r}")
-
-    def _sequence(self) -> str:
-        return self.sequence
-
-    def _names(self, targets: int) -> Sequence[str]:
-        return [name.strip() for name in self.target.split(",")]
-
-    def _read(self) -> OwnSequences:
-        return read_csv(self.path, self.sequence, self.target, self.kind, self.read)
-
-
-@dataclass(frozen=True)
-class NpzData(OwnData):
-    """`OwnData` from the arrays x, y and lengths of an npz file, and x_test and y_test for a test part.
-
-    Args:
-        file, kind, read, length, data: as for `OwnData`.
-
-    >>> make("npz:motion.npz").input_size
-    3
-    """
-
-    name = "npz"
-
-    def _names(self, targets: int) -> Sequence[str]:
-        return ["y"] if targets == 1 else [f"y{column}" for column in range(targets)]
-
-    def _read(self) -> OwnSequences:
-        return read_npz(self.path, self.kind, self.read)
-
-
 @lru_cache(maxsize=2)
 def _digest(path: str, written: tuple[int, int]) -> str:
     return hashlib.sha256(read_bytes(path, LIMIT)).hexdigest()
@@ -269,7 +232,8 @@ def _digest(path: str, written: tuple[int, int]) -> str:
 def _divide(task: OwnData, source: Hashable) -> Parts:
     own = task._read()
     targets = 1 if own.kind == "classification" else own.outputs
-    return divide(own, task.path, task.length, task._names(targets), task._sequence())
+    division = Division(task.share, task.split, task.split_seed)
+    return divide(own, task.path, division, task.length, task.stride, task._names(targets), task._sequence())
 
 
 @lru_cache(maxsize=2)

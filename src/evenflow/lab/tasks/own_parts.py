@@ -1,4 +1,4 @@
-"""Divide the sequences of a user's own file into training, validation and test parts, and scale them."""
+"""Divide the sequences of a user's own file into training, validation and test parts, cut and scale them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import torch
 from evenflow.lab.data import OwnSequences
 from evenflow.models.data_schema import DataColumn, DataSchema, scaled_columns
 
-from .data_set import split
+from .own_division import Division
 
-HELD_OUT = 10  # one sequence in ten is for validation
+SERIES_LENGTH = 100  # steps of a window, where the file is one long series
+
+Part = tuple[list[np.ndarray], Any]  # inputs, targets
 
 
 class Parts(NamedTuple):
@@ -25,41 +27,45 @@ class Parts(NamedTuple):
     targets: dict[str, list[np.ndarray]]
 
 
-def divide(own: OwnSequences, path: str, length: int, targets_named: Sequence[str], sequence: str) -> Parts:
-    """Divide and scale the sequences of a file.
+def divide(
+    own: OwnSequences,
+    path: str,
+    division: Division,
+    length: int | None,
+    stride: int | None,
+    targets_named: Sequence[str],
+    sequence: str,
+) -> Parts:
+    """Divide, cut and scale the sequences of a file.
+
+    Sequences are divided before they are cut, so that no step is in a window of training and in one of validation.
 
     Args:
         own: the sequences.
         path: the file, for error messages.
-        length: steps of a piece, if the file is one long series.
+        division: which sequences, or which last steps of one long series, are for validation.
+        length: steps of a window. Default: 100 for one long series; otherwise sequences stay whole.
+        stride: steps from one training window to the next. Default: `length`.
         targets_named: names of the targets.
         sequence: name of the column of sequences.
     """
-    inputs, targets = own.inputs, own.targets
-    if len(inputs) == 1:
-        if own.readout == "last":
-            raise ValueError(
-                f"{path!r} holds one sequence with one target for all of its steps, and learning needs two "
-                "sequences, or a target at every step (option read=every)"
-            )
-        inputs, targets = _pieces(length, inputs[0], None if targets is None else targets[0])
-        last = max(1, len(inputs) // HELD_OUT)
-        rows = np.arange(len(inputs) - last), np.arange(len(inputs) - last, len(inputs))
+    series = len(own.inputs) == 1
+    if series:
+        length = SERIES_LENGTH if length is None else length
+        parts = _divided_series(own, path, division, length)
     else:
-        rows = split(len(inputs), max(1, len(inputs) // HELD_OUT))
-    if not len(rows[0]):
-        raise ValueError(
-            f"{path!r} holds one sequence of {len(own.inputs[0])} steps, too short for pieces of length "
-            f"{length}: make length smaller"
-        )
-    parts: dict[str, tuple[list[np.ndarray], Any]] = {
-        part: ([inputs[row] for row in chosen], None if targets is None else [targets[row] for row in chosen])
-        for part, chosen in zip(("training", "validation"), rows, strict=True)
-    }
+        classes = own.targets if own.kind == "classification" and own.readout == "last" else None
+        rows = division.rows(len(own.inputs), classes, own.groups)  # type: ignore[arg-type]
+        parts = {
+            part: ([own.inputs[n] for n in chosen], None if own.targets is None else [own.targets[n] for n in chosen])
+            for part, chosen in zip(("training", "validation"), rows, strict=True)
+        }
     if own.test is not None:
         parts["test"] = own.test.inputs, None if own.test.targets is None else list(own.test.targets)
-    series = {"length": length} if len(own.inputs) == 1 else {}
-    schema = _schema(own, parts["training"], targets_named, {"sequence": sequence, **series})
+    if length is not None:
+        steps = {"training": length if stride is None else stride}
+        parts = {part: _windows(*each, length, steps.get(part, length), own.readout) for part, each in parts.items()}
+    schema = _schema(own, parts["training"], targets_named, {"sequence": sequence, "length": length})
     scaled = {
         part: [schema.scale_inputs(torch.from_numpy(x)).float().numpy() for x in arrays]
         for part, (arrays, _) in parts.items()
@@ -74,9 +80,48 @@ def divide(own: OwnSequences, path: str, length: int, targets_named: Sequence[st
     return Parts(own, schema, scaled, learned)
 
 
-def _schema(
-    own: OwnSequences, training: tuple[list[np.ndarray], Any], names: Sequence[str], more: dict[str, Any]
-) -> DataSchema:
+def _divided_series(own: OwnSequences, path: str, division: Division, length: int) -> dict[str, Part]:
+    """The first and the last steps of one long series; the last ones are a whole number of windows, but for the end."""
+    if own.readout == "last":
+        raise ValueError(
+            f"{path!r} holds one sequence with one target for all of its steps, and learning needs two "
+            "sequences, or a target at every step (option read=every)"
+        )
+    if division.how not in (None, "time"):
+        raise ValueError(f"split of one long series must be time, the last steps are held out, got {division.how!r}")
+    x, y = own.inputs[0], None if own.targets is None else own.targets[0]
+    windows = len(_starts(len(x), length, length))
+    first = (windows - division.count(windows)) * length
+    if first < 2:
+        raise ValueError(
+            f"{path!r} holds one sequence of {len(x)} steps, too short for pieces of length "
+            f"{length}: make length smaller"
+        )
+    return {
+        "training": ([x[:first]], None if y is None else [y[:first]]),
+        "validation": ([x[first:]], None if y is None else [y[first:]]),
+    }
+
+
+def _windows(inputs: list[np.ndarray], targets: Any, length: int, stride: int, readout: str) -> Part:
+    """Windows of all sequences; of targets after the last step each window has that of its sequence."""
+    starts = [_starts(len(x), length, stride) for x in inputs]
+    cut = [x[first : first + length] for x, places in zip(inputs, starts, strict=True) for first in places]
+    if targets is None:
+        return cut, None
+    pairs = [(y, first) for y, places in zip(targets, starts, strict=True) for first in places]
+    return cut, [y if readout == "last" else y[first : first + length] for y, first in pairs]
+
+
+def _starts(steps: int, length: int, stride: int) -> range:
+    """The first steps of the windows of a sequence; the last one may be shorter and has at least two steps."""
+    count = 1 + max(0, -(-(steps - length) // stride))
+    if count > 1 and steps - (count - 1) * stride < 2:
+        count -= 1
+    return range(0, count * stride, stride)
+
+
+def _schema(own: OwnSequences, training: Part, names: Sequence[str], more: dict[str, Any]) -> DataSchema:
     """The description of the file; numbers are scaled by the training part."""
     inputs, targets = training
     columns: tuple[DataColumn, ...] = ()
@@ -85,10 +130,3 @@ def _schema(
     elif own.kind == "regression":
         columns = scaled_columns(names, np.concatenate([np.atleast_2d(rows) for rows in targets]))
     return DataSchema(own.kind, own.readout, scaled_columns(own.names, np.concatenate(inputs)), columns, **more)
-
-
-def _pieces(length: int, series: np.ndarray, targets: Any) -> tuple[list[np.ndarray], Any]:
-    """Cut one long series into pieces of `length` steps; a shorter last piece is kept if it has two steps."""
-    cuts = range(0, len(series) - 1, length)
-    inputs = [series[cut : cut + length] for cut in cuts]
-    return inputs, None if targets is None else [targets[cut : cut + length] for cut in cuts]

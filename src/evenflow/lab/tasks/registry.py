@@ -18,7 +18,8 @@ from .kth_largest import KthLargest
 from .multilabel import MultilabelRows
 from .multiplication import Multiplication
 from .music import Music
-from .own_data import CsvData, NpzData, OwnData
+from .own_data import OwnData
+from .own_formats import CsvData, NpzData
 from .pixels import Pixels
 from .recall_first import RecallFirst
 from .task import Task, option_fields

@@ -26,7 +26,7 @@ from .loop import Loop
 from .metrics import Metrics
 from .run_folder import CHECKPOINT, METRICS, Run
 from .run_writer import RunWriter
-from .settings import Settings
+from .settings import VALIDATE_EVERY, Settings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -237,7 +237,11 @@ def _on_first_process(fabric: Fabric, work: Callable[[], Any]) -> Any:
 
 
 def _warn_of_lost_rows(loop: Loop, folder: Path) -> None:
-    intervals = (loop.settings.log_every, loop.settings.validate_every, loop.settings.checkpoint_every)
+    intervals = (
+        loop.settings.log_every,
+        loop.settings.validate_every or VALIDATE_EVERY,
+        loop.settings.checkpoint_every,
+    )
     expected = {step for every in intervals for step in range(every, loop.step + 1, every)}
     missing = expected - {metrics.step_of(line) for line in loop.log.lines}
     if missing:

@@ -132,7 +132,7 @@ class Loop:
     @property
     def validating(self) -> bool:
         """Whether the present step is validated."""
-        return self.step == self.settings.steps or self.step % self.settings.validate_every == 0
+        return self.step == self.settings.steps or self.step % cast(int, self.settings.validate_every) == 0
 
     def record(self, validation: tuple[float, float] | None = None) -> None:
         """Write a row, validate, probe and save if one of them is due at the present step.

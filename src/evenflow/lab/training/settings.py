@@ -14,7 +14,7 @@ from evenflow.lab.tasks.task import Task, check_options, option
 from .optimizers import BASES, OPTIMIZERS, SCHEDULES, SCOPES
 
 PRECISIONS = ("32-true", "tf32", "64-true", "bf16-mixed", "bf16-true")
-VALIDATION_BATCHES = 10
+VALIDATION_BATCHES, VALIDATE_EVERY = 10, 100
 OWN_METHODS = ("temporal-simplex", "hessian-free")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 # Names that other libraries use for a setting; an unknown setting is answered with the name to use.
@@ -70,7 +70,11 @@ class Settings:
         "all", "what is clipped: all, the recurrent matrices (recurrent) or each tensor alone (each)", choices=SCOPES
     )
     log_every: int = option(10, "updates between two rows of metrics.csv", whole=1)
-    validate_every: int = option(100, "updates between two validations; the last update is always validated", whole=1)
+    validate_every: int | None = option(
+        None,
+        "updates between two validations; by default an epoch of a data set, else 100; the last is always validated",
+        whole=1,
+    )
     validation_batches: int | None = option(
         None,
         "batches in a validation, the same ones every time; by default 10, or all that a data set holds out",
@@ -127,10 +131,12 @@ class Settings:
             )
 
     def for_task(self, task: Task, processes: int = 1) -> Settings:
-        """The settings with epochs counted in updates of this task."""
+        """The settings with epochs counted in updates of this task, and updates between validations."""
+        each = task.epoch_steps(self.batch_size, processes)
+        if self.validate_every is None:
+            return dataclasses.replace(self, validate_every=each or VALIDATE_EVERY).for_task(task, processes)
         if self.epochs is None:
             return self
-        each = task.epoch_steps(self.batch_size, processes)
         if each is None:
             raise ValueError(f"epochs goes with a data set, got {self.epochs} with task {task.name}: give steps")
         return dataclasses.replace(self, steps=self.epochs * each, epochs=None)
