@@ -456,6 +456,14 @@ X = noise(STEPS, BATCH, INPUT)
         (lambda: small().solve(), "there is nothing to solve from: no step was seen beyond the washout"),
         (lambda: small().fit(X[:5], X[:5]), "there is nothing to solve from: no step was seen beyond the washout"),
         (lambda: small().fit(X), "y must be a tensor of targets for this x, got NoneType"),
+        (
+            lambda: small().fit(X, X.numpy()),
+            "y must be a tensor of targets for this x, got ndarray: torch.tensor(y, dtype=torch.float32) is one",
+        ),
+        (
+            lambda: small().fit(X.numpy(), X.numpy()),
+            "x must be a tensor, got ndarray: torch.tensor(x, dtype=torch.float32) is one",
+        ),
         (lambda: small().fit([(X, X)], X), "y must be left out where x is an iterable of pairs (x, y)"),
         (
             lambda: small().fit(X, X[:-1]),

@@ -14,12 +14,15 @@ from typing import Any
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """An error message for an unknown `name`, with the most similar known names, or all of them if none is similar.
 
+    Similar are names with few other letters, else names that begin with `name`, else names that `name` contains.
+
     >>> unknown("task", "copi", ["adding", "copy"])
     "unknown task 'copi', did you mean copy?"
     """
     choices = sorted(known)
     written = {choice.lower(): choice for choice in choices}
     near = [written[match] for match in get_close_matches(str(name).lower(), written, n=3)]
+    near = near or [choice for choice in choices if len(str(name)) > 1 and choice.startswith(str(name))][:3]
     near = near or [choice for choice in choices if choice in str(name)][:3]
     if near:
         return f"unknown {kind} {name!r}, did you mean {' or '.join(near)}?"

@@ -186,6 +186,8 @@ def test_deep_copy_is_independent() -> None:
     ("module", "name", "map", "blocks", "sentence"),
     [
         (nn.Linear(4, 4), "wait", Cayley(4), None, "Linear has no weight named 'wait' to attach a map to"),
+        (nn.Linear(4, 4), "weight", "cayley", None, r"such as evenflow.maps.Cayley\(4\), got 'cayley'$"),
+        (nn.GRU(3, 4), "weight_hh_l0", 3, None, r"such as evenflow.maps.Exponential\(4\), got 3$"),
         (nn.Linear(4, 4), "bias", Cayley(4), None, "Linear.bias must have at least two dimensions"),
         (nn.Linear(4, 6), "weight", Cayley(4), None, "map makes 4 x 4 matrices but Linear.weight is 6 x 4$"),
         (nn.GRU(3, 4), "weight_hh_l0", Cayley(4), None, "is 12 x 4; choose its gates with blocks="),
@@ -200,7 +202,7 @@ def test_deep_copy_is_independent() -> None:
         (nn.GRU(3, 4), "weight_hh_l0", Cayley(4), "nn", "blocks must be different indices"),
         (nn.GRU(3, 4), "weight_hh_l0", Cayley(5), "n", "is 12 x 4, which is no stack of 5 x 5 blocks"),
     ],
-    ids=["name", "vector", "size", "gates", "letter", "index", "twice", "stack"],
+    ids=["name", "map by name", "map by number", "vector", "size", "gates", "letter", "index", "twice", "stack"],
 )
 def test_bad_input(module: nn.Module, name: str, map: Map, blocks: object, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):

@@ -27,6 +27,7 @@ def test_options_class_and_function() -> None:
     ("map", "options", "sentence"),
     [
         ("expnential", {}, "unknown map 'expnential', did you mean exponential"),
+        ("expo", {}, "unknown map 'expo', did you mean exponential?"),
         ("zzz", {}, "unknown map 'zzz', known are antisymmetric, cayley, exponential"),
         ("householder", {"m": 3}, "Householder has no option 'm'; it takes reflectors, precision"),
         (3, {}, "map must be a name, a class or a function of the size, got 3"),
@@ -34,7 +35,7 @@ def test_options_class_and_function() -> None:
         (lambda n: torch.eye(n), {}, "map must return an evenflow Map, got Tensor"),
         (lambda n: Exponential(n), {"init": "haar"}, "a function gets the size alone, not init"),
     ],
-    ids=["misspelt", "unknown", "option", "number", "instance", "tensor", "function-options"],
+    ids=["misspelt", "a beginning", "unknown", "option", "number", "instance", "tensor", "function-options"],
 )
 def test_bad_input(map: object, options: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence.replace("?", r"\?")):

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from evenflow.maps.blocks import Blocks, Flattened
+from evenflow.maps.exponential import Exponential
 from evenflow.maps.free import Free
+from evenflow.maps.make_map import MAPS
 from evenflow.maps.map import Map
 
 # The order in which torch stacks the gates of a weight.
@@ -49,6 +51,10 @@ def attach(
     weight = getattr(module, name, None)
     if not isinstance(weight, Tensor):
         raise ValueError(f"{type(module).__name__} has no weight named {name!r} to attach a map to")
+    if not isinstance(map, Map):
+        kind = MAPS.get(map, Exponential) if isinstance(map, str) else Exponential
+        example = f"evenflow.maps.{kind.__name__}({weight.shape[-1]})"
+        raise ValueError(f"map must be a map with its size, such as {example}, got {map!r}")
     if parametrize.is_parametrized(module, name):
         raise ValueError(f"{type(module).__name__}.{name} has a map already; detach it first")
     fitted = _fit(map, module, name, weight, blocks)

@@ -58,8 +58,11 @@ class SolvedReadout(Recurrent):
         pairs: Iterable[tuple[Tensor, Tensor]]
         if isinstance(x, (Tensor, PackedSequence)):
             if not isinstance(y, Tensor):
-                raise ValueError(f"y must be a tensor of targets for this x, got {type(y).__name__}")
+                hint = ": torch.tensor(y, dtype=torch.float32) is one" if hasattr(y, "shape") else ""
+                raise ValueError(f"y must be a tensor of targets for this x, got {type(y).__name__}{hint}")
             pairs = [(x, y)]  # type: ignore[list-item]
+        elif hasattr(x, "shape"):
+            raise ValueError(f"x must be a tensor, got {type(x).__name__}: torch.tensor(x, dtype=torch.float32) is one")
         elif y is not None:
             raise ValueError("y must be left out where x is an iterable of pairs (x, y)")
         else:

@@ -150,6 +150,8 @@ BAD = [
     (["trian"], "No such command 'trian'"),
     (["train", "adding"], "Missing argument"),
     (["train", "addin", "rnn"], "did you mean adding"),
+    (["train", "motion.csv", "gru"], "for a file of your own write csv:motion.csv"),
+    (["train", "adding", "rnn", "-s", "map=expo"], "unknown map 'expo', did you mean exponential?"),
     (["train", "adding", "sgorn"], "did you mean sgornn"),
     (["train", "adding", "rnn", "--lr", "-1"], "lr must be a number above 0, got -1.0"),
     (["train", "adding", "rnn", "--lr", "fast"], "--lr"),
@@ -241,6 +243,11 @@ def test_seeds_are_trained_side_by_side(tmp_path, capsys):
     assert run("train", "adding", "rnn", "--seeds", "3", "--seed", "5", "--folder", str(tmp_path), *options) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-5", "seed-6", "seed-7", "seeds.toml"]
     assert "Mean best validation mse of 3:" in capsys.readouterr().out
+    assert run("report", tmp_path) == 0
+    page = (tmp_path / "report.html").read_text()
+    assert all(f"rnn, seed {seed}" in page for seed in (5, 6, 7))
+    assert run("report", tmp_path, tmp_path / "seed-5") == 2  # four runs, and no place for their page
+    assert "out must say where to write the page of 4 runs" in capsys.readouterr().err
 
 
 def test_seeds_are_gone_on_with_as_a_whole(tmp_path, capsys, monkeypatch):

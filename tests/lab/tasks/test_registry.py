@@ -130,10 +130,12 @@ def test_every_task_trains(task):
             {},
             f"unknown task 'zzz', known are {', '.join(sorted(TASKS))}",
         ),
+        ("motion.csv", {}, "unknown task 'motion.csv'; for a file of your own write csv:motion.csv"),
+        ("a/motion.npz", {}, "unknown task 'a/motion.npz'; for a file of your own write npz:a/motion.npz"),
         ("copy", {"lenght": 3}, r"unknown option of task copy 'lenght', did you mean length\?"),
         ("adding", {"k": 3}, "unknown option of task adding 'k', known are length, variant"),
     ],
-    ids=["near name", "far name", "near option", "far option"],
+    ids=["near name", "far name", "a CSV file", "an npz file", "near option", "far option"],
 )
 def test_unknown_names(name, options, sentence):
     with pytest.raises(ValueError, match=f"^{sentence}$"):

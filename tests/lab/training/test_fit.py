@@ -467,6 +467,19 @@ def test_what_is_refused_before_any_work(tmp_path):
         ),
         ((model_for(), TASK), {"lr": -1.0}, "lr must be a number above 0, got -1.0"),
         ((model_for(), TASK), {"stepz": 3}, r"unknown training setting 'stepz', did you mean steps\?"),
+        (
+            (model_for(), "adding"),
+            {},
+            r"task must be a task, such as evenflow.tasks.Adding\(length=200\), "
+            r"got 'adding': write evenflow.tasks.make\('adding'\)",
+        ),
+        (
+            (model_for(), (torch.zeros(8, 3, 2), torch.zeros(3, 1))),
+            {},
+            r"task must be a task, .*, got tuple: save arrays x and y with numpy.savez and train on "
+            r"evenflow.tasks.make\('npz:FILE'\)",
+        ),
+        ((model_for(), 3), {}, r"task must be a task, .*, got int"),
         ((Frozen(), TASK), {}, "model has no parameter to train, at least one must require a gradient"),
         (
             (SequenceModel(create("rnn", 2, 4), 3), TASK),

@@ -15,8 +15,10 @@ from .options import Hidden, Quiet
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="One or more run folders.")],
-    out: Annotated[Path | None, typer.Option(help="The HTML file. Default for one run: FOLDER/report.html.")] = None,
+    folders: Annotated[
+        list[Path], typer.Argument(help="One or more run folders, or the folder of `train --seeds` with all its runs.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The HTML file. Default for one folder: FOLDER/report.html.")] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
 ) -> None:
     """Write one self-contained HTML page about runs: curves, the gradient over time, settings, verdicts.
@@ -24,7 +26,12 @@ def report(
     Example:  evenflow report runs/adding-rnn runs/adding-sgornn --out compare.html
     """
     from evenflow.lab.report import write_report
+    from evenflow.lab.training.seed_folders import seed_runs
 
+    seeds = {folder: [] if (folder / "config.toml").is_file() else seed_runs(folder) for folder in folders}
+    if out is None and len(folders) == 1 and seeds[folders[0]]:
+        out = folders[0] / "report.html"
+    folders = [run for folder in folders for run in seeds[folder] or [folder]]
     say(f"The page: {write_report(folders, out, title).resolve()}")
 
 

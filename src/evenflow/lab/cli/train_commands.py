@@ -127,7 +127,7 @@ def _show_seeds(
         raise NonFiniteLoss("all seeds diverged: try a smaller lr or a clip_norm")
     spread = np.std(metrics, ddof=len(metrics) > 1)
     say(f"Mean {metric_name} of {len(metrics)}: {np.mean(metrics):.4g} ± {spread:.2g}.")
-    say(f"The runs: {folder}   Their page:  evenflow report {folder}/seed-* --out {folder}/report.html")
+    say(f"The runs: {folder}   Their page:  evenflow report {folder}")
 
 
 def _show_result(result: Result, folder: Path) -> None:

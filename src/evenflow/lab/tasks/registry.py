@@ -41,6 +41,9 @@ def make(name: str, **options: Any) -> Task:
     """
     name, options = with_file(name, options)
     if name not in TASKS:
+        kind = Path(str(name)).suffix.removeprefix(".").lower()
+        if issubclass(TASKS.get(kind, Task), OwnData):
+            raise ValueError(f"unknown task {name!r}; for a file of your own write {kind}:{name}")
         raise ValueError(unknown("task", name, TASKS))
     return _curriculum(options) if name == Curriculum.name else TASKS[name].from_options(options)
 

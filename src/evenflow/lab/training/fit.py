@@ -59,6 +59,11 @@ def fit(
         >>> result.valid_metric, result.solved  # half a minute; with seed 0
         (0.0128..., True)
     """
+    if not isinstance(task, Task):
+        got = f"{task!r}: write evenflow.tasks.make({task!r})" if isinstance(task, str) else type(task).__name__
+        if isinstance(task, tuple | list):
+            got += ": save arrays x and y with numpy.savez and train on evenflow.tasks.make('npz:FILE')"
+        raise ValueError(f"task must be a task, such as evenflow.tasks.Adding(length=200), got {got}")
     return fit_settings(model, task, Settings.from_dict(settings), folder, resume=resume, progress=progress)
 
 

@@ -62,6 +62,10 @@ def resumed_folders(folder: Path) -> list[Path]:
         for seed in seeds:
             if not (seed_folder(folder, seed) / CONFIG).is_file():
                 RunWriter.create(seed_folder(folder, seed), table | {"training": training | {"seed": seed}}).close()
-    return sorted(
-        (path.parent for path in folder.glob(f"seed-*/{CONFIG}")), key=lambda path: (len(path.name), path.name)
-    )
+    return seed_runs(folder)
+
+
+def seed_runs(folder: Path) -> list[Path]:
+    """The run folders of the seeds that have one, in order; an empty list for another folder."""
+    runs = (path.parent for path in folder.glob(f"seed-*/{CONFIG}"))
+    return sorted(runs, key=lambda path: (len(path.name), path.name))
