@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from evenflow import create, systems
 from evenflow.lab.training.captured_update import CapturedUpdate
 from evenflow.layers import layer_graphs
+from evenflow.layers.layer_graphs import TensorLayer
 from evenflow.layers.named import LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.maps import MAPS
@@ -46,7 +47,7 @@ def check(layer: Recurrent, shape: tuple[int, ...], *states: tuple[int, ...], fi
         hx = None if not states else given[1] if len(states) == 1 else tuple(given[1:])
         output, ends = layer(given[0], hx)
         found = (output, *((ends,) if isinstance(ends, Tensor) else ends))
-        plain = layer._forward_tensors(*given)
+        plain = TensorLayer(layer)(*given)
         count = len(plain) if final else 1
         weights = [torch.randn_like(r) for r in plain[:count]]
         assert_same(found, plain, f"pass {n}")

@@ -20,6 +20,7 @@ from torch import Tensor
 from evenflow.cells import Elman
 from evenflow.layers import layer_graphs
 from evenflow.layers.feedback_stack import GatedFeedbackRNN
+from evenflow.layers.layer_graphs import TensorLayer
 from evenflow.layers.named import LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.reservoir import EchoState
@@ -100,7 +101,7 @@ def gradients(layer: Recurrent, results: Sequence[Tensor], inputs: Sequence[Tens
 def test_a_replay_gives_what_the_pass_gives(kind: type[Recurrent], of: slice) -> None:
     layer = kind(2, 4, num_layers=2)
     given = [x(5, 3, 2, grad=True)] + [torch.randn(2, 3, 4, requires_grad=True) for _ in range(layer.cell.state_size)]
-    plain, found = layer._forward_tensors(*given), passed(layer, *given)
+    plain, found = TensorLayer(layer)(*given), passed(layer, *given)
     assert found is not None
     for one, other in zip(
         (*plain, *gradients(layer, plain, given, of)), (*found, *gradients(layer, found, given, of)), strict=True
@@ -204,7 +205,7 @@ def test_what_was_written_over_is_computed_again() -> None:
     (capture,) = captures(layer)
     assert isinstance(capture, Rerun)
     capture.forward([b], layer)
-    plain = layer._forward_tensors(a)
+    plain = TensorLayer(layer)(a)
     for one, other in zip(
         gradients(layer, plain, [a], slice(None)), gradients(layer, found, [a], slice(None)), strict=True
     ):
@@ -220,7 +221,7 @@ def test_pulled_twice_and_differentiated_again() -> None:
     layer_again = copy.deepcopy(layer)
     layer_again.engine = "reference"
     curved = []
-    for results in (found, layer._forward_tensors(a), layer_again._forward_tensors(a)):
+    for results in (found, TensorLayer(layer)(a), TensorLayer(layer_again)(a)):
         (slope,) = torch.autograd.grad(results[0].square().sum(), a, create_graph=True)
         curved.append(torch.autograd.grad(slope.square().sum(), a)[0])
     for one in curved[:2]:
@@ -229,7 +230,7 @@ def test_pulled_twice_and_differentiated_again() -> None:
 
 def test_many_gradients_side_by_side() -> None:
     layer, a = RNN(2, 4), x(5, 3, 2, grad=True)
-    found, plain = passed(layer, a), layer._forward_tensors(a)
+    found, plain = passed(layer, a), TensorLayer(layer)(a)
     assert found is not None
     grads = torch.randn(6, *plain[0].shape)
     one, other = (
@@ -257,12 +258,12 @@ def test_values_of_the_weights_may_change_and_their_place_may_not() -> None:
         layer.bias_l0.add_(1)
         found = passed(layer, a)
         assert found is not None
-        torch.testing.assert_close(found[0], layer._forward_tensors(a)[0])
+        torch.testing.assert_close(found[0], TensorLayer(layer)(a)[0])
         assert layer.graphs is known
         layer.bias_l0 = torch.nn.Parameter(layer.bias_l0 + 1)
         found = passed(layer, a)
         assert found is not None
-        torch.testing.assert_close(found[0], layer._forward_tensors(a)[0])
+        torch.testing.assert_close(found[0], TensorLayer(layer)(a)[0])
         assert layer.graphs is not known
 
 
@@ -355,7 +356,7 @@ def test_layers_that_share_their_captures_do_not_read_each_others_weights() -> N
         other._parameters = {name: torch.nn.Parameter(2 * p) for name, p in layer.named_parameters()}
         results = passed(other, a)
         assert results is not None
-        torch.testing.assert_close(results[0], other._forward_tensors(a)[0])
+        torch.testing.assert_close(results[0], TensorLayer(other)(a)[0])
 
 
 @pytest.mark.parametrize("map", ["free", "householder", "svd"])
@@ -364,12 +365,12 @@ def test_a_pass_with_other_weights(map: str) -> None:
     layer, a = RNN(2, 4, map=map), x(5, 3, 2)
     weights = [p.detach().requires_grad_() for p in layer.parameters()]
     results = layer_graphs.run_with_weights(layer, 1, 0, a, *weights)
-    torch.testing.assert_close(results, layer._forward_tensors(a))
+    torch.testing.assert_close(results, TensorLayer(layer)(a))
     found = torch.autograd.grad(results[0].sum(), weights)
     torch.testing.assert_close(found, torch.autograd.grad(layer(a)[0].sum(), list(layer.parameters())))
     with torch.no_grad():
         weights[0].add_(1)  # the same memory
-    torch.testing.assert_close(layer_graphs.run_with_weights(layer, 1, 0, a, *weights), layer._forward_tensors(a))
+    torch.testing.assert_close(layer_graphs.run_with_weights(layer, 1, 0, a, *weights), TensorLayer(layer)(a))
 
 
 def test_a_map_that_leaves_its_range_ends_captures(monkeypatch: pytest.MonkeyPatch) -> None:

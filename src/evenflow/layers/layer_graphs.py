@@ -118,8 +118,11 @@ def _zero(device: torch.device) -> Tensor:
         return torch.zeros((), dtype=torch.float32, device=device)
 
 
-class _TensorLayer(nn.Module):
-    """A layer from tensors to tensors, as a module, whose weights `functional_call` can replace."""
+class TensorLayer(nn.Module):
+    """A layer from tensors to tensors, as a module, whose weights `functional_call` can replace.
+
+    Its inputs are the input, the initial states, the resets if there are any (a Boolean tensor), and then the taps.
+    """
 
     layer: Any
 
@@ -127,16 +130,26 @@ class _TensorLayer(nn.Module):
         super().__init__()
         self.layer = layer
 
-    def forward(self, *inputs: Tensor, taps: int) -> tuple[Tensor, ...]:
-        states = len(inputs) - taps
-        return self.layer._forward_tensors(*inputs[:states], taps=inputs[states:])
+    def forward(self, *inputs: Tensor, taps: int = 0) -> tuple[Tensor, ...]:
+        input, *others = inputs[: len(inputs) - taps]
+        states = tuple(v for v in others if v.dtype != torch.bool)
+        resets = next((v for v in others if v.dtype == torch.bool), None)
+        layer = self.layer
+        outer = layer._taps, layer._external_taps
+        layer._taps, layer._external_taps = [] if taps else None, inputs[len(inputs) - taps :]
+        try:
+            hx = None if not states else states[0] if len(states) == 1 else states
+            output, final = layer._forward(input, hx, resets)
+        finally:
+            layer._taps, layer._external_taps = outer
+        return output, *((final,) if isinstance(final, Tensor) else final)
 
 
 def run_with_weights(layer: nn.Module, count: int, taps: int, *members: Tensor) -> tuple[Tensor, ...]:
     """Run a layer on the first `count` members, the last `taps` of which are taps, with the others as its weights."""
     names = [f"layer.{name}" for name, _ in layer.named_parameters()]
     weights = dict(zip(names, members[count:], strict=True))
-    return functional_call(_TensorLayer(layer), weights, members[:count], {"taps": taps})
+    return functional_call(TensorLayer(layer), weights, members[:count], {"taps": taps})
 
 
 def replay(

@@ -13,24 +13,20 @@ from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence
 
 from evenflow.cells import Cell, CellMaker, Regularised, Weights, regularised
-from evenflow.checks import number, one_of, whole_number
-from evenflow.layers.carried_norm import CarriedNorm
 from evenflow.layers.layer_graphs import LayerGraphs, replay_layer
-from evenflow.layers.layer_run import ObservedLayer
+from evenflow.layers.layer_options import check_layer_options
 from evenflow.layers.layer_weights import MapChoice, check_map, reset_weights, start_weights
-from evenflow.layers.one_step import OneStep
 from evenflow.layers.sequences import Sequences
+from evenflow.layers.stepped_layer import SteppedLayer
 from evenflow.layers.torch_weights import take_torch_weights
 from evenflow.maps import Map
 from evenflow.runtime.constructor_call import Described
 from evenflow.runtime.rewritten import NotQuantized, traced_call
 from evenflow.runtime.torch_state import in_functorch
-from evenflow.scan import ENGINES, STORAGES, checkpointed, project, scan
-
-INITIAL_STATES = ("zero", "learned")
+from evenflow.scan import STORAGES, checkpointed, project, scan
 
 
-class Recurrent(Described, ObservedLayer, NotQuantized):
+class Recurrent(Described, SteppedLayer, NotQuantized):
     """A cell run over time, with the signature, call forms and habits of `torch.nn.RNN`; every layer is one.
 
     Shapes:
@@ -80,8 +76,6 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
     layers_run_in_turn = True  # False where one step runs through all layers of the stack
     takes_one_step = False  # True for a module of one time step, whose states have no dimension of layers
     graphs: LayerGraphs | None = None  # the captured passes of a layer that has run on a GPU
-    _one_step: OneStep | None = None  # what `step` keeps
-    _carried_norm: CarriedNorm | None = None
     _names: tuple[str, ...] = ()
     _shapes: Mapping[str, torch.Size] = {}  # layers pickled by early versions have none
 
@@ -118,31 +112,10 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
             raise ValueError(
                 f"cell must be a cell, such as evenflow.cells.GRUStep() or one of @evenflow.cell, got {cell!r}"
             )
-        for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
-            whole_number(name, value, 1)
-        for name, value in (("bias", bias), ("batch_first", batch_first), ("bidirectional", bidirectional)):
-            if value not in (True, False):
-                raise ValueError(f"{name} must be True or False, got {value!r}")
-        number("dropout", dropout)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise ValueError(f"dtype must be a floating point torch.dtype, got {dtype!r}")
-        if generator is not None and not isinstance(generator, torch.Generator):
-            raise ValueError(f"generator must be a torch.Generator, got {generator!r}")
-        one_of("initial_state", initial_state, INITIAL_STATES)
-        if input_range is not None:
-            number("input_range", input_range)
-            if not 1e-30 <= input_range <= 1e30:  # which single precision holds
-                raise ValueError(f"input_range must be a number from 1e-30 to 1e30, got {input_range}")
-        one_of("engine", engine, ENGINES)
-        if checkpoint_every is not None:
-            whole_number("checkpoint_every", checkpoint_every, 1)
-        if storage is not None:
-            one_of("storage", storage, STORAGES)
-            if checkpoint_every is not None or not self.layers_run_in_turn:
-                where = "with checkpoint_every" if checkpoint_every else f"for {type(self).__name__}"
-                raise ValueError(f"storage must be None {where}, got {storage!r}")
+        check_layer_options(
+            self, input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, initial_state,
+            input_range, engine, checkpoint_every, storage, generator, dtype,
+        )  # fmt: skip
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.cell = regularised(cell, recurrent_dropout, zoneout, layer_norm, weight_dropout)
         if isinstance(self.cell, Regularised) and not self.layers_run_in_turn:
@@ -192,76 +165,6 @@ class Recurrent(Described, ObservedLayer, NotQuantized):
             if replayed is not None:
                 return replayed
         return traced_call(self, input, hx, resets) if isinstance(input, Proxy) else self._forward(input, hx, resets)
-
-    def step(
-        self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None = None
-    ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]]:
-        """Take one time step, for code that receives its input step by step.
-
-        A loop over `step` gives the outputs, states and gradients of one call of the layer on the whole sequence.
-        Without gradients, on a CPU, all that does not change from step to step is kept: a step takes about the time of
-        a cell of torch.
-
-        Shapes:
-            input ``(B, I)``, or ``(I)`` without a batch; output likewise; states as those of the layer.
-
-        Args:
-            input: the input of this step.
-            hx: the state before, as the step before or the layer returned it. Default: the initial state.
-
-        >>> layer, state = RNN(2, 128), None
-        >>> with torch.no_grad():
-        ...     for x_t in torch.randn(100, 50, 2):
-        ...         output, state = layer.step(x_t, state)
-        """
-        if hx is not None and (done := self.kept_step(input, hx)) is not None:
-            return done
-        self.check_step(input)
-        time = input.dim() - 1 if self.batch_first else 0
-        output, state = self.forward(input.unsqueeze(time), hx)
-        assert isinstance(output, Tensor)
-        return output.squeeze(time), state
-
-    def kept_step(
-        self, input: Tensor, hx: Tensor | tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]] | None:
-        """`step` by what is kept from step to step, or None where `forward` has to take it."""
-        if self._one_step is None:
-            self._one_step = OneStep()
-        self._look_at(hx)
-        return self._one_step(self, input, hx)
-
-    def _look_at(self, hx: Tensor | tuple[Tensor, ...]) -> None:
-        """Warn if the state has grown over the calls that carried it."""
-        if not torch.compiler.is_compiling():  # a changed number would make the compiler compile again
-            if self._carried_norm is None:
-                self._carried_norm = CarriedNorm()
-            self._carried_norm.look(self, hx)
-
-    def check_step(self, input: Tensor) -> None:
-        """Refuse what is no input of one step, and layers that cannot take one."""
-        if not isinstance(input, Tensor) or input.dim() not in (1, 2) or input.shape[-1] != self.input_size:
-            got = tuple(input.shape) if isinstance(input, Tensor) else type(input).__name__
-            raise ValueError(f"input must be one step, (B, I) or (I) with I = {self.input_size}, got {got}")
-        if self.bidirectional:
-            raise ValueError("step needs a layer that runs one way: the reverse direction begins at the last step")
-        if self.training and isinstance(self.cell, Regularised):
-            for name in ("recurrent_dropout", "weight_dropout"):
-                if p := getattr(self.cell, name):
-                    raise ValueError(f"{name} has one mask for a whole sequence, so step needs eval() or 0, got {p}")
-
-    def _forward_tensors(self, input: Tensor, *others: Tensor, taps: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
-        """`_forward` from tensors to tensors, with these taps and no others; a Boolean tensor is the resets."""
-        outer = self._taps, self._external_taps
-        self._taps, self._external_taps = [] if taps else None, taps
-        states = tuple(v for v in others if v.dtype != torch.bool)
-        resets = next((v for v in others if v.dtype == torch.bool), None)
-        try:
-            output, final = self._forward(input, (states if len(states) > 1 else states[0]) if states else None, resets)
-        finally:
-            self._taps, self._external_taps = outer
-        assert isinstance(output, Tensor)
-        return output, *((final,) if isinstance(final, Tensor) else final)
 
     def _forward(
         self,
