@@ -130,3 +130,14 @@ def test_wrong_options(people, options, sentence, tmp_path):
     }
     with pytest.raises(ValueError, match=f"^{sentence}$"):
         make(people, **options).count()
+
+
+def test_an_npz_file_may_hold_its_own_validation_part(tmp_path):
+    x = np.random.default_rng(0).normal(size=(6, 4, 2))
+    path = tmp_path / "own.npz"
+    np.savez(path, x=x, y=np.arange(6) % 2, x_valid=x[:3], y_valid=[0, 1, 1])
+    task = make(f"npz:{path}")
+    assert (task.count(), task.held_out().count()) == (6, 3)
+    assert [int(target) for target in task.held_out()._parts().targets["validation"]] == [0, 1, 1]
+    with pytest.raises(ValueError, match=r"^share, split and split_seed go with data that are to be divided"):
+        make(f"npz:{path}", share=0.2).count()

@@ -470,16 +470,15 @@ def test_what_is_refused_before_any_work(tmp_path):
         (
             (model_for(), "adding"),
             {},
-            r"task must be a task, such as evenflow.tasks.Adding\(length=200\), "
-            r"got 'adding': write evenflow.tasks.make\('adding'\)",
+            r"task must be a task, arrays \(x, y\), a Dataset or a DataLoader, got 'adding': "
+            r"write evenflow.tasks.make\('adding'\)",
         ),
         (
             (model_for(), (torch.zeros(8, 3, 2), torch.zeros(3, 1))),
             {},
-            r"task must be a task, .*, got tuple: save arrays x and y with numpy.savez and train on "
-            r"evenflow.tasks.make\('npz:FILE'\)",
+            r"cannot read 'the data': 'y' must have shape .* for regression, readout last, got \(3, 1\)",
         ),
-        ((model_for(), 3), {}, r"task must be a task, .*, got int"),
+        ((model_for(), 3), {}, r"task must be a task, .*, got a int"),
         ((Frozen(), TASK), {}, "model has no parameter to train, at least one must require a gradient"),
         (
             (SequenceModel(create("rnn", 2, 4), 3), TASK),

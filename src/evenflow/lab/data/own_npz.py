@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from .guarded import FilePath, cannot_read, read_arrays
 from .own_sequences import LIMIT, Labels, OwnSequences, check_choices, classes
 
 ARRAYS = ("x", "y", "lengths")
+PARTS = ("_valid", "_test")  # ends of the names of the arrays to validate and to test on
 
 
 def read_npz(path: FilePath, kind: str | None = None, readout: str | None = None) -> OwnSequences:
@@ -21,6 +22,7 @@ def read_npz(path: FilePath, kind: str | None = None, readout: str | None = None
       sequence, ``(N, T)`` or ``(N, T, O)`` per step; if O equals T, ``(N, T)`` means one number per step. Without this
       array the inputs of the next step are the targets.
     - ``lengths``: the length of each sequence, ``(N,)``; steps past it are ignored. Default: all have T steps.
+    - ``x_valid``, ``y_valid``, ``lengths_valid``: the same for sequences to validate on. Default: a part of ``x``.
     - ``x_test``, ``y_test``, ``lengths_test``: the same for sequences to test on.
 
     Args:
@@ -32,31 +34,45 @@ def read_npz(path: FilePath, kind: str | None = None, readout: str | None = None
     Raises:
         ValueError: the file is missing or damaged, or an array is invalid; the message names the row, counted from 0.
     """
+    names = [f"{name}{end}" for end in PARTS for name in ARRAYS]
+    return sequences_of(path, read_arrays(path, ["x"], LIMIT, ["y", "lengths", *names]), kind, readout)
+
+
+def sequences_of(
+    path: FilePath, arrays: dict[str, np.ndarray], kind: str | None = None, readout: str | None = None
+) -> OwnSequences:
+    """The sequences of arrays with the names of `read_npz`; `path` says in messages where they are from."""
     check_choices(kind, readout)
-    arrays = read_arrays(path, ["x"], LIMIT, ["y", "lengths", *(f"{name}_test" for name in ARRAYS)])
     if kind == "next":
-        arrays = {name: array for name, array in arrays.items() if name not in ("y", "y_test")}
+        arrays = {name: array for name, array in arrays.items() if name.partition("_")[0] != "y"}
     elif kind is not None and "y" not in arrays:
         raise cannot_read(path, f"it has no array 'y', which {kind} needs")
-    for name in ("y_test", "lengths_test"):
-        if name in arrays and "x_test" not in arrays:
-            raise cannot_read(path, f"it has {name!r} and no 'x_test'")
-    if "x_test" in arrays and ("y" in arrays) != ("y_test" in arrays):
-        have, lack = ("y", "y_test") if "y" in arrays else ("y_test", "y")
-        raise cannot_read(path, f"it has {have!r} and no {lack!r}")
+    for end in PARTS:
+        for name in (f"y{end}", f"lengths{end}"):
+            if name in arrays and f"x{end}" not in arrays:
+                raise cannot_read(path, f"it has {name!r} and no 'x{end}'")
+        if f"x{end}" in arrays and ("y" in arrays) != (f"y{end}" in arrays):
+            have, lack = ("y", f"y{end}") if "y" in arrays else (f"y{end}", "y")
+            raise cannot_read(path, f"it has {have!r} and no {lack!r}")
     train = _part(path, arrays, "", kind, readout)
-    test = _part(path, arrays, "_test", train.kind, train.readout) if "x_test" in arrays else None
-    if test and (test.inputs[0].shape[1], test.width) != (train.inputs[0].shape[1], train.width):
-        raise cannot_read(path, "'x_test' and 'y_test' differ from 'x' and 'y' in more than their rows and steps")
+    held_out = {end: _part(path, arrays, end, train.kind, train.readout) for end in PARTS if f"x{end}" in arrays}
+    for end, part in held_out.items():
+        if (part.inputs[0].shape[1], part.width) != (train.inputs[0].shape[1], train.width):
+            raise cannot_read(path, f"'x{end}' and 'y{end}' differ from 'x' and 'y' in more than their rows and steps")
     labels: Labels = ()
     outputs = train.width or train.inputs[0].shape[1]
     if train.kind == "classification":
-        labels, positions = classes(path, [value for part in (train, test) if part for value in part.distinct()])
+        values = [value for part in (train, *held_out.values()) for value in part.distinct()]
+        labels, positions = classes(path, values)
         outputs = len(labels)
-        train, test = train.coded(positions), test.coded(positions) if test else None
+        train, held_out = train.coded(positions), {end: part.coded(positions) for end, part in held_out.items()}
     names = tuple(f"x{column}" for column in range(train.inputs[0].shape[1]))
-    tested = OwnSequences(test.inputs, test.targets, test.kind, test.readout, names, labels, outputs) if test else None
-    return OwnSequences(train.inputs, train.targets, train.kind, train.readout, names, labels, outputs, tested)
+
+    def own(part: _NpzPart, **more: Any) -> OwnSequences:
+        return OwnSequences(part.inputs, part.targets, part.kind, part.readout, names, labels, outputs, **more)
+
+    valid, test = (own(held_out[end]) if end in held_out else None for end in PARTS)
+    return own(train, validation=valid, test=test)
 
 
 def read_npz_part(path: FilePath, kind: str, readout: str, learned: bool) -> tuple[list[np.ndarray], list[np.ndarray]]:

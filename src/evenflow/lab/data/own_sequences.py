@@ -37,7 +37,7 @@ class OwnSequences:
         names: names of the inputs.
         labels: the classes as the file spells them, sorted; targets are positions in it. Empty for other kinds.
         outputs: numbers that a model has to output: classes, targets, or inputs for kind "next".
-        test: sequences for testing, if the file has them.
+        validation, test: sequences for validation and for testing, if the file has them.
         groups: what each sequence belongs to, such as a person; empty if the file does not say.
     """
 
@@ -49,6 +49,7 @@ class OwnSequences:
     labels: Labels = ()
     outputs: int = 0
     test: OwnSequences | None = field(default=None, repr=False)
+    validation: OwnSequences | None = field(default=None, repr=False)
     groups: tuple[str, ...] = ()
 
     @property

@@ -57,7 +57,7 @@ class CsvData(OwnData):
 
 @dataclass(frozen=True)
 class NpzData(OwnData):
-    """`OwnData` from the arrays x, y and lengths of an npz file, and x_test and y_test for a test part.
+    """`OwnData` from the arrays x, y and lengths of an npz file; x_valid, y_valid, x_test and y_test for other parts.
 
     Args:
         file, kind, read, length, stride, share, split, split_seed, data: as for `OwnData`.

@@ -52,7 +52,12 @@ def divide(
     series = len(own.inputs) == 1
     if series:
         length = SERIES_LENGTH if length is None else length
-        parts = _divided_series(own, path, division, length)
+    if own.validation is not None:
+        if division != Division():
+            raise ValueError(f"share, split and split_seed go with data that are to be divided, {path!r} is already")
+        parts = {"training": _part_of(own), "validation": _part_of(own.validation)}
+    elif series:
+        parts = _divided_series(own, path, division, length or SERIES_LENGTH)
     else:
         classes = own.targets if own.kind == "classification" and own.readout == "last" else None
         rows = division.rows(len(own.inputs), classes, own.groups)  # type: ignore[arg-type]
@@ -61,7 +66,7 @@ def divide(
             for part, chosen in zip(("training", "validation"), rows, strict=True)
         }
     if own.test is not None:
-        parts["test"] = own.test.inputs, None if own.test.targets is None else list(own.test.targets)
+        parts["test"] = _part_of(own.test)
     if length is not None:
         steps = {"training": length if stride is None else stride}
         parts = {part: _windows(*each, length, steps.get(part, length), own.readout) for part, each in parts.items()}
@@ -78,6 +83,10 @@ def divide(
         mean, deviation = schema.output_scale
         learned = {part: [((y - mean) / deviation).astype(np.float32) for y in rows] for part, rows in learned.items()}
     return Parts(own, schema, scaled, learned)
+
+
+def _part_of(own: OwnSequences) -> Part:
+    return own.inputs, None if own.targets is None else list(own.targets)
 
 
 def _divided_series(own: OwnSequences, path: str, division: Division, length: int) -> dict[str, Part]:

@@ -108,6 +108,11 @@ def check_data(run: Run, task: Task, table: Mapping[str, Any]) -> None:
     """Raise a ValueError if the user's own file is not the one the run began with; old runs do not say which it was."""
     before = run.config.get(DATA, {}).get("sha256")
     if isinstance(task, OwnData) and before is not None and table[DATA]["sha256"] != before:
+        if not task.file:
+            raise ValueError(
+                f"the data differs from that of run {str(run.folder)!r}, its SHA-256 is another: "
+                "give the same arrays, or train anew in another folder"
+            )
         raise ValueError(
             f"file {task.path!r} is not the one that run {str(run.folder)!r} began with, its SHA-256 differs: "
             "put that file back, or train anew in another folder"

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.utils.data import DataLoader
 
 from evenflow.lab.tasks import Task
+from evenflow.lab.tasks.given_data import given_task
 
 from .config import build, check_data, check_model, check_same, config_tables, read_config, relocate_data
 from .launch import check_device, launch
@@ -26,18 +28,36 @@ from .stopping import NonFiniteLoss, check_stop, signal_handlers
 
 def fit(
     model: nn.Module,
-    task: Task,
+    task: Any,
     *,
+    loss: Any = None,
+    metric: Any = None,
+    validation: Any = None,
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: bool = True,
     **settings: Any,
 ) -> Result:
-    """Train `model` on `task`.
+    """Train `model` on a task or on data of your own.
 
     Args:
         model: maps ``(T, B, I)`` to ``(outputs, state)``, as `SequenceModel` does. Trained in place.
-        task: gives batches, loss and metric.
+        task: what to learn.
+
+            - A task: it gives batches, loss and metric.
+            - Arrays or tensors ``(x, y)``: x ``(N, T, C)`` or a list of ``(T_n, C)``; y whole numbers or text for
+              classes, other numbers for regression, ``(N,)`` or ``(N, O)`` after the last step, ``(N, T)`` or
+              ``(N, T, O)`` at every step; None for the next step of x. Inputs and numbers to predict are scaled to
+              mean 0 and deviation 1, losses are reported in your units, and ``result.predictor()`` predicts in them.
+            - A torch Dataset of items ``(x, y)``, x ``(T, C)``: read into memory once, then as arrays.
+            - A DataLoader of ``(x, y)`` or ``(x, y, lengths)``, x ``(B, T, C)``: its batches as they come, unscaled.
+              Such a run cannot be resumed.
+        loss: for data of your own: "cross_entropy", "mse", "mae", "huber", or a function of outputs and targets, as the
+            model sees them, to a scalar. Default: cross entropy for classes, mse for numbers.
+        metric: for data of your own: "accuracy", "rmse", "mae", or ``(function, "max")`` or ``(function, "min")`` of
+            outputs and targets in your units and which is better. Default: accuracy for classes, rmse for numbers.
+        validation: for data of your own: the share to hold out, or data in the form of `task`; a DataLoader needs a
+            DataLoader. Default: 0.1.
         folder: run folder for config, metrics, probes and checkpoints; None keeps the run in memory.
         resume: continue the run in `folder`, which must have the same settings and task.
         progress: show a progress bar on a terminal once the run takes longer than two seconds.
@@ -58,13 +78,20 @@ def fit(
         >>> result = fit(model, Adding(length=200), steps=3000, optimizer="rmsprop", lr=1e-2)
         >>> result.valid_metric, result.solved  # half a minute; with seed 0
         (0.0128..., True)
+
+        >>> result = fit(model, (windows, activities), epochs=20, validation=0.2)
+        >>> result.predictor().predict(new_windows)
     """
-    if not isinstance(task, Task):
-        got = f"{task!r}: write evenflow.tasks.make({task!r})" if isinstance(task, str) else type(task).__name__
-        if isinstance(task, tuple | list):
-            got += ": save arrays x and y with numpy.savez and train on evenflow.tasks.make('npz:FILE')"
-        raise ValueError(f"task must be a task, such as evenflow.tasks.Adding(length=200), got {got}")
-    return fit_settings(model, task, Settings.from_dict(settings), folder, resume=resume, progress=progress)
+    chosen = Settings.from_dict(settings)
+    if isinstance(task, DataLoader):
+        if resume:
+            raise ValueError(
+                "resume needs data that come in the same order again, got a DataLoader: give its Dataset or arrays"
+            )
+        if "batch_size" in settings:
+            raise ValueError(f"batch_size is that of the DataLoader, got {chosen.batch_size} besides")
+    given = given_task(task, model, loss, metric, validation)
+    return fit_settings(model, given, chosen, folder, resume=resume, progress=progress)
 
 
 # `help(fit)` and editors show every setting with its default, although they are written down once, in Settings.
