@@ -2,13 +2,14 @@
 # make test       lint, types, and the tests that are not marked slow: what CI runs
 # make test-all   make test with the slow tests: long trainings, the built wheel in fresh environments
 # make test-gpu   the tests that need a CUDA device
+# make docs       the site in build/site: open build/site/index.html
 # make sanitize   the generated C of every cell under AddressSanitizer (ten minutes)
 PYTHON ?= python3
 BIN := .venv/bin
 # One process per core with one thread each: more threads slow each other down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-.PHONY: demo test test-all test-gpu sanitize lint types install clean
+.PHONY: demo test test-all test-gpu docs sanitize lint types install clean
 
 demo: .venv/installed
 	$(BIN)/evenflow demo
@@ -21,6 +22,10 @@ test-all: .venv/installed lint types
 
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest tests/gpu -rs
+
+# The variable silences a message of mkdocs-material about another program.
+docs: .venv/docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 sanitize: .venv/installed
 	$(BIN)/python tools/sanitize_c.py
@@ -41,6 +46,10 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools wheel
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[test]'
+	touch $@
+
+.venv/docs-installed: .venv/installed
+	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[docs]'
 	touch $@
 
 clean:

@@ -1,0 +1,39 @@
+"""Hooks of mkdocs.yml: pages from the root of the repository, pages generated from the library, and their links."""
+
+from __future__ import annotations
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from pymdownx.slugs import slugify
+
+from site_pages.page_text import ROOT, ROOT_PAGES, for_the_site, source_of, with_site_links
+from site_pages.reference_pages import reference_pages
+from site_pages.systems_page import systems_page
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Give headings the anchors that repository hosts give them, so that one link serves both."""
+    config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are not in docs/, and leave out the scripts and the data of the figures."""
+    pages = {name: (ROOT / source).read_text("utf-8") for source, name in ROOT_PAGES.items()}
+    pages["systems.md"] = systems_page()
+    pages |= {f"reference/{name}.md": text for name, text in reference_pages().items()}
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
+    for file in list(files):
+        if file.src_uri.endswith((".py", ".toml", ".json")):
+            files.remove(file)
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Change what holds in the repository into what holds on the site."""
+    if page.parent is None:  # a tab of one page, whose navigation would be a column with its own name
+        page.meta["hide"] = ["navigation"]
+    source = source_of(page.file.src_uri)
+    return for_the_site(with_site_links(markdown, source) if (ROOT / source).exists() else markdown)

@@ -1,0 +1,56 @@
+"""The repository's Markdown files as the site needs them: other links, and bars in the code of tables."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ROOT_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+FENCED = re.compile(r"(^```.*?^```$)", flags=re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"`[^`\n]+`")
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+
+
+def source_of(name: str) -> str:
+    """The path in the repository of the page `name` of the site."""
+    of_root = {page: source for source, page in ROOT_PAGES.items()}
+    return of_root.get(name, f"docs/{name}")
+
+
+def page_of(source: str) -> str | None:
+    """The name on the site of a file in the repository; None if the site does not have it."""
+    if source in ROOT_PAGES:
+        return ROOT_PAGES[source]
+    return source.removeprefix("docs/") if source.startswith("docs/") and source.endswith((".md", ".svg")) else None
+
+
+def for_the_site(markdown: str) -> str:
+    """Return Markdown whose code in tables has plain bars: `\\|`, which repository hosts need there, would be shown."""
+    return _outside_blocks(markdown, lambda text: CODE.sub(lambda code: code[0].replace("\\|", "|"), text))
+
+
+def with_site_links(markdown: str, source: str) -> str:
+    """Return the text of the file `source` with links for the site; a link to a file outside it becomes its text."""
+    folder, page = posixpath.dirname(source), page_of(source)
+    assert page is not None
+
+    def rewrite(match: re.Match[str]) -> str:
+        picture, text, target = match.groups()
+        name, hash_sign, anchor = target.partition("#")
+        if "://" in target or not name:
+            return match[0]
+        found = page_of(posixpath.normpath(posixpath.join(folder, name)))
+        if found is None:
+            return text if "`" in text or "/" not in text else f"`{text}`"
+        relative = posixpath.relpath(found, posixpath.dirname(page) or ".")
+        return f"{picture}[{text}]({relative}{hash_sign}{anchor})"
+
+    return _outside_blocks(markdown, lambda text: LINK.sub(rewrite, text))
+
+
+def _outside_blocks(markdown: str, change: Callable[[str], str]) -> str:
+    parts = FENCED.split(markdown)
+    return "".join(part if part.startswith("```") else change(part) for part in parts)
