@@ -12,6 +12,7 @@ import pytest
 
 import evenflow
 from evenflow.lab import cli, demo
+from evenflow.lab.report.numbers import number
 from evenflow.lab.training import Run
 from evenflow.penalties import PENALTIES
 
@@ -190,6 +191,54 @@ def test_a_used_folder_is_not_overwritten(tmp_path, capsys):
     assert run(*arguments) == 0
     assert run(*arguments) == 2
     assert "holds a run already" in capsys.readouterr().err
+
+
+def test_train_prints_the_numbers_of_the_page(tmp_path, capsys):
+    """A classifier's accuracy, the best one and the last, and what counts as solved."""
+    folder = tmp_path / "run"
+    options = ["--steps", "12", "--validate-every", "4", "--folder", folder, "--hidden", "4", "-t", "length=5", "-q"]
+    assert run("train", "copy", "rnn", *options) == 0
+    shown, past = capsys.readouterr().out, Run(folder)
+    accuracy = past.curve("valid_metric")[1]
+    status = past.status
+    assert status["best_metric"] == pytest.approx(accuracy.max(), rel=1e-8)  # nine digits in metrics.csv
+    assert f"Best validation: accuracy {accuracy.max():.4g}, loss {status['best_loss']:.4g}" in shown
+    assert (f"The last validation: accuracy {accuracy[-1]:.4g}" in shown) == (status["best_step"] != 12)
+    assert "Not solved: solved means a validation accuracy of at least 0.99." in shown
+    assert run("report", folder) == 0
+    page = (folder / "report.html").read_text()
+    assert f'<p class="value">{number(accuracy.max(), 4)}</p>' in page
+    assert "Solved means a validation accuracy of at least 0.99." in page
+
+
+def test_a_run_that_gets_worse_says_so(tmp_path, capsys):
+    options = [
+        "--steps",
+        "30",
+        "--optimizer",
+        "sgd",
+        "--lr",
+        "30",
+        "--clip-norm",
+        "1",
+        "--log-every",
+        "1",
+        "-t",
+        "length=10",
+        "-q",
+    ]
+    assert run("train", "adding", "rnn", "--hidden", "8", "--folder", tmp_path / "run", *options) == 0
+    loss = Run(tmp_path / "run").curve("loss")[1]
+    assert loss[-1] > 2 * loss[0]
+    assert "It ended worse than it began: training loss" in capsys.readouterr().out
+
+
+def test_compare_exits_with_one_where_every_rate_diverges(tmp_path, capsys):
+    options = ["--lrs", "1e30", "--optimizer", "sgd", "--folder", tmp_path / "all", *QUICK]
+    assert run("compare", "adding", "irnn", *options) == 1
+    captured = capsys.readouterr()
+    assert "diverged" in captured.out
+    assert captured.err == "evenflow: the loss became infinite or not a number at all rates of irnn\n"
 
 
 def test_divergence_is_exit_code_one(tmp_path, capsys):

@@ -19,10 +19,17 @@ def row(step: int, mse: float) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("rows", "status", "word", "reason"),
     [
-        pytest.param([row(1, HALF), row(2, SOLVED)], "finished", "Solved", "First at update 2. Best", id="solved"),
+        pytest.param(
+            [row(1, HALF), row(2, SOLVED)], "finished", "Solved",
+            "First at update 2. Solved means a validation mse below 0.01667. Lowest", id="solved",
+        ),
         pytest.param([row(1, SOLVED), row(2, HALF)], "finished", "Solved", "lost again by the end", id="lost again"),
         pytest.param([row(1, SOLVED)], "running", "Solved", "First at update 1", id="solved before the end"),
         pytest.param([row(1, HALF)], "finished", "Not solved", "0.08, against 0.167 without memory", id="half way"),
+        pytest.param(
+            [row(1, HALF), row(2, 1e5)], "finished", "Not solved",
+            "It ended worse than it began: training loss 100,000 after 0.08.", id="worse than before",
+        ),
         pytest.param([row(1, BASELINE)], "finished", "Not solved", "no better than 0.167", id="at the baseline"),
         pytest.param(
             [row(1, 0.98 * BASELINE)], "finished", "Not solved", "hardly better than 0.167", id="just below it"

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from evenflow.lab.tasks import Position
-from evenflow.lab.tasks.own_data import NpzData
+from evenflow.lab.tasks.own_formats import NpzData
 from evenflow.lab.tasks.ragged import Ragged, inside, one_of_few
 
 

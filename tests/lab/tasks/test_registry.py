@@ -64,6 +64,17 @@ def test_every_task_keeps_the_contract(task):
     assert outputs.grad.abs().sum() > 0
 
 
+def test_the_criterion_says_what_counts_as_solved(task):
+    limit = task.solved_limit
+    better = limit * (1 + 1e-6 if task.higher_is_better else 1 - 1e-6)
+    assert task.solved(better)
+    assert not task.solved(2 * limit - better)
+    assert not task.solved(float("nan"))
+    assert task.criterion.startswith(task.metric_name)
+    assert task.criterion.endswith(f" {limit:.4g}")
+    assert (" of at " in task.criterion) == task.solved(limit)
+
+
 def test_options_come_back_from_a_config_file(task):
     table = tomllib.loads(tomli_w.dumps({"name": task.name, **task.options()}))
     assert make(table.pop("name"), **table) == task

@@ -180,8 +180,8 @@ class Worsening(Adding):
         object.__setattr__(self, "calls", self.calls + 1)
         return torch.tensor(1.0 + abs(self.calls - self.best_at))
 
-    def solved(self, metric):
-        return metric == 1.0
+    solved_limit = 1.0
+    limit_excluded = False
 
 
 @pytest.mark.parametrize("patience", [1, 2, 4])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenflow.lab.terminal import new_table, say, show
+from evenflow.lab.terminal import complain, new_table, say, show
 
 from .application import app, same_command_continues
 from .options import Data, Hidden, Quiet, TaskOptions, parse_numbers, takes_settings, task_name, task_table
@@ -61,6 +61,7 @@ def compare(
     notes = ["" if math.isnan(run.lr) else f"Best of the learning rates {lrs}: {run.lr:g}." for run in best]
     page = write_report([attempt.folder for attempt in best], folder / "report.html", notes=notes)
     say(f"The page: {page.resolve()}")
+    check_divergence(best)
 
 
 @app.command()
@@ -84,17 +85,25 @@ def demo(
 
 
 def show_attempts(best: Sequence[Attempt]) -> None:
-    """Print a table with the best attempt of each system."""
-    numbers = ("parameters", "best lr", "validation loss", "metric")
+    """Print a table with the best attempt of each system, and what counts as solved."""
+    task = best[0].task
+    numbers = ("parameters", "best lr", f"best validation {task.metric_name}", "loss")
     table = new_table("system", *numbers, "verdict", "seconds", right=(*numbers, "seconds"))
     for attempt in best:
         table.add_row(
             attempt.system,
             f"{attempt.parameters:,}",
             "its own" if math.isnan(attempt.lr) else f"{attempt.lr:g}",
-            f"{attempt.valid_loss:.4f}",
-            f"{attempt.valid_metric:.4f}",
+            f"{attempt.valid_metric:.4g}",
+            f"{attempt.valid_loss:.4g}",
             "diverged" if attempt.diverged else "solved" if attempt.solved else "not solved",
             f"{attempt.seconds:.0f}",
         )
     show(table)
+    say(f"Solved means a validation {task.criterion}; the best guess without memory has loss {task.baseline:.4g}.")
+
+
+def check_divergence(best: Sequence[Attempt]) -> None:
+    """Exit with code 1 if a system diverged at all its learning rates."""
+    if lost := [attempt.system for attempt in best if attempt.diverged]:
+        raise typer.Exit(complain(f"the loss became infinite or not a number at all rates of {', '.join(lost)}", 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,7 +111,7 @@ def _show_seeds(
     from evenflow.lab.training import NonFiniteLoss, train_population
 
     results = train_population(configs, folders, resume=resume, progress=not quiet)
-    table = new_table("seed", "validation", "test", "verdict")
+    table = new_table("seed", "best validation", "test", "verdict")
     metrics = []
     for config, result in zip(configs, results, strict=True):
         seed = str(config["training"].get("seed", 0))
@@ -121,28 +122,37 @@ def _show_seeds(
         metrics.append(result.test_metric if tested else result.best_metric)
         test = f"{result.test_metric:.4g}" if tested else ""
         table.add_row(seed, f"{result.best_metric:.4g}", test, "solved" if result.solved else "not solved")
+        criterion = result.task.criterion
         metric_name = f"{'test' if tested else 'best validation'} {result.task.metric_name}"
     show(table)
     if not metrics:
         raise NonFiniteLoss("all seeds diverged: try a smaller lr or a clip_norm")
+    say(f"Solved means a validation {criterion}.")
     spread = np.std(metrics, ddof=len(metrics) > 1)
     say(f"Mean {metric_name} of {len(metrics)}: {np.mean(metrics):.4g} ± {spread:.2g}.")
     say(f"The runs: {folder}   Their page:  evenflow report {folder}")
+    if lost := len(results) - len(metrics):
+        raise NonFiniteLoss(f"{lost} of {len(results)} seeds diverged: try a smaller lr or a clip_norm")
 
 
 def _show_result(result: Result, folder: Path) -> None:
-    from evenflow.lab.tasks.own_data import OwnData
+    """Print the best validation, the last one, whether the task is solved, and the test."""
+    from evenflow.lab.training.metrics import worsened
 
-    verdict = "solved" if result.solved else "not solved"
-    name = result.task.metric_name
-    say(
-        f"{result.steps} updates, validation loss {result.valid_loss:.4g}, {name} {result.valid_metric:.4g} "
-        f"(best {result.best_metric:.4g}), {verdict}."
-    )
+    name, beside = result.task.metric_name, ""
+    if not math.isclose(result.best_metric, result.best_loss, rel_tol=1e-4):  # of some tasks the metric is the loss
+        beside = f", loss {result.best_loss:.4g}"
+    best = f"{name} {result.best_metric:.4g}{beside}"
+    say(f"{result.steps} updates. Best validation: {best}, at update {result.best_step}.")
+    if result.best_step != result.steps:
+        say(f"The last validation: {name} {result.valid_metric:.4g}, loss {result.valid_loss:.4g}.")
+    say(f"{'Solved' if result.solved else 'Not solved'}: solved means a validation {result.task.criterion}.")
+    if (change := worsened(result.history)) is not None:
+        say(f"It ended worse than it began: training loss {change[1]:.4g} after {change[0]:.4g}; try a smaller --lr.")
+    elif result.best_loss >= (guess := result.task.baseline):
+        say(f"That loss is no better than {guess:.4g}, the best guess without memory.")
     if result.test_metric == result.test_metric:
-        say(f"On the test part: {result.task.metric_name} {result.test_metric:.4g}, loss {result.test_loss:.4g}.")
+        say(f"On the test part: {name} {result.test_metric:.4g}, loss {result.test_loss:.4g}.")
     if result.task.note:
         say(f"The data: {result.task.note}.")
     say(f"The run: {folder}   Its page:  evenflow report {folder}")
-    if isinstance(result.task, OwnData):
-        say(f"Its predictions:  evenflow predict {folder} NEW.csv --out predictions.csv")

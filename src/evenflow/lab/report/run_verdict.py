@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from evenflow.lab.report.numbers import number
 from evenflow.lab.report.run_record import RunRecord
+from evenflow.lab.training.metrics import worsened
 
 LEARNED = 0.95  # a best loss below this share of the memoryless baseline is more than noise
 
@@ -35,7 +36,7 @@ def judge(run: RunRecord) -> RunVerdict:
         return RunVerdict("Diverged", "bad", reason)
     if run.status.get("state") == "failed":
         return RunVerdict("Failed", "bad", message or "Training stopped with an error.")
-    reason, at = _compare_with_baseline(run), run.solved_at
+    reason, at = " ".join((*_criterion(run), *_worsening(run), _compare_with_baseline(run))), run.solved_at
     if at is not None and run.task is not None:
         final = run.final("valid_metric")
         lost = "" if final is not None and run.task.solved(final) else ", lost again by the end"
@@ -48,11 +49,24 @@ def judge(run: RunRecord) -> RunVerdict:
     return RunVerdict("Not solved", "bad", reason)
 
 
+def _criterion(run: RunRecord) -> list[str]:
+    return [] if run.task is None else [f"Solved means a validation {run.task.criterion}."]
+
+
+def _worsening(run: RunRecord) -> list[str]:
+    change = worsened(run.metrics)
+    return (
+        []
+        if change is None
+        else [f"It ended worse than it began: training loss {number(change[1])} after {number(change[0])}."]
+    )
+
+
 def _compare_with_baseline(run: RunRecord) -> str:
     best = run.best_value("valid_loss")
     if best is None:
         return "Nothing was validated."
-    loss = f"Best validation loss {number(best)}"
+    loss = f"Lowest validation loss {number(best)}"
     if run.baseline is None:
         return f"{loss}."
     if best < LEARNED * run.baseline:

@@ -36,7 +36,7 @@ def result_columns(runs: Sequence[RunRecord]) -> dict[str, Column]:
     columns: dict[str, Column] = {
         "Parameters": lambda run: "–" if run.parameters is None else f"{run.parameters:,}",
         "Final validation loss": lambda run: number(run.final("valid_loss")),
-        "Best validation loss": lambda run: number(run.best_value("valid_loss")),
+        "Lowest validation loss": lambda run: number(run.best_value("valid_loss")),
     }
     if not same:
         columns[f"Final {metric}"] = lambda run: number(run.final("valid_metric"), METRIC_DIGITS)

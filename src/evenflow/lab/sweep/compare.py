@@ -19,7 +19,11 @@ from evenflow.lab.training.settings import Settings
 
 @dataclass(frozen=True)
 class Attempt:
-    """A run of one system at one learning rate (nan for an optimiser without one): its folder and its outcome."""
+    """A run of one system at one learning rate (nan for an optimiser without one): its folder and its outcome.
+
+    `valid_loss` and `valid_metric` are those of its best validation, as on the page of `evenflow report`; nan if
+    nothing was validated.
+    """
 
     system: str
     lr: float
@@ -30,11 +34,13 @@ class Attempt:
     solved: bool
     seconds: float
     diverged: bool
+    task: Task
 
     @property
-    def score(self) -> tuple[bool, float]:
-        """The rank of an attempt: runs that did not diverge first, then the lower validation loss."""
-        return (self.diverged or self.valid_loss != self.valid_loss, self.valid_loss)
+    def score(self) -> tuple[bool, float, float]:
+        """The rank of an attempt: runs that did not diverge first, then the better metric, then the lower loss."""
+        metric = -self.valid_metric if self.task.higher_is_better else self.valid_metric
+        return (self.diverged or math.isnan(metric), metric, self.valid_loss)
 
 
 def compare(
@@ -50,8 +56,8 @@ def compare(
 ) -> list[Attempt]:
     """Train every system at every learning rate, and return the best attempt of each.
 
-    All runs share the task, the budget, the batches and the seed. The best attempt has the lowest validation loss at
-    its last step; a run that diverges loses that attempt alone.
+    All runs share the task, the budget, the batches and the seed. The best attempt has the best validation, by
+    the metric and for equal metrics by the loss; a run that diverges loses that attempt alone.
 
     Args:
         task, training: tables as in `train`.
@@ -100,14 +106,16 @@ def compare(
 def _attempt(label: str, lr: float, run: tuple[Path, Task, dict[str, Any], Settings], progress: bool) -> Attempt:
     """Train, resume or read one run, given as its folder, task, system and settings."""
     task, ended = run[1], train_or_resume(*run, progress=progress)
+    loss, metric = ended.best_validation(task.higher_is_better)
     return Attempt(
         system=label,
         lr=lr,
         folder=ended.folder,
         parameters=int(ended.status.get("parameters", 0)),
-        valid_loss=ended.last("valid_loss"),
-        valid_metric=ended.last("valid_metric"),
-        solved=not ended.diverged and task.solved(ended.last("valid_metric")),
+        valid_loss=loss,
+        valid_metric=metric,
+        solved=not ended.diverged and task.solved(metric),
         seconds=0.0 if np.isnan(seconds := ended.last("seconds")) else seconds,
         diverged=ended.diverged,
+        task=task,
     )

@@ -50,6 +50,7 @@ class Characters(RaggedData, FileData, NextSymbol):
 
     name = "ptb-characters"
     metric_name = "bits"
+    solved_limit = SOLVED_BITS
     padding = PADDING
 
     @property
@@ -68,9 +69,6 @@ class Characters(RaggedData, FileData, NextSymbol):
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.loss(outputs, targets) / math.log(2)
-
-    def solved(self, metric: float) -> bool:
-        return metric <= SOLVED_BITS
 
     def sequences(self) -> Sequence[np.ndarray]:
         sentences = read_characters(self.folder, FILE_PARTS[self.part], self.longest)

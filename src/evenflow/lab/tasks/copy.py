@@ -59,6 +59,7 @@ class Copy(Synthetic):
     readout = "every"
     metric_name = "accuracy"
     higher_is_better = True
+    solved_limit = SOLVED_ACCURACY
 
     @property
     def steps(self) -> int:
@@ -92,6 +93,3 @@ class Copy(Synthetic):
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs[-self.items :].argmax(-1) == targets[-self.items :]).float().mean()
-
-    def solved(self, metric: float) -> bool:
-        return metric >= SOLVED_ACCURACY

@@ -70,8 +70,9 @@ class Har(FileData, Labelled):
         }[self.part]
         return (inputs - mean) / deviation, HAR_2[labels] if self.classes == 2 else labels
 
-    def solved(self, metric: float) -> bool:
-        return metric >= SOLVED_ACCURACY[self.classes]
+    @property
+    def solved_limit(self) -> float:
+        return SOLVED_ACCURACY[self.classes]
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class KthLargest(Synthetic, Classification):
     embedding: int = option(30, "width of the embedding of a number", whole=1)
 
     name = "kth-largest"
-    solved_accuracy = 0.99
+    solved_limit = 0.99
 
     def __post_init__(self) -> None:
         super().__post_init__()

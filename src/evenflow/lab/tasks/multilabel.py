@@ -70,8 +70,9 @@ class MultilabelRows(FileData, Labelled):
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return targets.gather(-1, outputs.argmax(-1, keepdim=True)).float().mean()
 
-    def solved(self, metric: float) -> bool:
-        return metric >= SOLVED_PRECISION[self.set]
+    @property
+    def solved_limit(self) -> float:
+        return SOLVED_PRECISION[self.set]
 
     def sequences(self) -> tuple[np.ndarray, np.ndarray]:
         read = _read(self.folder, self.set)

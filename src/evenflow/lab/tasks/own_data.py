@@ -168,11 +168,12 @@ class OwnData(RaggedData):
     def summary(self, metric: float) -> float:
         return metric if self._classes() else math.sqrt(metric)
 
-    def solved(self, metric: float) -> bool:
+    @property
+    def solved_limit(self) -> float:
         if self._classes():
-            return metric >= SOLVED_ACCURACY
+            return SOLVED_ACCURACY
         variance = float((self._parts().schema.output_scale[1] ** 2).mean())
-        return metric**2 <= SOLVED_ERROR * variance
+        return math.sqrt(SOLVED_ERROR * variance)
 
     def has_test(self) -> bool:
         return "test" in self._parts().inputs

@@ -154,8 +154,9 @@ class Pixels(FileData, Labelled):
         square = images[:, step].view(-1, SIDE, SIDE)
         return distorted(square, rows, self.distort or 0.0, self.bend or 0.0).view(-1, PIXELS)[:, order]
 
-    def solved(self, metric: float) -> bool:
-        return metric >= SOLVED_ACCURACY[self.order]
+    @property
+    def solved_limit(self) -> float:
+        return SOLVED_ACCURACY[self.order]
 
 
 @lru_cache(maxsize=2)

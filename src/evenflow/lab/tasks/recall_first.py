@@ -39,7 +39,7 @@ class RecallFirst(Synthetic, Classification):
     embedding: int = option(30, "width of the embedding of a number", whole=1)
 
     name = "recall-first"
-    solved_accuracy = 0.99
+    solved_limit = 0.99
 
     @property
     def vocabulary(self) -> int:

@@ -94,6 +94,5 @@ class Marked(Synthetic):
     output_size = 1
     metric_name = "accuracy"
     higher_is_better = True
-
-    def solved(self, metric: float) -> bool:
-        return metric > SOLVED_ACCURACY
+    solved_limit = SOLVED_ACCURACY
+    limit_excluded = True

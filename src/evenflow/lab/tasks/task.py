@@ -68,6 +68,7 @@ class Task(ABC):
         carries: whether a batch may continue the batch before.
         note: what a reader of results should know about the data; may be empty.
         metric_name, higher_is_better: what `metric` measures, and whether a larger value is better.
+        solved_limit, limit_excluded: the metric that counts as solved, and whether it must be better than that.
         vocabulary: number of symbols if the inputs are indices, None if they are vectors. With a vocabulary,
             input_size is the width of the embedding.
     """
@@ -77,6 +78,7 @@ class Task(ABC):
     readout: ClassVar[str]
     carries: ClassVar[bool] = False
     note: ClassVar[str] = ""
+    limit_excluded: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -142,9 +144,26 @@ class Task(ABC):
         """The reported loss is the minimised one times this: the variance of a target that training scales."""
         return 1.0
 
+    @property
     @abstractmethod
+    def solved_limit(self) -> float:
+        """The metric from which on the task counts as solved."""
+
+    @property
+    def criterion(self) -> str:
+        """What counts as solved, in words.
+
+        >>> make("copy").criterion
+        'accuracy of at least 0.99'
+        """
+        words = {True: ("of at least", "above"), False: ("of at most", "below")}[self.higher_is_better]
+        return f"{self.metric_name} {words[self.limit_excluded]} {self.solved_limit:.4g}"
+
     def solved(self, metric: float) -> bool:
         """Whether a model with this metric on held-out sequences has solved the task."""
+        if metric == self.solved_limit:
+            return not self.limit_excluded
+        return metric > self.solved_limit if self.higher_is_better else metric < self.solved_limit
 
     def at_step(self, step: int, steps: int) -> Task:
         """The task to train on at update `step` of `steps`, counted from 0. Its sizes and loss are those of this task.

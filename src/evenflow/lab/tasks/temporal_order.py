@@ -52,6 +52,8 @@ class TemporalOrder(Synthetic, Classification):
 
     name = "temporal-order"
     input_size = DISTRACTORS + SPECIAL
+    solved_limit = SOLVED_ACCURACY
+    limit_excluded = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.symbols, int) or self.symbols not in COUNTS:
@@ -74,6 +76,3 @@ class TemporalOrder(Synthetic, Classification):
         for symbol in special:
             targets = SPECIAL * targets + symbol
         return Batch(F.one_hot(classes, self.input_size).float(), targets)
-
-    def solved(self, metric: float) -> bool:
-        return metric > SOLVED_ACCURACY

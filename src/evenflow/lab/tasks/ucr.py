@@ -47,7 +47,7 @@ class Ucr(FileData, Labelled):
     )
 
     name = "ucr"
-    solved_accuracy = 0.95
+    solved_limit = 0.95
 
     def __post_init__(self) -> None:
         if not isinstance(self.set, str) or not self.set:

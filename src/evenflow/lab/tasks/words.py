@@ -53,6 +53,8 @@ class Words(FileData, NextSymbol):
     name = "ptb-words"
     carries = True
     metric_name = "perplexity"
+    solved_limit = SOLVED_PERPLEXITY
+    limit_excluded = True
 
     @property
     def vocabulary(self) -> int:
@@ -73,9 +75,6 @@ class Words(FileData, NextSymbol):
 
     def summary(self, metric: float) -> float:
         return math.exp(min(metric, 700.0))  # the exponential of a larger number overflows
-
-    def solved(self, metric: float) -> bool:
-        return metric < SOLVED_PERPLEXITY
 
     def count(self) -> int:
         """The number of windows of `length` words and the word after them."""

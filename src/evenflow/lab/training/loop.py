@@ -63,7 +63,7 @@ class Loop:
         self.step, self.seconds = 0, 0.0
         self.restored = False
         self.state: Any = None  # final state of the last batch, for tasks whose batches continue its sequences
-        self.note = ""  # text beside the progress bar
+        self.note = self._validated = ""  # text beside the progress bar, and its part about the last validation
         self.test_loss = self.test_metric = math.nan
         self._start_time = time.monotonic()
 
@@ -161,7 +161,9 @@ class Loop:
             validation = None
         row["seconds"] = round(time.monotonic() - self._start_time, 3)
         self.log.add(row)
-        self.note = f"loss {loss:.4g}"
+        if validation is not None:
+            self._validated = f", validation {self.task.metric_name} {validation[1]:.4g}"
+        self.note = f"loss {loss:.4g}{self._validated}"
         if not finite:
             what = "gradient" if math.isfinite(loss) else "loss"
             raise NonFiniteLoss.of(what, f"between steps {first} and {self.step}", lr)

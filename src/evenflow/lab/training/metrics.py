@@ -19,6 +19,7 @@ COLUMNS = ("step", "loss", "gradient_norm", "lr", "valid_loss", "valid_metric", 
 HEADER = ",".join(COLUMNS)
 NUMBER = r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|inf|nan)"
 ROW = re.compile(rf"\d+(,({NUMBER})?){{{len(COLUMNS) - 1}}}", re.ASCII)
+NOISE = 0.05  # share by which the mean losses of two rows may differ without a meaning
 EVENTS = "tensorboard"  # the folder of TensorBoard logs inside the run folder
 
 Metrics = dict[str, np.ndarray]
@@ -58,6 +59,12 @@ def to_arrays(lines: Iterable[str]) -> Metrics:
     }
     table["step"] = table["step"].astype(np.int64)
     return table
+
+
+def worsened(table: Metrics) -> tuple[float, float] | None:
+    """The first and the last mean training loss of a run if the last is larger by more than `NOISE`, else None."""
+    losses = table["loss"][np.isfinite(table["loss"])]
+    return (float(losses[0]), float(losses[-1])) if len(losses) and losses[-1] > (1 + NOISE) * losses[0] else None
 
 
 class MetricsLog:

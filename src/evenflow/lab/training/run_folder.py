@@ -103,6 +103,13 @@ class Run:
         values = values[np.isfinite(values)]
         return float(values.max() if higher else values.min()) if len(values) else float("nan")
 
+    def best_validation(self, higher: bool) -> tuple[float, float]:
+        """Loss and metric of the validation with the best metric, and of equal ones the lowest loss; nan if none."""
+        pairs = zip(self.metrics["valid_loss"], self.metrics["valid_metric"], strict=True)
+        finite = [(float(loss), float(metric)) for loss, metric in pairs if np.isfinite(loss) and np.isfinite(metric)]
+        none = (float("nan"), float("nan"))
+        return min(finite, key=lambda pair: (-pair[1] if higher else pair[1], pair[0]), default=none)
+
     @cached_property
     def probes(self) -> dict[str, np.ndarray] | None:
         """`step` (K,), `gradient_norm` (K, T) and the other arrays of `Probing`, or None if the run was not probed."""
