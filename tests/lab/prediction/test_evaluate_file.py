@@ -29,6 +29,7 @@ def test_classes(readout, tmp_path):
     assert (found.confusion == metrics.confusion_matrix(true, predicted, labels=LABELS)).all()
     for row in found.by_label():
         only = {"labels": [row["label"]], "average": "micro"}
+        assert row["f1"] == pytest.approx(metrics.f1_score(true, predicted, **only))
         assert row["recall"] == pytest.approx(metrics.recall_score(true, predicted, **only))
         if (predicted == row["label"]).any():
             assert row["precision"] == pytest.approx(metrics.precision_score(true, predicted, **only))

@@ -15,10 +15,11 @@ from .application import app
 from .options import Quiet
 
 if TYPE_CHECKING:
-    from evenflow.lab.prediction import Evaluation
+    from evenflow.models.prediction_quality import Evaluation
 
 Model = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a folder of evenflow.save.")]
 MOST_LABELS = 20  # of a confusion matrix on a terminal
+SHARES = ("precision", "recall", "F1")
 
 
 @app.command()
@@ -56,7 +57,7 @@ def evaluate(
 ) -> None:
     """Compare predictions with the targets of a file.
 
-    For classes: accuracy, precision and recall of each class, and the confusion matrix. For numbers: mean absolute
+    For classes: accuracy, precision, recall and F1 of each class, and the confusion matrix. For numbers: mean absolute
     error, root mean squared error and R², in the units of the file.
 
     Example:  evenflow evaluate runs/motion-lstm test.csv
@@ -126,9 +127,10 @@ def _show_evaluation(result: Evaluation) -> None:
         say(f"{result.answers:,} predictions for {result.sequences:,} sequences.")
         return
     say(f"Accuracy {result.accuracy:.4f} of {result.answers:,} predictions for {result.sequences:,} sequences.")
-    table = new_table("class", "precision", "recall", "count", right=("precision", "recall", "count"))
+    table = new_table("class", *SHARES, "count", right=(*SHARES, "count"))
     for row in result.by_label():
-        table.add_row(str(row["label"]), _share(row["precision"]), _share(row["recall"]), f"{row['count']:,}")
+        shares = (_share(row[name.lower()]) for name in SHARES)
+        table.add_row(str(row["label"]), *shares, f"{row['count']:,}")
     show(table)
     labels = [str(label) for label in result.schema.labels]
     if len(labels) > MOST_LABELS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .evaluate_file import Evaluation, evaluate_file
+from .evaluate_file import evaluate_file
 from .predict_file import predict_file
 
-__all__ = ["Evaluation", "evaluate_file", "predict_file"]
+__all__ = ["evaluate_file", "predict_file"]
