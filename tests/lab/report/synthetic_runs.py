@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,31 @@ def write_run(
 def write_probes(folder: Path, step: np.ndarray, norm: np.ndarray) -> None:
     """Replace the probes of a run by these."""
     np.savez(folder / "probes.npz", step=step, gradient_norm=norm)
+
+
+def write_classes(folder: Path, labels: Sequence[str], confusion: np.ndarray, **more: Any) -> Path:
+    """Give a run answers: this confusion matrix on its test part, and what `mistakes_of` returns."""
+    answers = {"part": "test", "step": 900, "sequences": confusion.sum(), "answers": confusion.sum()}
+    np.savez(folder / "answers.npz", **answers, labels=np.array(labels), confusion=confusion, **more)
+    return folder
+
+
+def mistakes_of(inputs: np.ndarray, names: Sequence[str], step: int = -1) -> dict[str, np.ndarray]:
+    """The arrays of mistakes for sequences ``(K, T, I)``: label 0 taken for label 1."""
+    count, length = inputs.shape[:2]
+    chances = np.linspace(0.99, 0.6, count)
+    columns = {"sequence": 7 + np.arange(count), "step": np.full(count, step), "true": np.zeros(count, int)}
+    columns |= {"predicted": np.ones(count, int), "chance": chances, "true_chance": 1 - chances}
+    columns |= {"length": np.full(count, length), "stride": np.ones(count, int)}
+    arrays = {f"mistake_{name}": values for name, values in columns.items()}
+    return arrays | {"mistake_inputs": inputs.reshape(-1, inputs.shape[2]), "inputs": np.array(names)}
+
+
+def write_numbers(folder: Path, columns: Sequence[str], errors: np.ndarray, pairs: np.ndarray, answers: int) -> Path:
+    """Give a run answers: these errors ``(O, 3)`` and pairs ``(P, 2, O)`` on its validation part."""
+    about = {"part": "validation", "step": 900, "sequences": answers, "answers": answers}
+    np.savez(folder / "answers.npz", **about, columns=np.array(columns), errors=errors, pairs=pairs)
+    return folder
 
 
 def write_rows(folder: Path, *rows: dict[str, float]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic_runs import write_rows, write_run
+from synthetic_runs import mistakes_of, write_classes, write_numbers, write_rows, write_run
 
 from evenflow.lab.report import write_report
 from evenflow.lab.report.numbers import number
@@ -318,3 +318,42 @@ def test_the_checks_above_can_fail(tmp_path: Path) -> None:
     assert measured["scroll"] == 900
     assert any(name.endswith("missing.png") for name in measured["resources"])
     assert any("undefinedName" in line for line in console)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(PHONE, False), (WIDE, True)], ids=["phone, light", "wide, dark"])
+def test_predictions_in_a_browser(tmp_path: Path, width: int, dark: bool) -> None:
+    labels = [f"a rather long name of class {i}" for i in range(30)]
+    confusion = np.diag(np.arange(1, 31)) + np.random.RandomState(0).randint(3, size=(30, 30))
+    inputs = np.random.RandomState(0).randn(4, 40, 3)
+    classes = write_classes(write_run(tmp_path / "a"), labels, confusion, **mistakes_of(inputs, ["x", "y", "z"], 5))
+    alone, pairs = write_report([classes]).read_text(), np.random.RandomState(0).randn(50, 2, 2) * [1e-3, 4e4]
+    numbers = write_numbers(write_run(tmp_path / "b"), ["m" * 40, "amount"], np.ones((2, 3)), pairs, 50)
+    body = """
+    all("[role=tab]").find((t) => t.id === "tab-predictions").click();
+    const cell = (e) => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor];
+    return { inner: innerWidth, scroll: document.documentElement.scrollWidth,
+      regions: all("#predictions .scroll").map((e) => [e.tabIndex, e.clientWidth, ...box(e)]),
+      cells: all(".confusion td").map(cell), first: all(".confusion tbody th").map(box),
+      figures: all("#predictions svg[role=img]").map((svg) => ({ label: svg.getAttribute("aria-label"), box: box(svg),
+        texts: [...svg.querySelectorAll("text")].map((t) => [t.textContent, ...box(t)]) })) };
+    """
+    for page, figures, regions in ((alone, 4, 2), (write_report([numbers]).read_text(), 4, 1)):
+        seen, console = visit(page, tmp_path, width, body, dark)
+        assert console == []
+        assert seen["scroll"] <= seen["inner"] == width, "the page scrolls sideways"
+        assert len(seen["figures"]) == figures
+        assert len(seen["regions"]) == regions
+        assert all(index == 0 and right <= width for index, _, _, _, right, _ in seen["regions"])
+        for figure in seen["figures"]:
+            left, top, right, bottom = figure["box"]
+            assert right - left >= SMALLEST_FIGURE[0]
+            for name, x0, y0, x1, y1 in figure["texts"]:
+                assert x0 >= left - ROUNDING, name
+                assert y0 >= top - ROUNDING, name
+                assert x1 <= right + ROUNDING, name
+                assert y1 <= bottom + ROUNDING, name
+            assert_apart(figure)
+        if page is alone:
+            assert len(seen["cells"]) == 13 * 13
+            assert len({back for _, back in seen["cells"]}) > 5, "shares have colours"
+            assert all(x1 - x0 <= 0.45 * width for x0, _, x1, _ in seen["first"]), "names leave room for the counts"

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 import evenflow
-from evenflow.lab.report import bands, curves, heatmap, run_views, settings_table, singular
+from evenflow.lab.report import bands, curves, heatmap, prediction_views, run_views, settings_table, singular
 from evenflow.lab.report.plotting import Panel
 from evenflow.lab.report.profiles import component_profile, profiles
 from evenflow.lab.report.run_record import RunRecord, read_runs
@@ -75,7 +75,16 @@ def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | Non
     components = component_profile(runs)
     matrices = singular.singular_values(runs) if any(run.singular is not None for run in runs) else []
     jacobians = bands.band_panels(runs) if any(run.jacobian is not None for run in runs) else []
-    panels = [*learning, *maps, *lines, *components, *(panel for _, panel in [*layers, *matrices, *jacobians])]
+    predictions = prediction_views.prediction_views(runs)
+    answered = [panel for view in predictions for panel in (*view["panels"], *view["mistakes"])]
+    panels = [
+        *answered,
+        *learning,
+        *maps,
+        *lines,
+        *components,
+        *(panel for _, panel in [*layers, *matrices, *jacobians]),
+    ]
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     groups = settings_table.settings_groups(runs)
     tabs = {
@@ -83,6 +92,7 @@ def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | Non
         "gradients": "Gradients",
         **({"matrices": "Singular values"} if matrices else {}),
         **({"bounds": "Bounds"} if jacobians else {}),
+        **({"predictions": "Predictions"} if predictions else {}),
         "results": "Results",
         "settings": "Settings",
     }
@@ -100,6 +110,7 @@ def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | Non
         components=components,
         singular=matrices,
         bands=jacobians,
+        predictions=predictions,
         any_probes=any(run.probe_norm is not None for run in runs),
         reach_rows=[row for view, run in zip(views, runs, strict=True) for row in run_views.reach_rows(view, run)],
         result_columns=list(columns),

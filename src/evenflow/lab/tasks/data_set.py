@@ -62,6 +62,10 @@ class DataSet(Task):
         object.__setattr__(other, "part", part)
         return other
 
+    def picture(self, sequence: np.ndarray) -> np.ndarray | None:
+        """A sequence ``(T, I)`` as the image ``(height, width)`` that it was, None if it was none."""
+        return None
+
     def source(self) -> Hashable:
         """What the sequences are read from. Caches keep what they read from one source apart from another."""
         return None

@@ -12,7 +12,7 @@ from .labelled import Labelled
 from .task import option
 
 ORDERS = ("ordered", "permuted")
-PIXELS, CLASSES = 64, 10
+SIDE, PIXELS, CLASSES = 8, 64, 10
 BRIGHTEST = 16  # pixels are whole numbers from 0 to 16
 HELD_OUT = 297  # of 1,797 images are for validation
 PERMUTATION_SEED = 2
@@ -55,13 +55,19 @@ class Digits(Labelled):
     def has_test(self) -> bool:
         return False
 
+    def picture(self, sequence: np.ndarray) -> np.ndarray:
+        return sequence[np.argsort(self._order())].reshape(SIDE, SIDE)
+
     def sequences(self) -> tuple[np.ndarray, np.ndarray]:
         images, labels = _load()
         rows = split(len(labels), HELD_OUT)[self.part == "validation"]
-        columns = np.arange(PIXELS)
-        if self.order == "permuted":
-            columns = np.random.RandomState(PERMUTATION_SEED).permutation(PIXELS)
-        return images[np.ix_(rows, columns)].astype(np.uint8)[..., None], labels[rows]
+        return images[np.ix_(rows, self._order())].astype(np.uint8)[..., None], labels[rows]
+
+    def _order(self) -> np.ndarray:
+        """The pixel of the image at each step."""
+        if self.order == "ordered":
+            return np.arange(PIXELS)
+        return np.random.RandomState(PERMUTATION_SEED).permutation(PIXELS)
 
 
 def _load() -> tuple[np.ndarray, np.ndarray]:

@@ -58,6 +58,13 @@ class Har(FileData, Labelled):
     def output_size(self) -> int:
         return self.classes
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        if self.classes == len(ACTIVITIES):
+            return ACTIVITIES
+        groups = ([name for name, group in zip(ACTIVITIES, HAR_2, strict=True) if group == one] for one in (0, 1))
+        return tuple(", ".join(names) for names in groups)
+
     def sequences(self) -> tuple[np.ndarray, np.ndarray]:
         read = _read(self.folder, self.version)
         first = len(read.y_train) - len(read.y_train) // HELD_OUT  # window of the validation part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+
+from evenflow.models.data_schema import DataColumn, DataSchema
 
 from .classification import Classification
 from .data_set import HOST, DataSet
@@ -33,6 +36,17 @@ class Labelled(DataSet, Classification):
     @abstractmethod
     def sequences(self) -> tuple[np.ndarray, np.ndarray]:
         """The inputs ``(N, T, I)`` and the labels ``(N,)`` of this part."""
+
+    @property
+    def labels(self) -> tuple[int, ...] | tuple[str, ...]:
+        """The names of the classes, in the order of the outputs."""
+        return tuple(range(self.output_size))
+
+    def schema(self) -> DataSchema:
+        plain = super().schema()
+        if plain.kind != "classification":
+            return plain
+        return dataclasses.replace(plain, targets=(DataColumn("target", "category", categories=self.labels),))
 
     def tensors(self, device: torch.device = HOST) -> tuple[Tensor, Tensor]:
         """`sequences` as tensors on a device, labels as int64."""

@@ -110,6 +110,9 @@ class Pixels(FileData, Labelled):
         pixels = images.reshape(len(images), PIXELS)[:, self._order()]
         return pixels.reshape(len(images), PIXELS // self.width, self.width), labels
 
+    def picture(self, sequence: np.ndarray) -> np.ndarray:
+        return sequence.reshape(PIXELS)[np.argsort(self._order())].reshape(SIDE, SIDE)
+
     def _order(self) -> np.ndarray:
         """The pixel of the image at each place of the sequence."""
         if self.order == "ordered":

@@ -67,6 +67,10 @@ class Ucr(FileData, Labelled):
     def output_size(self) -> int:
         return len(_read(self.folder, self.set).labels)
 
+    @property
+    def labels(self) -> tuple[int, ...] | tuple[str, ...]:
+        return _read(self.folder, self.set).labels
+
     def has_test(self) -> bool:
         return _read(self.folder, self.set).x_test is not None
 

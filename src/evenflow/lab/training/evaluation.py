@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenflow.lab.tasks import Batch, Task
+from evenflow.lab.tasks import Batch, Position, Task
 from evenflow.models.sequence_model import SequenceModel
 
 from . import checkpoint
+from .answer_log import AnswerLog
 from .settings import VALIDATION_BATCHES
 
 if TYPE_CHECKING:
@@ -91,25 +94,64 @@ class RunEvaluator:
         every = None if task is None else self._every(task)
         if task is None or every is None or weights is None:
             return None
-        last = checkpoint.weights_of(model)
-        checkpoint.load_weights(model, weights, "the best checkpoint")
-        try:
+        with _weights_in_place(model, weights):
             return self._mean(task, every)
-        finally:
-            checkpoint.load_weights(model, last, "the last step")
 
-    def _every(self, task: Task) -> Iterator[Batch] | None:
+    def save_answers(self, weights: dict[str, Tensor] | None) -> None:
+        """Write to the run folder what these weights answer on the test part, or the validation part of other tasks.
+
+        Running text has no answers to look at one by one, and labels that hold together have no confusion matrix.
+        """
+        loop = self._loop
+        if loop.writer is None or weights is None:  # the first process has the writer
+            return
+        schema = loop.task.schema()
+        if schema.kind == "multilabel" or schema.vocabulary is not None:
+            return
+        test = loop.task.test()
+        task = loop.task.held_out() if test is None else test
+        every = self._every(task, loop.position()._replace(rank=0, processes=1))
+        if every is None:
+            count = loop.settings.validation_batches or VALIDATION_BATCHES
+            every = (loop.held_out_batch("validation", index, rank=0) for index in range(count))
+        log = AnswerLog(schema)
+        # The module inside that of several processes, which would wait for all of them.
+        inner: nn.Module = loop.module.module if loop.fabric.world_size > 1 else loop.module
+        with _weights_in_place(loop.model, weights), loop.fabric.autocast(), torch.no_grad():
+            inner.eval()
+            state = None
+            for batch in every:
+                outputs, state = answer(inner, batch, state)
+                if not log.add(batch, outputs):
+                    break
+            else:
+                part = "validation" if test is None else "test"
+                loop.writer.answers({"part": np.array(part), "step": np.array(loop.best.step), **log.arrays()})
+            inner.train()
+
+    def _every(self, task: Task, position: Position | None = None) -> Iterator[Batch] | None:
         """All batches of a data set, None for a task that draws its sequences."""
         loop = self._loop
         size = loop.settings.batch_size
         if not task.carries:
             size = max(size, LEAST_BATCH)
-        return task.every_batch(size, loop.position(), loop.fabric.device)
+        return task.every_batch(size, position or loop.position(), loop.fabric.device)
 
     def _mean(self, task: Task, batches: Iterable[Batch]) -> tuple[float, float]:
         loop = self._loop
         loss, metric, weight = loop.read(sums(loop.module, task, batches, loop.fabric.device))
         return task.loss_unit * loss / weight, task.summary(metric / weight)
+
+
+@contextmanager
+def _weights_in_place(model: nn.Module, weights: dict[str, Tensor]) -> Iterator[None]:
+    """The model has these weights inside the block and its own after it."""
+    last = checkpoint.weights_of(model)
+    checkpoint.load_weights(model, weights, "the best checkpoint")
+    try:
+        yield
+    finally:
+        checkpoint.load_weights(model, last, "the last step")
 
 
 class BestValidation:

@@ -218,10 +218,11 @@ class Loop:
         self.step, self.restored = saved.step, True
 
     def test(self) -> None:
-        """Evaluate the best weights on the test set, if the task has one."""
+        """Evaluate the best weights on the test set, if the task has one, and save what they answer."""
         result = self.evaluator.test(self.best.weights)
         if result is not None:
             self.test_loss, self.test_metric = result
+        self.evaluator.save_answers(self.best.weights)
 
     def held_out_batch(self, purpose: str, index: int, rank: int | None = None) -> Batch:
         """A batch that is never trained on, of the task at its full difficulty; the same at every step."""

@@ -5,6 +5,7 @@ bundle.json     how to make the model again and what its inputs and outputs are,
 status.toml     running, finished, failed or interrupted, and why
 metrics.csv     a row every few updates
 probes.npz      step (K,), gradient_norm (K, T) and more: gradients and matrices during training, see `Probing`
+answers.npz     the answers of the best weights on the test or validation part, see `AnswerLog`
 checkpoint/     weights, the rest of the state, the best weights
 """
 
@@ -25,6 +26,7 @@ from . import checkpoint, metrics
 from .stopping import diverged
 
 CONFIG, STATUS, METRICS, PROBES, CHECKPOINT = "config.toml", "status.toml", "metrics.csv", "probes.npz", "checkpoint"
+ANSWERS = "answers.npz"
 
 
 class Run:
@@ -116,6 +118,20 @@ class Run:
         if not (self.folder / PROBES).is_file():
             return None
         return self._parse(PROBES, lambda: dict(np.load(self.folder / PROBES)))
+
+    @cached_property
+    def answers(self) -> dict[str, np.ndarray] | None:
+        """What a finished run answered on its test or, if it has none, its validation part; None if it is not known.
+
+        `part` is its name, `step` the update of the weights, `sequences` and `answers` how many were compared. Of
+        classes there are `labels` (L,), `confusion` (L, L), row by the true label, and the sequences of the mistakes
+        that the model was most sure of: `mistake_...` (K,), and their steps end to end in `mistake_inputs` (S, I). Of
+        numbers there are `columns` (O,), `errors` (O, 3) with the mean absolute error, the root mean squared error and
+        R², and `pairs` (P, 2, O) of true and predicted numbers.
+        """
+        if not (self.folder / ANSWERS).is_file():
+            return None
+        return self._parse(ANSWERS, lambda: dict(np.load(self.folder / ANSWERS)))
 
     def probe(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
         """The steps ``(K,)`` and one array ``(K, ...)`` of `probes`, or None if it was not recorded."""

@@ -14,7 +14,7 @@ import numpy as np
 from evenflow.models.bundle import BUNDLE
 
 from . import atomic, metrics
-from .run_folder import CHECKPOINT, CONFIG, METRICS, PROBES, STATUS, Run
+from .run_folder import ANSWERS, CHECKPOINT, CONFIG, METRICS, PROBES, STATUS, Run
 
 
 class RunWriter:
@@ -84,9 +84,16 @@ class RunWriter:
 
     def probes(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Replace the probes."""
+        self._arrays(PROBES, arrays)
+
+    def answers(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Replace the answers of the finished run."""
+        self._arrays(ANSWERS, arrays)
+
+    def _arrays(self, file: str, arrays: Mapping[str, np.ndarray]) -> None:
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
-        atomic.write(self.folder / PROBES, buffer.getvalue())
+        atomic.write(self.folder / file, buffer.getvalue())
 
     def status(self, state: str, **details: Any) -> None:
         """Replace the status; details that are None are left out."""
