@@ -1,4 +1,4 @@
-"""Commands, imports, links and paths in README.md, CONTRIBUTING.md, CHANGELOG.md and docs/ exist."""
+"""Commands, imports, links and paths in README.md, CONTRIBUTING.md, CHANGELOG.md, docs/ and examples/ exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evenflow.maps import Map
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    (ROOT / "docs").glob("*.md")
+    [*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*/README.md")]
 )
 # Pages whose Python blocks run one after the other; tests/test_cells_page.py runs those of docs/cells.md.
 RUN = ("bounds", "drop-in", "generation", "learning", "maps", "probes", "reservoir")
@@ -27,14 +27,14 @@ RUNNABLE = ["README.md", *(f"docs/{name}.md" for name in RUN)]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
-FOLDERS = ("src/", "tests/", "tools/", "benchmarks/", "docs/")
+FOLDERS = ("src/", "tests/", "tools/", "benchmarks/", "docs/", "examples/")
 FILE = re.compile(r"[\w./-]+\.(?:py|cuh|json|svg|toml|md|h|c)")
 
 # Files that evenflow writes, and options of other programs.
 WRITTEN = {"bundle.json", "config.toml", "status.toml", "record.json", "sweep.json", "model.c", "model.h"}
 OTHER_OPTIONS = {"--tool", "--rate", "--rates"}
 
-pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 @cache
@@ -128,7 +128,7 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 def test_paths_exist(page: Path) -> None:
     """Paths from the root or, for files, the ends of such paths (`maps/exponential.py`)."""
     text = page.read_text("utf-8")
-    scripts = re.findall(r"python3? ((?:tools|benchmarks|docs)/[\w./]+)", text)
+    scripts = re.findall(r"python3? ((?:tools|benchmarks|docs|examples)/[\w./]+)", text)
     quoted = IN_BACKTICKS.findall(FENCED.sub("", text))
     for path in [*scripts, *quoted]:
         if "*" in path or " " in path or path.isupper() or re.search(r"[A-Z]{3,}|[{}<>]", path):

@@ -172,6 +172,8 @@ BAD = [
     (["data", "get", "har", "--data", "sets"], "and the 19 other files in place by hand"),
     (["data", "lst"], "No such command 'lst'"),
     (["resume", "nowhere"], "nowhere"),
+    (["predict", "nowhere", "csv:new.csv"], "file must be a path without 'csv:', got 'csv:new.csv'"),
+    (["evaluate", "nowhere", "npz:new.npz"], "file must be a path without 'npz:', got 'npz:new.npz'"),
     (["report", "nowhere"], "nowhere"),
 ]
 

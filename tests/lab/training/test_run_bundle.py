@@ -199,10 +199,13 @@ def test_errors_on_the_command_line(numbers, motion, tmp_path, capsys):
         assert len(said.splitlines()) == 1
 
 
-def test_an_exported_run_works_in_the_units_of_the_file(numbers, tmp_path):
+def test_an_exported_run_works_in_the_units_of_the_file(numbers, tmp_path, capsys):
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     folder, _ = numbers
     assert run("export", folder, tmp_path / "model.onnx") == 0
+    schema = evenflow.load(folder).schema
+    inputs, outputs = (", ".join(column.name for column in columns) for columns in (schema.inputs, schema.targets))
+    assert f"Inputs in order: {inputs}\nOutputs in order: {outputs}\n" in capsys.readouterr().out
     x, _ = windows(7, 1)
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     found = session.run(["y"], {"x": np.ascontiguousarray(x.transpose(1, 0, 2), np.float32)})[0]

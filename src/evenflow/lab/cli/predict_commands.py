@@ -22,10 +22,19 @@ MOST_LABELS = 20  # of a confusion matrix on a terminal
 SHARES = ("precision", "recall", "F1")
 
 
+def _path_alone(file: Path) -> Path:
+    if str(file).startswith(("csv:", "npz:")) and not file.exists():
+        raise ValueError(f"file must be a path without {str(file)[:4]!r}, got {str(file)!r}")
+    return file
+
+
 @app.command()
 def predict(
     run: Model,
-    file: Annotated[Path, typer.Argument(help="New data: a CSV or npz file as for training, targets not needed.")],
+    file: Annotated[
+        Path,
+        typer.Argument(callback=_path_alone, help="New data: a CSV or npz file as for training, targets not needed."),
+    ],
     out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
     horizon: Annotated[
         int | None, typer.Option(min=1, help="Forecast this many steps; for runs that learned the next step.")
@@ -52,7 +61,9 @@ def predict(
 @app.command()
 def evaluate(
     run: Model,
-    file: Annotated[Path, typer.Argument(help="Test data: a CSV or npz file as for training, with targets.")],
+    file: Annotated[
+        Path, typer.Argument(callback=_path_alone, help="Test data: a CSV or npz file as for training, with targets.")
+    ],
     quiet: Quiet = False,
 ) -> None:
     """Compare predictions with the targets of a file.
@@ -77,7 +88,7 @@ def export_model(
 ) -> None:
     """Write a model for another runtime. It reads raw inputs and gives final answers: scaling and softmax are included.
 
-    An ONNX file needs the package onnx: pip install "evenflow[onnx]"
+    Prints the order of the inputs and of the outputs. An ONNX file needs the package onnx: pip install onnx
 
     Example:  evenflow export runs/motion-lstm model.onnx
 
@@ -97,6 +108,10 @@ def export_model(
     except ImportError as error:
         raise ValueError(str(error)) from error
     say(f"{out.stat().st_size:,} bytes in {out}")
+    schema = predictor.schema
+    say(f"Inputs in order: {', '.join(column.name for column in schema.inputs)}")
+    outputs = schema.labels or [column.name for column in schema.predicted]
+    say(f"Outputs in order: {'probabilities of ' if schema.labels else ''}{', '.join(map(str, outputs))}")
 
 
 @contextmanager
