@@ -168,5 +168,9 @@ class LoaderData(Task):
     def summary(self, metric: float) -> float:
         return math.sqrt(metric) if self.metric_name == "rmse" and not isinstance(self.chosen.metric, tuple) else metric
 
-    def solved(self, metric: float) -> bool:
-        return self.metric_name == "accuracy" and self.problem == "classification" and metric >= SOLVED_ACCURACY
+    @property
+    def solved_limit(self) -> float:
+        """Only an accuracy of classes counts as solved; no other metric reaches its limit."""
+        if self.metric_name == "accuracy" and self.problem == "classification":
+            return SOLVED_ACCURACY
+        return math.inf if self.higher_is_better else -math.inf
