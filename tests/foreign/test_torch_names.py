@@ -72,6 +72,50 @@ def test_layers_that_torch_does_not_have(make, reason):
     assert str(error.value) == f"torch has no layer with the equation of {reason}"
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("RNNCell", {}), ("RNNCell", {"nonlinearity": "relu"}), ("GRUCell", {}), ("LSTMCell", {})],
+)
+def test_cells_are_converted_both_ways(kind, options, bias):
+    theirs = getattr(nn, kind)(3, 8, bias, dtype=torch.float64, **options).eval()
+    ours = evenflow.from_torch(theirs)
+    again = evenflow.to_torch(ours)
+    assert (type(ours), type(again)) == (getattr(evenflow, kind), type(theirs))
+    assert not ours.training
+    assert not again.training
+    assert repr(again) == repr(theirs)
+    x = torch.randn(5, 3, dtype=torch.float64)
+    for cell in (ours, again):
+        state = theirs(x, theirs(x))
+        torch.testing.assert_close(cell(x, cell(x)), state, rtol=0, atol=1e-12)
+
+
+def test_the_map_of_a_cell_is_computed_once():
+    ours = evenflow.RNNCell(3, 8, map="exponential")
+    theirs = evenflow.to_torch(ours)
+    assert torch.equal(theirs.weight_hh, ours.weight_hh)
+    assert theirs.weight_hh.is_leaf
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: evenflow.RNNCell(2, 4, activation="abs"), "this RNNCell: its activation is abs, not tanh or relu"),
+        (lambda: evenflow.LSTMCell(2, 4, form="1997"), "this LSTMCell: its form is that of LSTM1997"),
+        (lambda: evenflow.GRUCell(2, 4, zoneout=0.1), "this GRUCell: it has zoneout"),
+        (
+            lambda: evenflow.RecurrentCell(evenflow.create("scrn", 2, 4).cell, 2, 4),
+            "this RecurrentCell: torch has RNNCell, GRUCell and LSTMCell only",
+        ),
+    ],
+)
+def test_cells_that_torch_does_not_have(make, reason):
+    with pytest.raises(ValueError) as error:
+        evenflow.to_torch(make())
+    assert str(error.value) == f"torch has no cell with the equation of {reason}"
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_system_is_converted_or_the_reason_given(name):
     layer, x = evenflow.create(name, 3, 8, dtype=torch.float64), torch.randn(6, 2, 3, dtype=torch.float64)
@@ -87,7 +131,7 @@ def test_every_system_is_converted_or_the_reason_given(name):
 def test_what_is_no_recurrent_layer_of_torch():
     with pytest.raises(ValueError) as error:
         evenflow.from_torch(nn.Linear(2, 3))
-    assert str(error.value) == "module must be a torch.nn.RNN, GRU or LSTM, got Linear"
+    assert str(error.value) == "module must be a torch.nn.RNN, GRU or LSTM, or a cell of them, got Linear"
 
 
 @pytest.mark.parametrize(
