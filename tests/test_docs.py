@@ -22,7 +22,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
     [*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*/README.md")]
 )
 # Pages whose Python blocks run one after the other; tests/test_cells_page.py runs those of docs/cells.md.
-RUN = ("bounds", "drop-in", "generation", "learning", "maps", "probes", "reservoir")
+RUN = ("bounds", "drop-in", "generation", "learning", "maps", "probes", "reservoir", "sklearn")
 RUNNABLE = ["README.md", *(f"docs/{name}.md" for name in RUN)]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -157,7 +157,7 @@ def test_the_rooms_of_the_architecture_are_those_of_the_package() -> None:
     named = [IN_BACKTICKS.findall(part) for part in (library, lab)]
     rooms = [name.removesuffix(".py").rstrip("/") for name in named[0]] + ["evenflow"]
     rooms += [f"lab.{name.removesuffix('.py').rstrip('/')}" for name in named[1]]
-    assert rooms == [room for room in ROOMS if room != "__main__"]
+    assert rooms == [room for room in ROOMS if room not in ("sklearn", "__main__")]
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "docs").glob("*.py")), ids=lambda script: script.name)

@@ -65,6 +65,15 @@ def test_names_of_the_lab_say_what_to_install(name):
     )
 
 
+@pytest.mark.parametrize("missing", ["sklearn", "lightning_fabric"])
+def test_the_estimators_say_what_to_install(missing):
+    result = run_python("import evenflow.sklearn", blocked=[missing])
+    *_, sentence = result.stderr.splitlines()
+    assert sentence == (
+        f'ImportError: evenflow.sklearn needs {missing}, which is not installed: pip install "evenflow[sklearn]"'
+    )
+
+
 def test_the_command_line_says_what_to_install():
     result = run_python("from evenflow.__main__ import main; main()", blocked=["typer"])
     assert result.returncode == 1

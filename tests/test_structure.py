@@ -40,6 +40,7 @@ ROOMS = (
     "lab.tasks",
     "lab.training",
     "lab.prediction",
+    "lab.estimators",
     "lab.terminal",
     "lab.sweep",
     "lab.diagnosis",
@@ -49,6 +50,7 @@ ROOMS = (
     "lab.bench",
     "lab.demo",
     "lab.cli",
+    "sklearn",
     "__main__",
 )
 # evenflow/__init__.py loads these names of the lab when they are first used.

@@ -28,6 +28,7 @@ MODULES = {
     "tasks": ("Tasks", "evenflow.lab.tasks"),
     "training": ("Training", "evenflow.lab.training"),
     "diagnosis": ("Diagnosis", "evenflow.lab.diagnosis"),
+    "sklearn": ("scikit-learn", "evenflow.sklearn"),
 }
 
 

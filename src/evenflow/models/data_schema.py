@@ -197,10 +197,15 @@ def _scale(columns: Sequence[DataColumn]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([column.mean for column in columns]), np.array([column.deviation for column in columns])
 
 
-def scaled_columns(names: Sequence[str], rows: np.ndarray) -> tuple[DataColumn, ...]:
-    """Columns of numbers with the means and deviations of these rows ``(S, C)``; a constant column is only shifted."""
+def scaled_columns(names: Sequence[str], rows: np.ndarray, weights: np.ndarray | None = None) -> tuple[DataColumn, ...]:
+    """Columns of numbers with the means and deviations of these rows ``(S, C)``; a constant column is only shifted.
+
+    Args:
+        weights: how much each row counts ``(S,)``. Default: all the same.
+    """
     rows = rows.astype(np.float64)
-    mean, deviation = rows.mean(0), rows.std(0)
+    mean = np.average(rows, 0, weights)
+    deviation = np.sqrt(np.average((rows - mean) ** 2, 0, weights))
     return tuple(
         DataColumn(name, mean=float(m), deviation=float(d) if d > 0 and math.isfinite(d) else 1.0)
         for name, m, d in zip(names, mean, deviation, strict=True)

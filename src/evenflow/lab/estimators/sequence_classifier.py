@@ -1,0 +1,25 @@
+"""The classifier of sequences."""
+
+from __future__ import annotations
+
+from .sequence_estimator import Classifies, with_arguments
+from .trained_estimator import TrainedEstimator
+
+
+@with_arguments
+class SequenceClassifier(Classifies, TrainedEstimator):
+    """Gives each sequence one of several classes, by a recurrent network that is trained on cross entropy.
+
+    Args:
+
+    Attributes:
+        classes_: the classes.
+        predictor_: the trained model with the description of its data; `evenflow.save` writes it.
+        n_iter_: epochs made.
+        history_: losses and metrics by epoch, the columns of a run's metrics.csv.
+        n_channels_in_: numbers at each step.
+
+    >>> classifier = SequenceClassifier("gru", 32, random_state=0).fit(windows, activities)  # windows (N, 128, 9)
+    >>> classifier.predict(windows[:3])
+    array(['walking', 'resting', 'walking'], dtype='<U7')
+    """

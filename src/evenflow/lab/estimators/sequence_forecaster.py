@@ -1,0 +1,120 @@
+"""The forecaster of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from sklearn.metrics import r2_score
+
+from evenflow.checks import whole_number
+
+from .sequence_estimator import Learned, with_arguments
+from .sequence_input import ragged, training_sequences, training_weights
+from .trained_estimator import TrainedEstimator
+
+
+@with_arguments
+class SequenceForecaster(TrainedEstimator):
+    """Predicts the steps after the end of each sequence, after training on the next step of every step.
+
+    Args:
+        horizon: steps that `predict` forecasts; each forecast is read as the next step.
+
+    Attributes:
+        predictor_: the trained model with the description of its data; `evenflow.save` writes it.
+        n_iter_: epochs made.
+        history_: losses and metrics by epoch, the columns of a run's metrics.csv.
+        n_channels_in_: numbers at each step.
+
+    >>> forecaster = SequenceForecaster(24, epochs=50).fit(days[:, :48])  # days (N, 72)
+    >>> forecaster.predict(days[:, :48]).shape
+    (300, 24)
+    """
+
+    def __init__(
+        self,
+        horizon: int = 1,
+        system: str = "rnn",
+        hidden_size: int = 64,
+        *,
+        num_layers: int = 1,
+        epochs: int = 100,
+        lr: float = 0.01,
+        batch_size: int = 32,
+        optimizer: str = "adam",
+        validation: float = 0.1,
+        patience: int | None = 20,
+        options: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        warm_start: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        super().__init__(
+            system,
+            hidden_size,
+            num_layers=num_layers,
+            epochs=epochs,
+            lr=lr,
+            batch_size=batch_size,
+            optimizer=optimizer,
+            validation=validation,
+            patience=patience,
+            options=options,
+            settings=settings,
+            warm_start=warm_start,
+            random_state=random_state,
+            verbose=verbose,
+        )
+        self.horizon = horizon
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train on sequences, each of which holds its own targets.
+
+        Args:
+            X: ``(N, T)`` for one channel, ``(N, T, C)``, or a list of N arrays ``(T_n, C)`` or ``(T_n,)``.
+            y: not read; pipelines and searches pass it.
+            sample_weight: how much each sequence counts ``(N,)``; sequences of weight 0 are left out. Default: 1.
+        """
+        whole_number("horizon", self.horizon, 1)
+        sequences = training_sequences(self, X)
+        shortest = min(len(x) for x in sequences)
+        if shortest < 2:
+            raise ValueError(f"X must have sequences of at least two steps to forecast, got n_features = {shortest}")
+        weights = training_weights(sample_weight, len(sequences))
+        kept = np.flatnonzero(weights)
+        inputs, targets = [sequences[row][:-1] for row in kept], [sequences[row][1:] for row in kept]
+        self.predictor_ = self._train(Learned("next", inputs, targets, weights[kept]))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The `horizon` steps after each sequence: ``(N, horizon)``, or ``(N, horizon, C)`` if steps are vectors."""
+        predictor, x = self._predictor(X)
+        return predictor.forecast(x, self.horizon)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """R² of the forecasts, the best is 1.
+
+        Args:
+            X: sequences.
+            y: the steps that follow them, with the shape of `predict`. Default: the last `horizon` steps of each
+                sequence are forecast from those before.
+            sample_weight: how much each sequence counts ``(N,)``. Default: 1.
+        """
+        if y is None:
+            X, y = _divided(X, self.horizon)
+        found = self.predict(X)
+        wanted, found = np.reshape(y, (len(found), -1)), found.reshape(len(found), -1)
+        return float(r2_score(wanted, found, sample_weight=sample_weight))
+
+
+def _divided(x: Any, horizon: int) -> tuple[Any, np.ndarray]:
+    """The sequences without their last steps, and these steps."""
+    arrays = [np.asarray(each) for each in (x if ragged(x) else np.asarray(x))]
+    if (shortest := min(len(each) for each in arrays)) <= horizon:
+        raise ValueError(
+            f"X must have sequences of more than horizon = {horizon} steps to be scored without y, got {shortest}"
+        )
+    return [each[:-horizon] for each in arrays], np.stack([each[-horizon:] for each in arrays])

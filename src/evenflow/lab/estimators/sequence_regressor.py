@@ -1,0 +1,24 @@
+"""The regressor of sequences."""
+
+from __future__ import annotations
+
+from .sequence_estimator import Regresses, with_arguments
+from .trained_estimator import TrainedEstimator
+
+
+@with_arguments
+class SequenceRegressor(Regresses, TrainedEstimator):
+    """Gives each sequence a number, or several, by a recurrent network that is trained on squared errors.
+
+    Args:
+
+    Attributes:
+        predictor_: the trained model with the description of its data; `evenflow.save` writes it.
+        n_iter_: epochs made.
+        history_: losses and metrics by epoch, the columns of a run's metrics.csv.
+        n_channels_in_: numbers at each step.
+
+    >>> regressor = SequenceRegressor("gru", 32, random_state=0).fit(windows, ages)  # windows (N, 128, 9)
+    >>> regressor.predict(windows[:3])
+    array([31.2, 47.9, 25.6])
+    """
