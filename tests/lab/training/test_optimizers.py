@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import copy
-import itertools
 
 import pytest
 import torch
 from torch import nn
 
 from evenflow import RNN
-from evenflow.lab.training.optimizers import BASES, OPTIMIZERS, SCHEDULES, load, lr_factor, make_optimizer
+from evenflow.lab.training.optimizers import BASES, OPTIMIZERS, WEIGHT_DECAYS, load, make_optimizer
 from evenflow.lab.training.settings import Settings
 from evenflow.maps import mapped
 from evenflow.optim import GeodesicAdam, GeodesicSGD
@@ -212,22 +211,46 @@ def test_what_bases_know_of_their_gradients_is_their_own_and_not_a_checkpoints()
     assert clipped.optimizers[1].param_groups[0]["clip_norm"] == 3.0
 
 
+def test_adamw_shrinks_the_weights_themselves():
+    def adamw(w, g, memory, t):
+        return adam(w * (1 - 0.1 * 0.5), g, memory, t)
+
+    assert trajectory(Settings(lr=0.1, optimizer="adamw", weight_decay=0.5)) == pytest.approx(
+        written_out(adamw), abs=ROUNDING
+    )
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_default_weight_decays(name):
+    (group,) = make_optimizer(nn.ParameterList([nn.Parameter(torch.zeros(2))]), Settings(optimizer=name)).param_groups
+    assert group["weight_decay"] == WEIGHT_DECAYS.get(name, 0.0)
+    settings = Settings(optimizer=name, weight_decay=0.3)
+    (group,) = make_optimizer(nn.ParameterList([nn.Parameter(torch.zeros(2))]), settings).param_groups
+    assert group["weight_decay"] == 0.3
+
+
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("constant", {0: 1, 1: 1, 999: 1}),
-        ("linear", {0: 1, 250: 0.75, 999: 0.001, 1000: 0, 1500: 0}),
-        ("exponential", {0: 1, 50: 0.1**0.5, 100: 0.1, 250: 0.1**2.5}),
-        ("step", {0: 1, 99: 1, 100: 0.1, 199: 0.1, 200: 0.01, 250: 0.01}),
-    ],
+    ("name", "kind"),
+    [("nadam", "NAdam"), ("radam", "RAdam"), ("adamax", "Adamax"), ("adagrad", "Adagrad")],
 )
-def test_values_of_schedules(name, expected):
-    for step, value in expected.items():
-        assert lr_factor(name, step, 1000, decay=0.1, every=100) == pytest.approx(value, abs=1e-15)
+def test_the_others_are_torchs_with_its_defaults(name, kind):
+    w = nn.Parameter(torch.zeros((), dtype=torch.float64))
+    expected = getattr(torch.optim, kind)([w], lr=0.1).param_groups[0]
+    (group,) = make_optimizer(nn.ParameterList([w]), Settings(optimizer=name, lr=0.1)).param_groups
+    assert {key: group[key] for key in expected if key != "params"} == {
+        key: value for key, value in expected.items() if key != "params"
+    }
 
 
-def test_every_schedule_begins_at_one_and_never_rises():
-    for name in SCHEDULES:
-        values = [lr_factor(name, step, 50, decay=0.5, every=10) for step in range(50)]
-        assert values[0] == 1
-        assert all(later <= earlier for earlier, later in itertools.pairwise(values))
+@pytest.mark.skipif("muon" not in OPTIMIZERS, reason="this torch has no Muon")
+@pytest.mark.parametrize(
+    ("map", "moved"), [("free", {"weight_ih_l0", "weight_hh_l0"}), ("exponential", {"weight_ih_l0"})]
+)
+def test_muon_moves_the_matrices_of_layers_and_adamw_the_rest(map, moved):
+    layer = RNN(2, 6, map=map)
+    optimizer = make_optimizer(layer, Settings(optimizer="muon"))
+    (muon,) = (member for member in optimizer.optimizers if isinstance(member, torch.optim.Muon))
+    names = {id(p): name for name, p in layer.named_parameters()}
+    assert {names[id(p)] for group in muon.param_groups for p in group["params"]} == moved
+    every = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert every == set(names)

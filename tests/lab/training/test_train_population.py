@@ -8,7 +8,7 @@ import torch
 from made_data import small_options
 
 from evenflow.lab.tasks import TASKS
-from evenflow.lab.training import NonFiniteLoss, Result, Run, resume, train
+from evenflow.lab.training import OPTIMIZERS, SCHEDULES, NonFiniteLoss, Result, Run, resume, train
 from evenflow.lab.training.loop import Loop
 from evenflow.lab.training.population_step import PopulationStep
 from evenflow.lab.training.train_population import train_population
@@ -201,7 +201,14 @@ def test_one_that_stops_early_leaves_the_others_to_go_on():
     [
         (lambda: [], "configs must be at least one run, got none"),
         (lambda: [config(steps=3), config(steps=4)], "steps must be the same in all runs of a population, got 3 and 4"),
-        (lambda: [config(optimizer="hessian-free")], "optimizer must be one of adam, rmsprop, sgd in a population"),
+        (
+            lambda: [config(optimizer="hessian-free")],
+            f"optimizer must be one of {', '.join(OPTIMIZERS)} in a population, got 'hessian-free'",
+        ),
+        (
+            lambda: [config(schedule="torch.optim.lr_scheduler:StepLR")],
+            f"schedule must be one of {', '.join(SCHEDULES)} in a population, got 'torch.optim.lr_scheduler:StepLR'",
+        ),
         (
             lambda: [config(penalty="stabilizer")],
             "penalty must read the weights alone in a population, got 'stabilizer'",

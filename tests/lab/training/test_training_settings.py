@@ -7,7 +7,7 @@ import tomllib
 import pytest
 import tomli_w
 
-from evenflow.lab.training import Settings
+from evenflow.lab.training import OPTIMIZERS, Settings
 
 
 def test_toml_round_trip():
@@ -25,6 +25,13 @@ def test_whole_numbers_stand_for_decimals():
 
 def test_every_setting_has_a_help_text():
     assert all(field.metadata["help"] for field in dataclasses.fields(Settings))
+
+
+def test_a_weight_decay_that_is_left_out_is_the_optimizers():
+    assert Settings(optimizer="adamw").difference(Settings(optimizer="adamw", weight_decay=0.01)) is None
+    assert Settings().difference(Settings(weight_decay=0.0)) is None
+    assert Settings(weight_decay=0.01).difference(Settings()) == "weight_decay"
+    Settings(optimizer="hessian-free", weight_decay=0.0)  # as configs of older runs say
 
 
 def test_difference_names_the_first_setting_and_leaves_the_device_free():
@@ -48,8 +55,8 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"nesterov": 1}, "nesterov must be true or false, got 1"),
         (
-            {"optimizer": "adamw"},
-            "optimizer must be one of adam, rmsprop, sgd, temporal-simplex, hessian-free, got 'adamw'",
+            {"optimizer": "lion"},
+            f"optimizer must be one of {', '.join(OPTIMIZERS)}, temporal-simplex, hessian-free, got 'lion'",
         ),
         ({"bases": "qr"}, "bases must be one of sgd, adam, got 'qr'"),
         ({"map_lr": 0}, "map_lr must be a number above 0, got 0.0"),
@@ -60,7 +67,7 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
         ({"damping": 1.0}, "damping goes with optimizer hessian-free, got 1.0 without it"),
         (
             {"optimizer": "hessian-free", "clip_norm": 1.0},
-            "clip_norm goes with optimizer adam, rmsprop or sgd, got 1.0 without it",
+            "clip_norm goes with an optimizer that follows the gradient, got 1.0 without it",
         ),
         (
             {"optimizer": "hessian-free", "lr": 0.1},
@@ -68,9 +75,13 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
         ),
         (
             {"optimizer": "temporal-simplex", "penalty": "stabilizer"},
-            "penalty goes with optimizer adam, rmsprop or sgd, got 'stabilizer' without it",
+            "penalty goes with an optimizer that follows the gradient, got 'stabilizer' without it",
         ),
-        ({"schedule": "cosine"}, "schedule must be one of constant, linear, exponential, step, got 'cosine'"),
+        (
+            {"schedule": "cosin"},
+            "schedule must be one of constant, linear, cosine, exponential, step, one-cycle, plateau, got 'cosin'",
+        ),
+        ({"warmup": 1000}, "warmup must be below the 1000 updates of the run, got 1000"),
         ({"clip_scope": "none"}, "clip_scope must be one of all, recurrent, each, got 'none'"),
         ({"precision": "8"}, "precision must be one of 32-true, tf32, 64-true, bf16-mixed, bf16-true, got '8'"),
         ({"device": "tpu"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'"),
@@ -100,13 +111,14 @@ def test_wrong_settings(options, sentence):
         ({"alpha": 0.5}, "alpha goes with optimizer rmsprop, got 0.5 without it"),
         (
             {"eps": 1e-3, "optimizer": "sgd"},
-            "eps goes with optimizer adam or rmsprop, got 0.001 without it",
+            "eps goes with optimizer adam, rmsprop, adamw, nadam, radam, adamax, adagrad, muon, got 0.001 without it",
         ),
-        ({"decay": 0.9}, "decay goes with schedule exponential or step, got 0.9 without it"),
+        ({"decay": 0.9}, "decay goes with schedule exponential, step or plateau, got 0.9 without it"),
         (
             {"decay_every": 7, "schedule": "linear"},
             "decay_every goes with schedule exponential or step, got 7 without it",
         ),
+        ({"decay_patience": 2}, "decay_patience goes with schedule plateau, got 2 without it"),
         ({"clip_scope": "recurrent"}, "clip_scope goes with a clip_norm or clip_value, got 'recurrent' without it"),
     ],
 )

@@ -27,7 +27,9 @@ from .sweep_record import SweepRecord
 from .sweep_rounds import SweepRounds, same_model
 
 # Settings that a sweep chooses for each run, and settings that would end a run early or exclude it from a population.
-CHOSEN_SETTINGS = ("steps", "epochs", "optimizer", "lr", "schedule", "decay", "decay_every")
+CHOSEN_SETTINGS = (
+    *("steps", "epochs", "optimizer", "lr", "schedule", "warmup", "decay", "decay_every", "decay_patience"),
+)
 EXCLUDED_SETTINGS = ("patience", "stop_when_solved", "penalty", "tensorboard")
 
 

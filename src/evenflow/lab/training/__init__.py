@@ -5,8 +5,9 @@ from __future__ import annotations
 from .config import build, read_config
 from .fit import fit, resume, train
 from .lifecycle import Result
-from .optimizers import OPTIMIZERS, SCHEDULES
+from .optimizers import OPTIMIZERS
 from .run_folder import Run
+from .schedules import SCHEDULES
 from .settings import Settings
 from .stopping import NonFiniteLoss
 from .train_population import train_population

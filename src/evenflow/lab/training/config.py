@@ -23,11 +23,13 @@ from evenflow.models.sequence_model import SequenceModel
 from evenflow.systems import NETWORKS, create
 
 from . import evaluation
+from .given_parts import NOTHING_GIVEN, OWN, GivenParts
 from .method import FULL
-from .optimizers import OPTIMIZERS, make_optimizer
+from .optimizers import make_optimizer
 from .run_folder import Run
+from .schedules import make_scheduler
 from .seeds import derive, seed_global
-from .settings import Settings
+from .settings import OWN_METHODS, Settings
 from .special_methods import CurvatureMethod, SimplexMethod
 
 TABLES = ("task", "system", "training")
@@ -161,7 +163,7 @@ def _flat(task: Task) -> int:
     return batch.inputs.shape[0] * batch.inputs.shape[2]
 
 
-def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
+def check_model(model: nn.Module, task: Task, settings: Settings, given: GivenParts = NOTHING_GIVEN) -> None:
     """Raise a ValueError if the model's outputs do not have the task's shape, or if the settings cannot train it."""
     parameter = next(model.parameters(), None)
     if parameter is None:
@@ -191,7 +193,7 @@ def check_model(model: nn.Module, task: Task, settings: Settings) -> None:
         raise ValueError(f"model must answer {sequences} of task {task.name} with shape {expected}, got {shape}")
     buffers = [buffer.clone() for buffer in model.buffers()]
     try:
-        _check_method(model.train(), task, batch, settings)  # in training mode, with dropout
+        _check_method(model.train(), task, batch, settings, given)  # in training mode, with dropout
     finally:
         model.train(was_training)
         for buffer, before in zip(model.buffers(), buffers, strict=True):
@@ -210,11 +212,13 @@ def _check_parts(task: Task, settings: Settings) -> None:
             raise ValueError(f"task {task.name} has nothing to validate or to test on: its data set is too small")
 
 
-def _check_method(model: nn.Module, task: Task, batch: Batch, settings: Settings) -> None:
+def _check_method(model: nn.Module, task: Task, batch: Batch, settings: Settings, given: GivenParts) -> None:
     """Raise a ValueError if the method cannot train this model; the model stays the same."""
     name = settings.optimizer
-    if name in OPTIMIZERS:
-        make_optimizer(model, settings)
+    if name not in OWN_METHODS:
+        optimizer = make_optimizer(model, settings, given)
+        if OWN in settings.schedule and optimizer is not given.optimizer:
+            make_scheduler(settings, given, optimizer)
     else:
         if task.carries:
             raise ValueError(f"optimizer {name} starts every batch anew, and task {task.name} reads on")

@@ -18,6 +18,7 @@ from evenflow.lab.tasks import Task
 from evenflow.lab.tasks.given_data import given_task
 
 from .config import build, check_data, check_model, check_same, config_tables, read_config, relocate_data
+from .given_parts import NOTHING_GIVEN, GivenParts, given_parts
 from .launch import check_device, launch
 from .lifecycle import Result, finish_run, open_run, status_written
 from .run_folder import CONFIG, Run
@@ -82,7 +83,8 @@ def fit(
         >>> result = fit(model, (windows, activities), epochs=20, validation=0.2)
         >>> result.predictor().predict(new_windows)
     """
-    chosen = Settings.from_dict(settings)
+    named, parts = given_parts(settings)
+    chosen = Settings.from_dict(named)
     if isinstance(task, DataLoader):
         if resume:
             raise ValueError(
@@ -90,8 +92,8 @@ def fit(
             )
         if "batch_size" in settings:
             raise ValueError(f"batch_size is that of the DataLoader, got {chosen.batch_size} besides")
-    given = given_task(task, model, loss, metric, validation)
-    return fit_settings(model, given, chosen, folder, resume=resume, progress=progress)
+    own_task = given_task(task, model, loss, metric, validation)
+    return fit_settings(model, own_task, chosen, folder, resume=resume, progress=progress, given=parts)
 
 
 # `help(fit)` and editors show every setting with its default, although they are written down once, in Settings.
@@ -158,15 +160,16 @@ def fit_settings(
     system: Mapping[str, Any] | None = None,
     resume: bool = False,
     progress: bool = True,
+    given: GivenParts = NOTHING_GIVEN,
 ) -> Result:
     """`fit` with a `Settings`; `system` is the table that the model was built from, for config.toml."""
     check_device(settings.device)
-    table = checked_tables(model, task, settings, folder, system, resume)
+    table = checked_tables(model, task, settings, folder, system, resume, given)
     was_training = model.training
     fabric = launch(settings)
     check_stop(fabric)
     handlers = signal_handlers() if fabric.world_size == 1 else nullcontext()
-    with handlers, open_run(fabric, model, task, settings, folder, table, resume) as loop:
+    with handlers, open_run(fabric, model, task, settings, folder, table, resume, given) as loop:
         try:
             with status_written(loop):
                 loop.run(progress)
@@ -213,6 +216,7 @@ def checked_tables(
     folder: str | os.PathLike[str] | None,
     system: Mapping[str, Any] | None,
     resume: bool,
+    given: GivenParts = NOTHING_GIVEN,
 ) -> dict[str, Any]:
     """Check all arguments of a run before it starts, and return the tables of its config.toml."""
     _check_tensorboard(settings, folder)
@@ -224,7 +228,7 @@ def checked_tables(
     earlier = Run(folder) if folder is not None and resume else None
     if earlier is not None:
         check_data(earlier, task, table)
-    check_model(model, task, settings)
+    check_model(model, task, settings, given)
     settings.for_task(task)
     if earlier is not None:
         check_same(earlier, table, settings)

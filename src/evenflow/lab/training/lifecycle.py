@@ -21,6 +21,7 @@ from evenflow.models.predictor import Predictor
 
 from . import metrics, recovery
 from .checkpoint import load_weights
+from .given_parts import NOTHING_GIVEN, GivenParts
 from .launch import matmul_precision
 from .loop import Loop
 from .metrics import Metrics
@@ -94,11 +95,12 @@ def open_run(
     folder: Folder,
     table: Mapping[str, Any],
     resume: bool,
+    given: GivenParts = NOTHING_GIVEN,
 ) -> Iterator[Loop]:
     """A loop ready to run. Its folder, if it has one, is created or resumed, and closed at the end of the block."""
     writer = _open_folder(fabric, folder, table, resume)
     try:
-        loop = Loop(fabric, model, task, settings.for_task(task, fabric.world_size), writer)
+        loop = Loop(fabric, model, task, settings.for_task(task, fabric.world_size), writer, given)
         if writer is not None:
             writer.bundle(bundle_text(model, task.schema(), RUN_WEIGHTS, partial=True))
         if folder is not None and resume:

@@ -16,11 +16,13 @@ from evenflow.lab.tasks import Batch, Position, Task
 from . import checkpoint, evaluation, optimizers
 from .batch_source import BatchSource
 from .evaluation import BestValidation, RunEvaluator
+from .given_parts import NOTHING_GIVEN, GivenParts
 from .method import GradientMethod, Method
 from .metrics import MetricsLog
 from .probing import Probing
 from .progress import ProgressBar
 from .run_writer import RunWriter
+from .schedules import RunSchedule
 from .seeds import derive, seed_global
 from .settings import Settings
 from .special_methods import CurvatureMethod, SimplexMethod
@@ -46,13 +48,20 @@ class Loop:
     """
 
     def __init__(
-        self, fabric: Fabric, model: nn.Module, task: Task, settings: Settings, writer: RunWriter | None
+        self,
+        fabric: Fabric,
+        model: nn.Module,
+        task: Task,
+        settings: Settings,
+        writer: RunWriter | None,
+        given: GivenParts = NOTHING_GIVEN,
     ) -> None:
         self.fabric, self.model, self.task, self.settings, self.writer = fabric, model, task, settings, writer
         model.zero_grad()  # gradients of a backward pass by the caller
         self.module = fabric.setup_module(model)
-        self.method = make_method(fabric, self.module, model, task, settings)
+        self.method = make_method(fabric, self.module, model, task, settings, given)
         self.optimizer = self.method.optimizer
+        self.schedule = RunSchedule(settings, given, self.optimizer)
         self._generator = torch.Generator(fabric.device)
         seed = functools.partial(derive, settings.seed, "train", rank=fabric.global_rank)
         on_gpu = fabric.device.type == "cuda"
@@ -62,6 +71,7 @@ class Loop:
         self.probing = None if settings.probe_every is None else Probing(derive(settings.seed, "directions"))
         self.step, self.seconds = 0, 0.0
         self.restored = False
+        self._lr = settings.lr  # of the last update
         self.state: Any = None  # final state of the last batch, for tasks whose batches continue its sequences
         self.note = self._validated = ""  # text beside the progress bar, and its part about the last validation
         self.test_loss = self.test_metric = math.nan
@@ -103,7 +113,7 @@ class Loop:
     def update(self) -> None:
         """Draw a batch and change the weights once."""
         self.seed_noise()
-        result = self.method.update(self.next_batch(), self.state, self.lr_factor(self.step))
+        result = self.method.update(self.next_batch(), self.state, self.next_lr_factor())
         self.log.sums[0] += result.loss
         self.log.sums[1] += result.norm
         self.count_update(result.state)
@@ -116,10 +126,10 @@ class Loop:
         """The batch of the next update."""
         return self._batches.batch(self.position())
 
-    def lr_factor(self, step: int) -> float:
-        """The schedule's factor on the learning rate at the update after `step` updates."""
-        s = self.settings
-        return optimizers.lr_factor(s.schedule, step, s.steps, s.decay, s.decay_every)
+    def next_lr_factor(self) -> float | None:
+        """The schedule's factor on the learning rate at the next update."""
+        self._lr = self.schedule.lr(self.step)
+        return self.schedule.factor(self.step)
 
     def count_update(self, state: Any) -> None:
         """Count an update whose loss and norm are in the sums of the log."""
@@ -128,6 +138,7 @@ class Loop:
         self.log.since += 1
         self.step += 1
         self.method.after_update(self.step)
+        self.schedule.after_update()
 
     @property
     def validating(self) -> bool:
@@ -153,7 +164,7 @@ class Loop:
         loss *= self.task.loss_unit
         finite = math.isfinite(loss) and math.isfinite(norm)
         row: dict[str, float | None] = {"step": self.step, "loss": loss, "gradient_norm": norm}
-        row["lr"] = lr * self.lr_factor(self.step - 1)
+        row["lr"] = self._lr
         if self.validating and finite:
             validation = validation or self.evaluator.validate()
             row["valid_loss"], row["valid_metric"] = validation
@@ -171,6 +182,7 @@ class Loop:
             if not all(map(math.isfinite, validation)):
                 raise NonFiniteLoss.of("validation loss", f"at step {self.step}", lr)
             self.best.update(self.step, *validation)
+            self.schedule.after_validation(validation[0])
 
     def _probe(self) -> None:
         """Record gradients over time and matrices, on one batch that stays the same."""
@@ -192,6 +204,7 @@ class Loop:
             "processes": self.fabric.world_size,
             "seconds": time.monotonic() - self._start_time,
             "best": self.best.state(),
+            "schedule": self.schedule.state_dict(),
             **self.log.state(),
         }
         if self.task.carries:
@@ -211,6 +224,7 @@ class Loop:
         state: dict[str, Any] = dict(saved.state)
         checkpoint.load_weights(self.model, saved.weights, origin)
         optimizers.load(self.optimizer, state["optimizer"])
+        self.schedule.load_state_dict(state.get("schedule", {}))
         self.seconds = state["seconds"]
         self.best.restore(state["best"], best)
         self.state = self.fabric.to_device(state.get("carried"))
@@ -242,10 +256,12 @@ class Loop:
         return values.tolist()
 
 
-def make_method(fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings) -> Method:
+def make_method(
+    fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings, given: GivenParts
+) -> Method:
     """The method that the settings name."""
     if settings.optimizer == "temporal-simplex":
         return SimplexMethod(model, task, settings, fabric)
     if settings.optimizer == "hessian-free":
         return CurvatureMethod(model, task, settings)
-    return GradientMethod(fabric, module, model, task, settings)
+    return GradientMethod(fabric, module, model, task, settings, given)

@@ -17,6 +17,7 @@ from evenflow.optim.geodesic import POLISH_EVERY
 
 from . import evaluation
 from .captured_update import CapturedUpdate
+from .given_parts import NOTHING_GIVEN, OWN, GivenParts
 from .optimizers import clip, clip_groups, gradient_norm, make_optimizer
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class Method(ABC):
         fabric = self.fabric
         one_gpu = fabric is not None and fabric.device.type == "cuda" and fabric.world_size == 1
         blind = all(isinstance(member, CAPTURABLE) for member in self._members())
-        return one_gpu and self.settings.precision in PLAIN and blind
+        # An optimiser or a scheduler of the user's own may keep numbers on the host.
+        named = OWN not in self.settings.optimizer and OWN not in self.settings.schedule
+        return one_gpu and self.settings.precision in PLAIN and blind and named
 
     def _members(self) -> Sequence[torch.optim.Optimizer]:
         return self.optimizer.optimizers if isinstance(self.optimizer, Joined) else [self.optimizer]
@@ -65,13 +68,13 @@ class Method(ABC):
         return self.capturable and (batch.lengths is None or self._padded)
 
     @abstractmethod
-    def update(self, batch: Batch, state: Any, lr_factor: float) -> UpdateResult:
+    def update(self, batch: Batch, state: Any, lr_factor: float | None) -> UpdateResult:
         """Change the weights once.
 
         Args:
             batch: what to learn from.
             state: the final state of the batch before, for batches that continue its sequences.
-            lr_factor: the schedule's factor on every learning rate.
+            lr_factor: the schedule's factor on every learning rate; None leaves them as a scheduler of torch set them.
         """
 
     def after_update(self, step: int) -> None:
@@ -80,12 +83,14 @@ class Method(ABC):
             for bases in self._bases:
                 bases.polish()
 
-    def set_lr(self, lr_factor: float) -> None:
+    def set_lr(self, lr_factor: float | None) -> None:
         """Set every learning rate to this multiple of its initial value.
 
         If updates are captured, the learning rates are tensors whose values change in place, so that a replay uses
-        them.
+        them. None leaves them.
         """
+        if lr_factor is None:
+            return
         for group in self.optimizer.param_groups:
             lr = group.setdefault(INITIAL, group["lr"]) * lr_factor
             if not self.capturable:
@@ -102,9 +107,17 @@ class GradientMethod(Method):
 
     fabric: Fabric
 
-    def __init__(self, fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        module: nn.Module,
+        model: nn.Module,
+        task: Task,
+        settings: Settings,
+        given: GivenParts = NOTHING_GIVEN,
+    ) -> None:
         self.fabric, self.module, self.model, self.task, self.settings = fabric, module, model, task, settings
-        self.optimizer = make_optimizer(model, settings)
+        self.optimizer = make_optimizer(model, settings, given)
         self._apply: Any = fabric.setup_optimizers(self.optimizer)
         self._trained = clip_groups(model, "all")[0]
         self._clipped = clip_groups(model, settings.clip_scope)
@@ -118,7 +131,7 @@ class GradientMethod(Method):
         if self.capturable:
             self._captured = CapturedUpdate(self._work, model)
 
-    def update(self, batch: Batch, state: Any, lr_factor: float) -> UpdateResult:
+    def update(self, batch: Batch, state: Any, lr_factor: float | None) -> UpdateResult:
         self.set_lr(lr_factor)
         if not self.captures(batch):
             return self._update(batch, state)

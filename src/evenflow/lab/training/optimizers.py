@@ -1,9 +1,9 @@
-"""From gradients to updates: optimisers, learning-rate schedules and gradient clipping, by the settings of a run."""
+"""From gradients to updates: optimisers and gradient clipping, by the settings of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +11,19 @@ from torch import Tensor, nn
 from evenflow.maps import mapped
 from evenflow.optim import GeodesicAdam, GeodesicSGD, Joined, divide
 
+from .given_parts import NOTHING_GIVEN, OWN, GivenParts, check_own_optimizer, imported
+
 if TYPE_CHECKING:
     from .settings import Settings
 
 Groups = list[dict[str, Any]]
-EPS = 1e-8  # torch's default
+EPS, ADAGRAD_EPS = 1e-8, 1e-10  # torch's defaults
 # Options of a parameter group that say how an optimiser runs on its device, which may change when a run is resumed.
 DEVICE_OPTIONS = ("capturable", "fused", "foreach", "clip_norm")
 SCOPES = ("all", "recurrent", "each")  # of gradient clipping
 RECURRENT = "weight_hh"
+MATRICES = ("weight_ih", "weight_hh")  # in the names of the parameters that Muon moves
+MATRIX = "matrix"  # key of a group of these parameters
 
 
 def adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
@@ -29,10 +33,63 @@ def adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
             groups,
             lr=settings.lr,
             eps=settings.eps or EPS,
-            weight_decay=settings.weight_decay,
+            weight_decay=settings.decay_of_weights,
             fused=_one_kernel(groups),
         )
     )
+
+
+def adamw(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
+    """Loshchilov and Hutter 2019: Adam whose weight decay shrinks the weights themselves."""
+    return _counted_on_gpu(
+        torch.optim.AdamW(
+            groups,
+            lr=settings.lr,
+            eps=settings.eps or EPS,
+            weight_decay=settings.decay_of_weights,
+            fused=_one_kernel(groups),
+        )
+    )
+
+
+def nadam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
+    """Dozat 2016: Adam with Nesterov's momentum."""
+    eps, decay = settings.eps or EPS, settings.decay_of_weights
+    return torch.optim.NAdam(groups, lr=settings.lr, eps=eps, weight_decay=decay)
+
+
+def radam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
+    """Liu et al. 2020: Adam with a rectified variance, a warm-up of its own."""
+    eps, decay = settings.eps or EPS, settings.decay_of_weights
+    return torch.optim.RAdam(groups, lr=settings.lr, eps=eps, weight_decay=decay)
+
+
+def adamax(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
+    """Kingma and Ba 2015, with the largest gradient in place of the root mean square."""
+    eps, decay = settings.eps or EPS, settings.decay_of_weights
+    return torch.optim.Adamax(groups, lr=settings.lr, eps=eps, weight_decay=decay)
+
+
+def adagrad(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
+    """Duchi et al. 2011."""
+    eps, decay = settings.eps or ADAGRAD_EPS, settings.decay_of_weights
+    return torch.optim.Adagrad(groups, lr=settings.lr, eps=eps, weight_decay=decay)
+
+
+def muon(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
+    """Jordan et al. 2024: a step of orthogonal matrices for the layers' matrices, AdamW for all other parameters.
+
+    The step is scaled to the size of AdamW's, so that both share a learning rate.
+    """
+    matrices = [group for group in groups if group.get(MATRIX)]
+    rest = [group for group in groups if not group.get(MATRIX)]
+    decay = settings.decay_of_weights
+    members: list[torch.optim.Optimizer] = []
+    if rest:
+        members.append(adamw(rest, settings))
+    if matrices:
+        members.append(torch.optim.Muon(matrices, lr=settings.lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+    return members[0] if len(members) == 1 else Joined(members)
 
 
 def rmsprop(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
@@ -44,7 +101,7 @@ def rmsprop(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
             alpha=settings.alpha,
             eps=settings.eps or EPS,
             momentum=settings.momentum,
-            weight_decay=settings.weight_decay,
+            weight_decay=settings.decay_of_weights,
         )
     )
 
@@ -56,7 +113,7 @@ def sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
         lr=settings.lr,
         momentum=settings.momentum,
         nesterov=settings.nesterov,
-        weight_decay=settings.weight_decay,
+        weight_decay=settings.decay_of_weights,
         fused=_one_kernel(groups),
     )
 
@@ -64,7 +121,7 @@ def sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
 def geodesic_sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """Wen and Yin 2013, for orthonormal bases."""
     # clip_norm bounds the gradients of the bases only if all parameters are clipped and lr never grows.
-    bounded = settings.clip_scope != "recurrent" and settings.decay <= 1
+    bounded = settings.clip_scope != "recurrent" and settings.decay <= 1 and OWN not in settings.schedule
     return GeodesicSGD(groups, lr=settings.lr, clip_norm=settings.clip_norm if bounded else None)
 
 
@@ -77,12 +134,20 @@ OPTIMIZERS: dict[str, Callable[[Groups, Settings], torch.optim.Optimizer]] = {
     "adam": adam,
     "rmsprop": rmsprop,
     "sgd": sgd,
+    "adamw": adamw,
+    "nadam": nadam,
+    "radam": radam,
+    "adamax": adamax,
+    "adagrad": adagrad,
+    **({"muon": muon} if hasattr(torch.optim, "Muon") else {}),
 }
+WITH_EPS = tuple(name for name in OPTIMIZERS if name != "sgd")
+WEIGHT_DECAYS = {"adamw": 0.01, "muon": 0.1}  # torch's defaults; of the others 0
 BASES: dict[str, Callable[[Groups, Settings], torch.optim.Optimizer]] = {"sgd": geodesic_sgd, "adam": geodesic_adam}
 
 
-def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
-    """The optimiser the settings name, over the parameters that are trained.
+def make_optimizer(model: nn.Module, settings: Settings, given: GivenParts = NOTHING_GIVEN) -> torch.optim.Optimizer:
+    """The optimiser that the settings name or the caller gave, over the parameters that are trained.
 
     The parameters of maps may have their own learning rate. The spectrum of a factorized map always has its own, and
     its orthonormal bases an optimiser that keeps them orthonormal.
@@ -97,10 +162,47 @@ def make_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimize
             raise ValueError(f"{name} goes with a factorized map, got a model with no orthonormal bases")
     if orthonormal and settings.precision == "bf16-true":
         raise ValueError("precision must not be bf16-true with a factorized map: its bases would not stay orthonormal")
-    members = [OPTIMIZERS[settings.optimizer](ordinary, settings)] if ordinary else []
+    if isinstance(given.optimizer, torch.optim.Optimizer):
+        check_own_optimizer(given.optimizer, model, orthonormal)
+        return given.optimizer
+    members: list[torch.optim.Optimizer] = []
+    if ordinary:
+        made = _named(_apart(model, ordinary) if settings.optimizer == "muon" else ordinary, settings, given)
+        members = list(made.optimizers) if isinstance(made, Joined) else [made]
     if orthonormal:
         members.append(BASES[settings.bases](orthonormal, settings))
     return members[0] if len(members) == 1 else Joined(members)
+
+
+def _named(groups: Groups, settings: Settings, given: GivenParts) -> torch.optim.Optimizer:
+    """The optimiser of a name of `OPTIMIZERS`, or of a class of the user's own, which gets lr and a weight decay."""
+    if OWN not in settings.optimizer:
+        return OPTIMIZERS[settings.optimizer](groups, settings)
+    make: Any = given.optimizer or imported("optimizer", settings.optimizer)
+    if not (isinstance(make, type) and issubclass(make, torch.optim.Optimizer)):
+        raise ValueError(f"optimizer must be a class of torch optimizers, got {settings.optimizer}")
+    options = {} if settings.weight_decay is None else {"weight_decay": settings.weight_decay}
+    try:
+        return cast(Callable[..., torch.optim.Optimizer], make)(groups, lr=settings.lr, **options)
+    except TypeError as error:
+        raise ValueError(f"optimizer {settings.optimizer} cannot be made with lr and these groups: {error}") from error
+
+
+def _apart(model: nn.Module, groups: Groups) -> Groups:
+    """The groups with the layers' matrices in groups of their own; the parameters of maps are not among them."""
+    own = {id(p) for p, _, _ in mapped(model)}
+    chosen = {
+        id(p)
+        for name, p in model.named_parameters()
+        if p.ndim == 2 and p.is_floating_point() and id(p) not in own and any(part in name for part in MATRICES)
+    }
+    divided = []
+    for group in groups:
+        for matrix in (False, True):
+            params = [p for p in group["params"] if (id(p) in chosen) is matrix]
+            if params:
+                divided.append({**group, "params": params, MATRIX: matrix})
+    return divided
 
 
 def load(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
@@ -129,24 +231,6 @@ def _counted_on_gpu(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
             group["capturable"] = True
         optimizer._warned_capturable_if_run_uncaptured = True  # the first updates run uncaptured on purpose
     return optimizer
-
-
-# The factor on the learning rate at update `step` (from 0) of `steps`, with the settings decay and decay_every.
-SCHEDULES: dict[str, Callable[[int, int, float, int], float]] = {
-    "constant": lambda step, steps, decay, every: 1.0,
-    "linear": lambda step, steps, decay, every: max(0.0, 1.0 - step / steps),
-    "exponential": lambda step, steps, decay, every: float(decay ** (step / every)),
-    "step": lambda step, steps, decay, every: float(decay ** (step // every)),
-}
-
-
-def lr_factor(schedule: str, step: int, steps: int, decay: float = 0.5, every: int = 1000) -> float:
-    """The factor on the learning rate at update `step` (from 0) of `steps`.
-
-    >>> [lr_factor("linear", step, 4) for step in range(5)]
-    [1.0, 0.75, 0.5, 0.25, 0.0]
-    """
-    return SCHEDULES[schedule](step, steps, decay, every)
 
 
 def clip_groups(model: nn.Module, scope: str) -> list[list[nn.Parameter]]:

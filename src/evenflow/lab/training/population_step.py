@@ -46,7 +46,7 @@ class PopulationStep:
             [loop.state if batches[i].carried else None for loop, i in zip(self.loops, self._source, strict=True)]
         )
         for loop, method in zip(self.loops, self._methods, strict=True):
-            method.set_lr(loop.lr_factor(loop.step))
+            method.set_lr(loop.next_lr_factor())
         lengths = () if batches[0].lengths is None else [cast(Tensor, batch.lengths) for batch in batches]
         tensors = ([batch.inputs for batch in batches], [batch.targets for batch in batches], lengths)
         run = self._work if self._captured is None else self._captured

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from evenflow import penalties
-from evenflow.checks import unknown
+from evenflow.checks import one_of, unknown
 from evenflow.lab.tasks.task import Task, check_options, option
 
-from .optimizers import BASES, OPTIMIZERS, SCHEDULES, SCOPES
+from .given_parts import OWN
+from .optimizers import BASES, OPTIMIZERS, SCOPES, WEIGHT_DECAYS, WITH_EPS
+from .schedules import DECAYING, SCHEDULES
 
 PRECISIONS = ("32-true", "tf32", "64-true", "bf16-mixed", "bf16-true")
 VALIDATION_BATCHES, VALIDATE_EVERY = 10, 100
@@ -35,16 +37,25 @@ class Settings:
     epochs: int | None = option(None, "passes over a data set to make, in place of steps", whole=1)
     batch_size: int = option(50, "sequences in a batch, in each process", whole=1)
     optimizer: str = option(
-        "adam", "adam, rmsprop, sgd, temporal-simplex or hessian-free", choices=(*OPTIMIZERS, *OWN_METHODS)
+        "adam",
+        f"{', '.join(OPTIMIZERS)}, temporal-simplex, hessian-free, or a class of your own as module:Class; for `fit` "
+        "also the class or an optimizer",
     )
     lr: float = option(1e-3, "learning rate at the start", above=0)
     momentum: float = option(0.0, "momentum of sgd and rmsprop", least=0, below=1)
     nesterov: bool = option(False, "look ahead along the momentum (sgd)")
     alpha: float = option(0.99, "decay of rmsprop's running mean of squares, per update", least=0, below=1)
     eps: float | None = option(
-        None, "added by adam and rmsprop to the root mean square that they divide by; 1e-8 by default", above=0
+        None,
+        "added to the root mean square that adam, rmsprop and their kin divide by; 1e-8 by default, adagrad 1e-10",
+        above=0,
     )
-    weight_decay: float = option(0.0, "pull of the weights towards zero, added to the gradient", least=0)
+    weight_decay: float | None = option(
+        None,
+        "pull of the weights towards zero, added to the gradient, by adamw and muon to the step; by default 0, adamw "
+        "0.01, muon 0.1",
+        least=0,
+    )
     map_lr: float | None = option(
         None, "learning rate of the parameters of maps, lr by default; expRNN's authors take a tenth of it", above=0
     )
@@ -60,10 +71,16 @@ class Settings:
     )
     penalty: str | None = option(None, "added to the loss: see `evenflow penalties`; several with a plus between them")
     schedule: str = option(
-        "constant", "learning rate over time: constant, linear (to zero), exponential or step", choices=SCHEDULES
+        "constant",
+        "learning rate over time: constant, linear or cosine (to zero), exponential, step, plateau (of the validation "
+        "loss), one-cycle, or module:function that makes a scheduler of torch; for `fit` also the function",
     )
-    decay: float = option(0.5, "factor of the exponential and step schedules", above=0)
+    warmup: int = option(0, "updates in which the learning rate rises, before the schedule or in the cycle", whole=0)
+    decay: float = option(0.5, "factor of the schedules exponential, step and plateau", above=0)
     decay_every: int = option(1000, "updates in which the learning rate is multiplied by decay once", whole=1)
+    decay_patience: int = option(
+        5, "validations without a lower loss after which plateau multiplies the learning rate by decay", whole=1
+    )
     clip_norm: float | None = option(None, "largest norm of the gradient", above=0)
     clip_value: float | None = option(None, "largest absolute value of an entry of the gradient", above=0)
     clip_scope: str = option(
@@ -95,6 +112,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_options(self)
+        for name, known in (("optimizer", (*OPTIMIZERS, *OWN_METHODS)), ("schedule", tuple(SCHEDULES))):
+            if OWN not in str(getattr(self, name)):
+                one_of(name, getattr(self, name), known)
         if self.penalty is not None:
             penalties.make(self.penalty)
         kind, colon, index = str(self.device).partition(":")
@@ -106,29 +126,40 @@ class Settings:
             )
         if self.epochs is not None and self.steps != type(self).__dataclass_fields__["steps"].default:
             raise ValueError(f"epochs stand in place of steps, got both, {self.epochs!r} and {self.steps!r}")
+        if self.epochs is None and self.warmup >= self.steps:
+            raise ValueError(f"warmup must be below the {self.steps} updates of the run, got {self.warmup!r}")
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         by_gradient = ("weight_decay", "penalty", "clip_norm", "clip_value", "map_lr", "bases", "bases_lr")
         clipped = self.clip_norm is not None or self.clip_value is not None
-        hessian_free = self.optimizer == "hessian-free"
+        hessian_free, own_schedule = self.optimizer == "hessian-free", OWN in self.schedule
         # A setting without any effect is an error.
         for names, used, needs in (
             (("alpha",), self.optimizer == "rmsprop", "optimizer rmsprop"),
-            (("eps",), self.optimizer in ("adam", "rmsprop"), "optimizer adam or rmsprop"),
-            (by_gradient, self.optimizer in OPTIMIZERS, "optimizer adam, rmsprop or sgd"),
+            (("eps",), self.optimizer in WITH_EPS, f"optimizer {', '.join(WITH_EPS)}"),
+            (by_gradient, self.optimizer not in OWN_METHODS, "an optimizer that follows the gradient"),
             (("psi",), self.optimizer == "temporal-simplex", "optimizer temporal-simplex"),
             (("damping", "structural", "curvature_size"), hessian_free, "optimizer hessian-free"),
             (("lr",), not hessian_free, "an optimizer other than hessian-free, which finds its own"),
-            (("schedule",), not hessian_free, "an optimizer other than hessian-free"),
-            (("decay", "decay_every"), self.schedule in ("exponential", "step"), "schedule exponential or step"),
+            (("schedule", "warmup"), not hessian_free, "an optimizer other than hessian-free"),
+            (("warmup",), not own_schedule, "a schedule that has a name"),
+            (("decay",), self.schedule in DECAYING, "schedule exponential, step or plateau"),
+            (("decay_every",), self.schedule in ("exponential", "step"), "schedule exponential or step"),
+            (("decay_patience",), self.schedule == "plateau", "schedule plateau"),
             (("clip_scope",), clipped, "a clip_norm or clip_value"),
         ):
             for name in names:
-                if not used and getattr(self, name) != defaults[name]:
+                value = getattr(self, name)
+                if not used and value != defaults[name] and (name, value) != ("weight_decay", 0.0):
                     raise ValueError(f"{name} goes with {needs}, got {getattr(self, name)!r} without it")
         if self.nesterov and not (self.optimizer == "sgd" and self.momentum):
             raise ValueError(
                 f"nesterov needs sgd with a momentum above 0, got {self.optimizer} with momentum {self.momentum!r}"
             )
+
+    @property
+    def decay_of_weights(self) -> float:
+        """The weight decay, by default that of the optimizer."""
+        return WEIGHT_DECAYS.get(self.optimizer, 0.0) if self.weight_decay is None else self.weight_decay
 
     def for_task(self, task: Task, processes: int = 1) -> Settings:
         """The settings with epochs counted in updates of this task, and updates between validations."""
@@ -163,7 +194,8 @@ class Settings:
     def difference(self, other: Settings) -> str | None:
         """The first setting that differs and changes what is computed, so neither device nor tensorboard."""
         for field in dataclasses.fields(self):
-            if field.name not in ("device", "tensorboard") and getattr(self, field.name) != getattr(other, field.name):
+            name = "decay_of_weights" if field.name == "weight_decay" else field.name
+            if name not in ("device", "tensorboard") and getattr(self, name) != getattr(other, name):
                 return field.name
         return None
 

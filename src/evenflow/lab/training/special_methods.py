@@ -42,7 +42,7 @@ class SimplexMethod(Method):
         self._simplex.backward(loss, weights)
         return loss.detach()
 
-    def update(self, batch: Batch, state: Any, lr_factor: float) -> UpdateResult:
+    def update(self, batch: Batch, state: Any, lr_factor: float | None) -> UpdateResult:
         self.set_lr(lr_factor)
         batch = of_its_dtype(self.model, batch)
         group = self.optimizer.param_groups[0]
@@ -82,7 +82,7 @@ class CurvatureMethod(Method):
         )
         self.optimizer, self._last = self._newton, task.readout == "last"
 
-    def update(self, batch: Batch, state: Any, lr_factor: float) -> UpdateResult:
+    def update(self, batch: Batch, state: Any, lr_factor: float | None) -> UpdateResult:
         batch = self._cut(of_its_dtype(self._newton.model, batch))
         progress = self._newton.step(batch, self._cut(self._first(batch)))
         device = batch.inputs.device

@@ -14,12 +14,14 @@ from evenflow.models.sequence_model import SequenceModel
 
 from .config import build, read_config
 from .fit import checked_tables
+from .given_parts import OWN
 from .launch import check_device, launch
 from .lifecycle import Folder, Result, finish_run, open_run, write_failure, write_status
 from .loop import Loop
 from .optimizers import OPTIMIZERS
 from .population_step import PopulationStep, validate
 from .progress import ProgressBar
+from .schedules import SCHEDULES
 from .settings import Settings
 from .stopping import NonFiniteLoss, check_stop, signal_handlers, stop_requested
 
@@ -81,6 +83,8 @@ def _check(settings: Sequence[Settings]) -> None:
     for one in settings:
         if one.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)} in a population, got {one.optimizer!r}")
+        if OWN in one.schedule:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)} in a population, got {one.schedule!r}")
         if one.penalty is not None and penalties.make(one.penalty).reads_states:
             raise ValueError(f"penalty must read the weights alone in a population, got {one.penalty!r}")
         for name in SHARED:
