@@ -53,9 +53,14 @@ def reproduce(
     Example:  evenflow reproduce sgornn/table-1 --scale quick
     """
     from evenflow.lab import recipes
+    from evenflow.lab.recipes.labels_at_scale import labels_at
     from evenflow.lab.recipes.recipe_table import show_reproduction
 
-    recipe = recipes.load(name)
+    recipe, requested = recipes.load(name), None
+    if rows is not None:
+        for label, shown in labels_at(recipe, scale).items():
+            rows = rows.replace(shown, label)
+        requested = recipe.split_labels(rows)
     say(f"{recipe.title} ({recipe.address}, {scale}).")
     with same_command_continues():
         reproduction = recipes.reproduce(
@@ -64,7 +69,7 @@ def reproduce(
             folder=folder,
             seeds=seeds,
             seed=seed,
-            rows=None if rows is None else recipe.split_labels(rows),
+            rows=requested,
             task=task,
             data=None if data is None else str(data.absolute()),
             device=device,

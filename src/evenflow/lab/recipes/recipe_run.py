@@ -15,6 +15,7 @@ from evenflow.lab.training.stopping import TimeUp, check_stop, time_limit
 from . import cost
 from .attempts import RowOutcome, best_attempt, missing_data, search_ended
 from .configs import RecipeJob, RecipePlan, epochs_to_updates, plan
+from .labels_at_scale import at_scale, labels_at
 from .measures import needs_training
 from .recipe_catalog import load
 from .recipe_page import write_page
@@ -48,7 +49,8 @@ def reproduce(
             Finished runs in it are read back, interrupted ones resume.
         seeds: number of seeds. Default: the recipe's.
         seed: the first seed, to add others to those that have run elsewhere.
-        rows: labels of the rows to run. Default: all rows of the scale.
+        rows: labels of the rows to run. Default: all rows of the scale. A row whose sequences are shorter at this scale
+            says so: "LSTM, T=5000" becomes "LSTM, T=100 for 5000"; either label is taken.
         task: name of a task that replaces the recipe's: "har", the published windows, for "har-rebuilt".
         data: the data folder.
         device: replaces the recipe's device, which is "auto".
@@ -63,6 +65,8 @@ def reproduce(
         >>> result.cells["radius 0.8", "first / last component"].measured_text()
     """
     recipe = load(recipe) if isinstance(recipe, str) else recipe
+    labels, recipe = labels_at(recipe, scale), at_scale(recipe, scale)
+    rows = None if rows is None else [labels.get(row, row) for row in rows]
     parent = Path("runs") / recipe.document / recipe.name / scale if folder is None else Path(folder)
     runs = plan(recipe, scale, parent, seeds=seeds, seed=seed, rows=rows, task=task, data=data, device=device)
     check_plan(runs)

@@ -14,7 +14,7 @@ from .recipe_catalog import load, names
 from .reproduction import Reproduction
 from .schema import Recipe
 
-QUICK_NOTE = "Quick settings were chosen, with one seed, so that the ordering shows where it can: no evidence for it."
+QUICK_NOTE = "Quick settings were tuned, with one seed, until the ordering showed where it could; they are no evidence."
 LONGEST = 120  # characters of a table cell
 
 
