@@ -68,9 +68,9 @@ class Diagnosis:
     def _verdict(self) -> str:
         mean = f"each step back multiplies it by {_number(self.rate)} on average"
         if self.word == "vanishes":
-            return f"Gradients vanish: the norm falls below a thousandth within {self.lag} steps; {mean}."
+            return f"Measured: gradients vanish; the norm falls below a thousandth within {self.lag} steps; {mean}."
         if self.word == "explodes":
-            return f"Gradients explode: the norm exceeds a thousand within {self.lag} steps; {mean}."
+            return f"Measured: gradients explode; the norm exceeds a thousand within {self.lag} steps; {mean}."
         beyond = ""
         if abs(math.log(self.rate)) > 1e-5 and self.steps > 1:
             change = "falls below a thousandth" if self.rate < 1 else "exceeds a thousand"
@@ -78,7 +78,7 @@ class Diagnosis:
                 f" At this rate it {change} after about {abs(math.log(FRACTION) / math.log(self.rate)):,.0f} steps."
             )
         end = f"the norm is {_number(self.profile[-1])} after {self.steps - 1} steps"
-        return f"Gradients are steady: {end}; {mean}.{beyond}"
+        return f"Measured: gradients are steady over these {self.steps} steps; {end}; {mean}.{beyond}"
 
     def _memory(self) -> str:
         if self.memory.complete:
@@ -97,11 +97,12 @@ class Diagnosis:
 
     def _theory(self) -> str:
         if self.band is None:
-            return "Theory: there is no bound for this cell; the numbers above are measured."
+            return "Theory: there is no bound for this cell."
         low, high = _number(self.band.lower_rate), _number(self.band.upper_rate)
         ends = f"{_number(self.band.lower)} to {_number(self.band.upper)} over {self.band.lag} steps"
         says = "is constant" if self.band.regime == "constant" else self.band.regime
-        return f"Theory: each step back multiplies the norm by {low} to {high} for any input, {ends}; it {says}."
+        limit = f"over ever more steps it {says}"
+        return f"Theory: for any input each step back multiplies the norm by {low} to {high}, {ends}; {limit}."
 
     def _loss(self) -> str:
         assert self.flow is not None
