@@ -206,7 +206,7 @@ def test_train_prints_the_numbers_of_the_page(tmp_path, capsys):
     assert status["best_metric"] == pytest.approx(accuracy.max(), rel=1e-8)  # nine digits in metrics.csv
     assert f"Best validation: accuracy {accuracy.max():.4g}, loss {status['best_loss']:.4g}" in shown
     assert (f"The last validation: accuracy {accuracy[-1]:.4g}" in shown) == (status["best_step"] != 12)
-    assert "Not solved: solved means a validation accuracy of at least 0.99." in shown
+    assert "Not solved. Solved means a validation accuracy of at least 0.99." in shown
     assert run("report", folder) == 0
     page = (folder / "report.html").read_text()
     assert f'<p class="value">{number(accuracy.max(), 4)}</p>' in page

@@ -103,6 +103,7 @@ def test_losses_and_metrics_are_in_the_users_units():
         assert task.metric(outputs, targets).item() == pytest.approx(1.25 * deviation, rel=1e-4)
         assert not task.higher_is_better
         assert not task.solved(0.0)
+        assert task.criterion == "No mae counts as solved."
     task = given_task((X, Y), model(1), metric=(lambda o, t: t.max(), "max"))
     mean = Y[given_rows()].mean()
     assert task.metric(outputs, targets).item() == pytest.approx(3 * deviation + mean, rel=1e-4)

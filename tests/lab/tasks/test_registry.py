@@ -70,9 +70,9 @@ def test_the_criterion_says_what_counts_as_solved(task):
     assert task.solved(better)
     assert not task.solved(2 * limit - better)
     assert not task.solved(float("nan"))
-    assert task.criterion.startswith(task.metric_name)
-    assert task.criterion.endswith(f" {limit:.4g}")
-    assert (" of at " in task.criterion) == task.solved(limit)
+    bound = ("of at least" if task.higher_is_better else "of at most") if task.solved(limit) else None
+    bound = bound or ("above" if task.higher_is_better else "below")
+    assert task.criterion == f"Solved means a validation {task.metric_name} {bound} {limit:.4g}."
 
 
 def test_options_come_back_from_a_config_file(task):

@@ -100,7 +100,7 @@ def show_attempts(best: Sequence[Attempt]) -> None:
             f"{attempt.seconds:.0f}",
         )
     show(table)
-    say(f"Solved means a validation {task.criterion}; the best guess without memory has loss {task.baseline:.4g}.")
+    say(f"{task.criterion} The best guess without memory has loss {task.baseline:.4g}.")
 
 
 def check_divergence(best: Sequence[Attempt]) -> None:

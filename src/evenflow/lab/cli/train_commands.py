@@ -127,7 +127,7 @@ def _show_seeds(
     show(table)
     if not metrics:
         raise NonFiniteLoss("all seeds diverged: try a smaller lr or a clip_norm")
-    say(f"Solved means a validation {criterion}.")
+    say(criterion)
     spread = np.std(metrics, ddof=len(metrics) > 1)
     say(f"Mean {metric_name} of {len(metrics)}: {np.mean(metrics):.4g} ± {spread:.2g}.")
     say(f"The runs: {folder}   Their page:  evenflow report {folder}")
@@ -146,7 +146,7 @@ def _show_result(result: Result, folder: Path) -> None:
     say(f"{result.steps} updates. Best validation: {best}, at update {result.best_step}.")
     if result.best_step != result.steps:
         say(f"The last validation: {name} {result.valid_metric:.4g}, loss {result.valid_loss:.4g}.")
-    say(f"{'Solved' if result.solved else 'Not solved'}: solved means a validation {result.task.criterion}.")
+    say(f"{'Solved' if result.solved else 'Not solved'}. {result.task.criterion}")
     if (change := worsened(result.history)) is not None:
         say(f"It ended worse than it began: training loss {change[1]:.4g} after {change[0]:.4g}; try a smaller --lr.")
     elif result.best_loss >= (guess := result.task.baseline):

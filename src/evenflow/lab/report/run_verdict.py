@@ -50,7 +50,7 @@ def judge(run: RunRecord) -> RunVerdict:
 
 
 def _criterion(run: RunRecord) -> list[str]:
-    return [] if run.task is None else [f"Solved means a validation {run.task.criterion}."]
+    return [] if run.task is None else [run.task.criterion]
 
 
 def _worsening(run: RunRecord) -> list[str]:

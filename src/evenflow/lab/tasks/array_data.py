@@ -88,8 +88,9 @@ class ArrayData(OwnData):
     def summary(self, metric: float) -> float:
         return math.sqrt(metric) if self.metric_name == "rmse" and not isinstance(self.chosen.metric, tuple) else metric
 
-    def solved(self, metric: float) -> bool:
-        return self.chosen.metric in (None, "accuracy", "rmse") and super().solved(metric)
+    @property
+    def solved_limit(self) -> float | None:
+        return super().solved_limit if self.chosen.metric in (None, "accuracy", "rmse") else None
 
     @property
     def _kind(self) -> str:

@@ -169,8 +169,5 @@ class LoaderData(Task):
         return math.sqrt(metric) if self.metric_name == "rmse" and not isinstance(self.chosen.metric, tuple) else metric
 
     @property
-    def solved_limit(self) -> float:
-        """Only an accuracy of classes counts as solved; no other metric reaches its limit."""
-        if self.metric_name == "accuracy" and self.problem == "classification":
-            return SOLVED_ACCURACY
-        return math.inf if self.higher_is_better else -math.inf
+    def solved_limit(self) -> float | None:
+        return SOLVED_ACCURACY if self.metric_name == "accuracy" and self.problem == "classification" else None

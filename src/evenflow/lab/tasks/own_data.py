@@ -169,7 +169,7 @@ class OwnData(RaggedData):
         return metric if self._classes() else math.sqrt(metric)
 
     @property
-    def solved_limit(self) -> float:
+    def solved_limit(self) -> float | None:
         if self._classes():
             return SOLVED_ACCURACY
         variance = float((self._parts().schema.output_scale[1] ** 2).mean())

@@ -146,21 +146,25 @@ class Task(ABC):
 
     @property
     @abstractmethod
-    def solved_limit(self) -> float:
-        """The metric from which on the task counts as solved."""
+    def solved_limit(self) -> float | None:
+        """The metric from which on the task counts as solved; None if nothing does."""
 
     @property
     def criterion(self) -> str:
-        """What counts as solved, in words.
+        """What counts as solved, as a sentence.
 
         >>> make("copy").criterion
-        'accuracy of at least 0.99'
+        'Solved means a validation accuracy of at least 0.99.'
         """
+        if self.solved_limit is None:
+            return f"No {self.metric_name} counts as solved."
         words = {True: ("of at least", "above"), False: ("of at most", "below")}[self.higher_is_better]
-        return f"{self.metric_name} {words[self.limit_excluded]} {self.solved_limit:.4g}"
+        return f"Solved means a validation {self.metric_name} {words[self.limit_excluded]} {self.solved_limit:.4g}."
 
     def solved(self, metric: float) -> bool:
         """Whether a model with this metric on held-out sequences has solved the task."""
+        if self.solved_limit is None:
+            return False
         if metric == self.solved_limit:
             return not self.limit_excluded
         return metric > self.solved_limit if self.higher_is_better else metric < self.solved_limit
