@@ -7,9 +7,12 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
-from site_pages.page_text import ROOT, ROOT_PAGES, for_the_site, source_of, with_site_links
+from site_pages.page_text import CITATION, ROOT, ROOT_PAGES, for_the_site, source_of, with_site_links
 from site_pages.reference_pages import reference_pages
 from site_pages.systems_page import systems_page
+
+# Readers who search want a guide first (2), then a docstring, then a record.
+SEARCH_BOOSTS = {"systems.md": 1, "reference": 1, "results": 0.1, "changelog.md": 0.1}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -23,6 +26,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages = {name: (ROOT / source).read_text("utf-8") for source, name in ROOT_PAGES.items()}
     pages["systems.md"] = systems_page()
     pages |= {f"reference/{name}.md": text for name, text in reference_pages().items()}
+    pages[CITATION] = (ROOT / CITATION).read_text("utf-8")
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     for file in list(files):
@@ -35,5 +39,6 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Change what holds in the repository into what holds on the site."""
     if page.parent is None:  # a tab of one page, whose navigation would be a column with its own name
         page.meta["hide"] = ["navigation"]
+    page.meta["search"] = {"boost": SEARCH_BOOSTS.get(page.file.src_uri.partition("/")[0], 2)}
     source = source_of(page.file.src_uri)
     return for_the_site(with_site_links(markdown, source) if (ROOT / source).exists() else markdown)

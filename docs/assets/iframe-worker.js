@@ -1,38 +1,35 @@
-// Browsers refuse to start a worker from a file. Pages that are opened from a folder run the search in a hidden frame instead.
+// Browsers refuse to start a worker from a file. Pages that are opened from a folder run the search in a hidden frame.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {
       super();
-      this.frame = document.createElement("iframe");
-      this.frame.hidden = true;
-      document.body.appendChild(this.frame);
-      window.addEventListener("message", (event) => {
-        if (event.source !== this.frame.contentWindow) return;
-        const message = new MessageEvent("message", { data: event.data });
-        this.dispatchEvent(message);
-        if (this.onmessage) this.onmessage(message);
+      this.element = document.createElement("iframe");
+      this.element.hidden = true;
+      document.body.appendChild(this.element);
+      this.frame = this.element.contentWindow;
+      this.frame.document.open();
+      this.frame.importScripts = (...urls) => Promise.all(urls.map((each) => this.load(each)));
+      this.frame.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+      this.frame.document.write("<body></body>");
+      this.frame.document.close();
+      this.ready = this.load(url);
+    }
+
+    load(url) {
+      return new Promise((done) => {
+        const script = this.frame.document.createElement("script");
+        script.onload = done;
+        script.src = url;
+        this.frame.document.body.appendChild(script);
       });
-      const inner = this.frame.contentDocument;
-      inner.open();
-      inner.write(
-        "<script>" +
-          "postMessage = (data) => parent.postMessage(data, '*');" +
-          "importScripts = (...urls) => Promise.all(urls.map((url) => new Promise((done) => {" +
-          "  const script = document.createElement('script');" +
-          "  script.src = url; script.onload = done; document.head.appendChild(script);" +
-          "})));" +
-          "</" + "script><script src='" + url + "'></" + "script>"
-      );
-      inner.close();
-      this.ready = new Promise((done) => this.frame.contentWindow.addEventListener("load", done));
     }
 
     postMessage(data) {
-      this.ready.then(() => this.frame.contentWindow.postMessage(data, "*"));
+      this.ready.then(() => this.frame.dispatchEvent(new MessageEvent("message", { data })));
     }
 
     terminate() {
-      this.frame.remove();
+      this.element.remove();
     }
   };
 }

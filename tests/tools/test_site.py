@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import evenflow
-from site_pages.page_text import ROOT, ROOT_PAGES, for_the_site, with_site_links
+from site_pages.page_text import CITATION, ROOT, ROOT_PAGES, for_the_site, with_site_links
 from site_pages.reference_pages import MODULES, anchor, public_names, reference_pages
 from site_pages.systems_page import best_jobs, snippet, systems_page
 
@@ -94,6 +94,7 @@ def test_the_reference_has_every_public_name() -> None:
     [
         ("README.md", "[a](docs/maps.md#b)", "[a](maps.md#b)"),
         ("README.md", "![a](docs/a.svg)", "![a](a.svg)"),
+        ("CONTRIBUTING.md", "[docs/maps.md](docs/maps.md)", "[Maps](maps.md)"),
         ("docs/drop-in.md", "[a](../README.md#b)", "[a](index.md#b)"),
         ("docs/results/sweeps.md", "[a](README.md)", "[a](README.md)"),
         ("docs/results/sweeps.md", "[a](../sweep.md)", "[a](../sweep.md)"),
@@ -121,6 +122,10 @@ def test_docstrings_become_markdown() -> None:
     assert as_markdown(text) == (
         f"Line.\n\nArgs:\n    a: the two\n        numbers.\n    b: the two\n        numbers.\n\n{fenced}\nMore."
     )
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    assert f"\nversion: {evenflow.__version__}\n" in (ROOT / CITATION).read_text("utf-8")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOT_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+CITATION = "CITATION.cff"
 FENCED = re.compile(r"(^```.*?^```$)", flags=re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
@@ -24,6 +25,8 @@ def page_of(source: str) -> str | None:
     """The name on the site of a file in the repository; None if the site does not have it."""
     if source in ROOT_PAGES:
         return ROOT_PAGES[source]
+    if source == CITATION:
+        return CITATION
     return source.removeprefix("docs/") if source.startswith("docs/") and source.endswith((".md", ".svg")) else None
 
 
@@ -45,10 +48,17 @@ def with_site_links(markdown: str, source: str) -> str:
         found = page_of(posixpath.normpath(posixpath.join(folder, name)))
         if found is None:
             return text if "`" in text or "/" not in text else f"`{text}`"
+        if text.endswith(".md"):  # a path says little to readers of the site
+            text = _title(ROOT / posixpath.normpath(posixpath.join(folder, name)))
         relative = posixpath.relpath(found, posixpath.dirname(page) or ".")
         return f"{picture}[{text}]({relative}{hash_sign}{anchor})"
 
     return _outside_blocks(markdown, lambda text: LINK.sub(rewrite, text))
+
+
+def _title(source: Path) -> str:
+    """The first heading of a Markdown file."""
+    return source.read_text("utf-8").split("\n", 1)[0].removeprefix("# ")
 
 
 def _outside_blocks(markdown: str, change: Callable[[str], str]) -> str:
