@@ -80,7 +80,13 @@ def write_probes(folder: Path, step: np.ndarray, norm: np.ndarray) -> None:
 
 def write_classes(folder: Path, labels: Sequence[str], confusion: np.ndarray, **more: Any) -> Path:
     """Give a run answers: this confusion matrix on its test part, and what `mistakes_of` returns."""
-    answers = {"part": "test", "step": 900, "sequences": confusion.sum(), "answers": confusion.sum()}
+    answers = {
+        "part": "test",
+        "kind": "classification",
+        "step": 900,
+        "sequences": confusion.sum(),
+        "answers": confusion.sum(),
+    }
     np.savez(folder / "answers.npz", **answers, labels=np.array(labels), confusion=confusion, **more)
     return folder
 
@@ -96,9 +102,11 @@ def mistakes_of(inputs: np.ndarray, names: Sequence[str], step: int = -1) -> dic
     return arrays | {"mistake_inputs": inputs.reshape(-1, inputs.shape[2]), "inputs": np.array(names)}
 
 
-def write_numbers(folder: Path, columns: Sequence[str], errors: np.ndarray, pairs: np.ndarray, answers: int) -> Path:
+def write_numbers(
+    folder: Path, columns: Sequence[str], errors: np.ndarray, pairs: np.ndarray, answers: int, kind: str = "regression"
+) -> Path:
     """Give a run answers: these errors ``(O, 3)`` and pairs ``(P, 2, O)`` on its validation part."""
-    about = {"part": "validation", "step": 900, "sequences": answers, "answers": answers}
+    about = {"part": "validation", "kind": kind, "step": 900, "sequences": answers, "answers": answers}
     np.savez(folder / "answers.npz", **about, columns=np.array(columns), errors=errors, pairs=pairs)
     return folder
 

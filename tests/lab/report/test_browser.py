@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from synthetic_runs import mistakes_of, write_classes, write_numbers, write_rows, write_run
+from test_page import TEXT_CONTRAST, contrast
 
 from evenflow.lab.report import write_report
 from evenflow.lab.report.numbers import number
@@ -320,6 +321,12 @@ def test_the_checks_above_can_fail(tmp_path: Path) -> None:
     assert any("undefinedName" in line for line in console)
 
 
+def as_hex(colour: str) -> str:
+    """A colour as browsers give it, rgb(1, 2, 3) or color(srgb 0.1 0.2 0.3), as #rrggbb."""
+    scale = 255 if colour.startswith("color(srgb") else 1
+    return "#" + "".join(f"{round(scale * float(part)):02x}" for part in re.findall(r"[\d.]+", colour)[:3])
+
+
 @pytest.mark.parametrize(("width", "dark"), [(PHONE, False), (WIDE, True)], ids=["phone, light", "wide, dark"])
 def test_predictions_in_a_browser(tmp_path: Path, width: int, dark: bool) -> None:
     labels = [f"a rather long name of class {i}" for i in range(30)]
@@ -356,4 +363,6 @@ def test_predictions_in_a_browser(tmp_path: Path, width: int, dark: bool) -> Non
         if page is alone:
             assert len(seen["cells"]) == 13 * 13
             assert len({back for _, back in seen["cells"]}) > 5, "shares have colours"
+            for ink, back in seen["cells"]:
+                assert contrast(as_hex(ink), as_hex(back)) >= TEXT_CONTRAST, (ink, back)
             assert all(x1 - x0 <= 0.45 * width for x0, _, x1, _ in seen["first"]), "names leave room for the counts"

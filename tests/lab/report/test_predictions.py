@@ -187,6 +187,8 @@ DAMAGE = {
     "no archive": None,
     "a missing array": {"part": "test"},
     "an unknown part": {"part": "practice"},
+    "an unknown kind": {"kind": "multilabel"},
+    "another kind": {"kind": "regression"},
     "another shape": {"confusion": np.ones((3, 3), int)},
     "other counts": {"answers": 4},
     "negative counts": {"confusion": np.array([[9, -1], [1, 1]])},
@@ -218,6 +220,12 @@ def test_a_page_of_damaged_predictions(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     (folder / "answers.npz").write_bytes(b"PK")
     assert DAMAGED in words(write_report([folder]).read_text())
+
+
+def test_predictions_of_the_next_step_are_called_so(tmp_path: Path) -> None:
+    folder = write_numbers(write_run(tmp_path / "a"), ["level"], np.ones((1, 3)), np.ones((3, 2, 1)), 3, "next")
+    text = words(write_report([folder]).read_text())
+    assert "The validation part: 3 sequences, 3 predictions of the next step, with the weights of update 900." in text
 
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:

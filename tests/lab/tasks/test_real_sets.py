@@ -111,6 +111,13 @@ def test_the_permutation_of_mnist_never_changes(small_data):
     assert places == [[193], [747], [583], [510], [675], [486], [502], [7]]
 
 
+def test_har_and_ucr_name_their_classes(small_data):
+    six, two = (make("har", data=str(small_data), classes=count).schema().labels for count in (6, 2))
+    assert six[3] == "sitting"
+    assert two == ("walking, walking downstairs, standing", "walking upstairs, sitting, laying")
+    assert make("ucr", data=str(small_data)).schema().labels == (1, 2, 3, 4, 5)
+
+
 @pytest.mark.parametrize(
     ("name", "width", "steps"),
     [("ArrowHead", 1, 251), ("Adiac", 11, 16), ("CBF", 8, 16), ("Lighting2", 13, 49), ("ItalyPowerDemand", 4, 6)],

@@ -151,6 +151,7 @@ class Letters(NextSymbol):
     input_size = 4
     metric_name = "loss"
     baseline = 1.0
+    solved_limit = 0.0
 
     def batch(self, size: int, generator: torch.Generator, device: Any = None) -> Batch:
         letters = torch.randint(3, (1, size), generator=generator).expand(5, size)
@@ -158,9 +159,6 @@ class Letters(NextSymbol):
 
     def metric(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return self.loss(outputs, targets)
-
-    def solved(self, metric: float) -> bool:
-        return False
 
 
 def test_running_text_has_no_confusion_matrix(tmp_path: Path) -> None:
@@ -212,6 +210,14 @@ def test_long_and_wide_sequences_are_thinned_and_padding_is_no_mistake() -> None
     assert (answers["mistake_length"].tolist(), answers["mistake_stride"].tolist()) == ([2500], [3])
     np.testing.assert_array_equal(answers["mistake_inputs"], inputs[::3, 0, :64].numpy())
     assert len(answers["inputs"]) == 70
+
+
+def test_targets_that_a_loss_ignores_are_no_answers() -> None:
+    log = AnswerLog(CLASSES)
+    batch = Batch(torch.zeros(4, 1, 70), torch.tensor([[0], [-1], [PADDING], [1]]))
+    assert log.add(batch, torch.tensor([1.0, 0.0]).expand(4, 1, 2))
+    assert log.arrays()["confusion"].tolist() == [[1, 0], [1, 0]]
+    assert not log.add(batch._replace(targets=torch.full((4, 1), 2)), torch.zeros(4, 1, 2))
 
 
 def test_pairs_are_thinned_evenly_and_errors_are_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,8 @@ def _view(index: int, run: RunRecord, answers: RunAnswers | None, gap: str, alon
 def _sentence(answers: RunAnswers) -> str:
     """Which part of the data was compared, and with which weights."""
     sequences = f"{answers.sequences:,} sequence{'s' if answers.sequences != 1 else ''}"
-    count = f", {answers.answers:,} predictions" if answers.answers != answers.sequences else ""
+    ahead = " of the next step" if answers.kind == "next" else ""
+    count = f", {answers.answers:,} predictions{ahead}" if answers.answers != answers.sequences or ahead else ""
     right = ""
     if answers.labels:
         hits = int(answers.confusion.trace())

@@ -43,6 +43,7 @@ class RunAnswers:
 
     Attributes:
         part: "test" or "validation".
+        kind: "classification", "regression" or "next", for the inputs of the next step.
         step: the update of the weights.
         sequences, answers: how many were compared.
         labels, mistakes: of classes.
@@ -51,6 +52,7 @@ class RunAnswers:
     """
 
     part: str
+    kind: str
     step: int
     sequences: int
     answers: int
@@ -73,9 +75,9 @@ def read_answers(run: Run) -> tuple[RunAnswers | None, str]:
 
 
 def _checked(arrays: dict[str, np.ndarray]) -> RunAnswers:
-    part = str(arrays["part"])
-    if part not in ("test", "validation"):
-        raise ValueError(part)
+    part, kind = str(arrays["part"]), str(arrays["kind"])
+    if part not in ("test", "validation") or kind not in ("classification", "regression", "next"):
+        raise ValueError(f"{part}, {kind}")
     step, sequences, answers = (int(arrays[name]) for name in ("step", "sequences", "answers"))
     labels, columns, inputs = (_words(arrays, name) for name in ("labels", "columns", "inputs"))
     confusion = arrays.get("confusion", np.zeros((0, 0), np.int64)).astype(np.int64, casting="safe")
@@ -83,11 +85,16 @@ def _checked(arrays: dict[str, np.ndarray]) -> RunAnswers:
     sizes = len(labels), len(columns)
     if confusion.shape != (sizes[0],) * 2 or errors.shape != (sizes[1], 3) or pairs.shape[1:] != (2, sizes[1]):
         raise ValueError("arrays of shapes that do not agree")
-    if not any(sizes) or confusion.sum() != (answers if labels else 0) or (confusion < 0).any():
+    if (
+        bool(labels) != (kind == "classification")
+        or not any(sizes)
+        or confusion.sum() != (answers if labels else 0)
+        or (confusion < 0).any()
+    ):
         raise ValueError("counts that do not agree")
     mistakes = _mistakes(arrays, labels, len(inputs))
     errors, pairs = errors.astype(np.float64), pairs.astype(np.float64)
-    return RunAnswers(part, step, sequences, answers, labels, confusion, mistakes, inputs, columns, errors, pairs)
+    return RunAnswers(part, kind, step, sequences, answers, labels, confusion, mistakes, inputs, columns, errors, pairs)
 
 
 def _words(arrays: dict[str, np.ndarray], name: str) -> list[str]:

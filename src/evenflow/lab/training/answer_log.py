@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from evenflow.lab.tasks import Batch
-from evenflow.lab.tasks.classification import PADDING
 from evenflow.models.data_schema import DataSchema
 from evenflow.models.prediction_quality import Evaluation
 
@@ -70,6 +69,8 @@ class AnswerLog:
             return False
         if targets.shape != (outputs.shape[:-1] if classes else outputs.shape):
             return False
+        if classes and int(targets.max()) >= self.schema.outputs:
+            return False
         if self.schema.readout == "every":
             outputs, targets = outputs.transpose(0, 1), targets.transpose(0, 1)
         (self._add_classes if classes else self._add_numbers)(batch, outputs, targets)
@@ -78,7 +79,7 @@ class AnswerLog:
 
     def _add_classes(self, batch: Batch, outputs: Tensor, targets: Tensor) -> None:
         chances, predicted = outputs.softmax(-1).max(-1)
-        known = targets != PADDING
+        known = targets >= 0  # PADDING, or another negative number that a chosen loss ignores
         self.evaluation.add_labels(targets[known].numpy(), predicted[known].numpy())
         wrong = known & (predicted != targets)
         sure = torch.where(wrong, chances, -1.0).reshape(len(targets), -1)  # (B, 1) or (B, T)
@@ -116,7 +117,8 @@ class AnswerLog:
 
     def arrays(self) -> Mapping[str, np.ndarray]:
         """The arrays of answers.npz, see `Run.answers`."""
-        arrays = {"sequences": np.array(self.evaluation.sequences), "answers": np.array(self.evaluation.answers)}
+        counts = {"sequences": self.evaluation.sequences, "answers": self.evaluation.answers}
+        arrays = {"kind": np.array(self.schema.kind), **{name: np.array(count) for name, count in counts.items()}}
         if self.evaluation.confusion is None:
             columns = [column.name for column in self.schema.predicted]
             errors = [[row[name] for name in ("mae", "rmse", "r2")] for row in self.evaluation.errors]

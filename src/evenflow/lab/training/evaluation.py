@@ -89,7 +89,11 @@ class RunEvaluator:
         return (self._loop.held_out_batch("validation", index) for index in range(batches or VALIDATION_BATCHES))
 
     def test(self, weights: dict[str, Tensor] | None) -> tuple[float, float] | None:
-        """Loss and metric on the test set with these weights, None for a task without one. The model keeps its own."""
+        """Loss and metric on the test set with these weights, None for a task without one. The model keeps its own.
+
+        What the weights answer is written to the run folder.
+        """
+        self._save_answers(weights)
         task, model = self._loop.task.test(), self._loop.model
         every = None if task is None else self._every(task)
         if task is None or every is None or weights is None:
@@ -97,7 +101,7 @@ class RunEvaluator:
         with _weights_in_place(model, weights):
             return self._mean(task, every)
 
-    def save_answers(self, weights: dict[str, Tensor] | None) -> None:
+    def _save_answers(self, weights: dict[str, Tensor] | None) -> None:
         """Write to the run folder what these weights answer on the test part, or the validation part of other tasks.
 
         Running text has no answers to look at one by one, and labels that hold together have no confusion matrix.

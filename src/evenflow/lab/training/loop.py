@@ -236,7 +236,6 @@ class Loop:
         result = self.evaluator.test(self.best.weights)
         if result is not None:
             self.test_loss, self.test_metric = result
-        self.evaluator.save_answers(self.best.weights)
 
     def held_out_batch(self, purpose: str, index: int, rank: int | None = None) -> Batch:
         """A batch that is never trained on, of the task at its full difficulty; the same at every step."""

@@ -123,11 +123,11 @@ class Run:
     def answers(self) -> dict[str, np.ndarray] | None:
         """What a finished run answered on its test or, if it has none, its validation part; None if it is not known.
 
-        `part` is its name, `step` the update of the weights, `sequences` and `answers` how many were compared. Of
-        classes there are `labels` (L,), `confusion` (L, L), row by the true label, and the sequences of the mistakes
-        that the model was most sure of: `mistake_...` (K,), and their steps end to end in `mistake_inputs` (S, I). Of
-        numbers there are `columns` (O,), `errors` (O, 3) with the mean absolute error, the root mean squared error and
-        R², and `pairs` (P, 2, O) of true and predicted numbers.
+        `part` is its name, `kind` that of the data schema, `step` the update of the weights, `sequences` and `answers`
+        how many were compared. Of classes there are `labels` (L,), `confusion` (L, L), row by the true label, and the
+        sequences of the mistakes that the model was most sure of: `mistake_...` (K,), and their steps end to end in
+        `mistake_inputs` (S, I). Of numbers there are `columns` (O,), `errors` (O, 3) with the mean absolute error, the
+        root mean squared error and R², and `pairs` (P, 2, O) of true and predicted numbers.
         """
         if not (self.folder / ANSWERS).is_file():
             return None
