@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .callbacks import ActiveRun, Callback
 from .config import build, read_config
 from .fit import fit, resume, train
 from .lifecycle import Result
@@ -15,6 +16,8 @@ from .train_population import train_population
 __all__ = [
     "OPTIMIZERS",
     "SCHEDULES",
+    "ActiveRun",
+    "Callback",
     "NonFiniteLoss",
     "Result",
     "Run",

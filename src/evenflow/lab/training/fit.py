@@ -6,7 +6,7 @@ import dataclasses
 import importlib.util
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from evenflow.lab.tasks import Task
 from evenflow.lab.tasks.given_data import given_task
 
+from .callbacks import Callback
 from .config import build, check_data, check_model, check_same, config_tables, read_config, relocate_data
 from .given_parts import NOTHING_GIVEN, GivenParts, given_parts
 from .launch import check_device, launch
@@ -34,6 +35,7 @@ def fit(
     loss: Any = None,
     metric: Any = None,
     validation: Any = None,
+    callbacks: Sequence[Callback] = (),
     folder: str | os.PathLike[str] | None = None,
     resume: bool = False,
     progress: bool = True,
@@ -59,6 +61,8 @@ def fit(
             outputs and targets in your units and which is better. Default: accuracy for classes, rmse for numbers.
         validation: for data of your own: the share to hold out, or data in the form of `task`; a DataLoader needs a
             DataLoader. Default: 0.1.
+        callbacks: objects of subclasses of `evenflow.lab.training.Callback`, called after updates, validations and
+            checkpoints and at the end.
         folder: run folder for config, metrics, probes and checkpoints; None keeps the run in memory.
         resume: continue the run in `folder`, which must have the same settings and task.
         progress: show a progress bar on a terminal once the run takes longer than two seconds.
@@ -83,7 +87,10 @@ def fit(
         >>> result = fit(model, (windows, activities), epochs=20, validation=0.2)
         >>> result.predictor().predict(new_windows)
     """
-    named, parts = given_parts(settings)
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ValueError(f"callbacks must be objects of subclasses of Callback, got {callback!r}")
+    named, parts = given_parts(settings, tuple(callbacks))
     chosen = Settings.from_dict(named)
     if isinstance(task, DataLoader):
         if resume:
@@ -173,7 +180,9 @@ def fit_settings(
         try:
             with status_written(loop):
                 loop.run(progress)
-            return finish_run(loop, folder)
+            result = finish_run(loop, folder)
+            loop.callbacks.at_end(result)
+            return result
         finally:
             model.train(was_training)
 

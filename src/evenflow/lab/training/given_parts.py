@@ -23,16 +23,18 @@ class GivenParts:
     Args:
         optimizer: a class of optimisers, or an optimiser.
         schedule: a scheduler of torch, or a function that makes one of an optimiser.
+        callbacks: called as the run goes on; see `Callback`.
     """
 
     optimizer: type[Optimizer] | Optimizer | None = None
     schedule: LRScheduler | Callable[[Optimizer], Any] | None = None
+    callbacks: tuple[Any, ...] = ()
 
 
 NOTHING_GIVEN = GivenParts()
 
 
-def given_parts(settings: dict[str, Any]) -> tuple[dict[str, Any], GivenParts]:
+def given_parts(settings: dict[str, Any], callbacks: tuple[Any, ...]) -> tuple[dict[str, Any], GivenParts]:
     """Divide what a caller gave into settings, which name everything, and the parts themselves."""
     named, own = dict(settings), {}
     for name in ("optimizer", "schedule"):
@@ -51,7 +53,7 @@ def given_parts(settings: dict[str, Any]) -> tuple[dict[str, Any], GivenParts]:
         raise ValueError(f"schedule must be a name, a scheduler of torch or a function, got {schedule!r}")
     if isinstance(schedule, LRScheduler) and schedule.optimizer is not optimizer:
         raise ValueError("schedule must be a scheduler of the optimizer that is given with it, got that of another")
-    return named, GivenParts(**own)
+    return named, GivenParts(**own, callbacks=callbacks)
 
 
 def path_of(value: Any) -> str:

@@ -15,6 +15,7 @@ from evenflow.lab.tasks import Batch, Position, Task
 
 from . import checkpoint, evaluation, optimizers
 from .batch_source import BatchSource
+from .callbacks import RunCallbacks
 from .evaluation import BestValidation, RunEvaluator
 from .given_parts import NOTHING_GIVEN, GivenParts
 from .method import GradientMethod, Method
@@ -71,7 +72,9 @@ class Loop:
         self.probing = None if settings.probe_every is None else Probing(derive(settings.seed, "directions"))
         self.step, self.seconds = 0, 0.0
         self.restored = False
-        self._lr = settings.lr  # of the last update
+        self.stopping = False  # whether a callback has asked to end the run
+        self.last_lr, self.last_loss = settings.lr, torch.full((), math.nan, device=fabric.device)  # of the last update
+        self.callbacks = RunCallbacks(given.callbacks, self)
         self.state: Any = None  # final state of the last batch, for tasks whose batches continue its sequences
         self.note = self._validated = ""  # text beside the progress bar, and its part about the last validation
         self.test_loss = self.test_metric = math.nan
@@ -116,7 +119,9 @@ class Loop:
         result = self.method.update(self.next_batch(), self.state, self.next_lr_factor())
         self.log.sums[0] += result.loss
         self.log.sums[1] += result.norm
+        self.last_loss = result.loss
         self.count_update(result.state)
+        self.callbacks.after_update()
 
     def seed_noise(self) -> None:
         """Seed dropout, anew at every update."""
@@ -128,7 +133,7 @@ class Loop:
 
     def next_lr_factor(self) -> float | None:
         """The schedule's factor on the learning rate at the next update."""
-        self._lr = self.schedule.lr(self.step)
+        self.last_lr = self.schedule.lr(self.step)
         return self.schedule.factor(self.step)
 
     def count_update(self, state: Any) -> None:
@@ -143,7 +148,11 @@ class Loop:
     @property
     def validating(self) -> bool:
         """Whether the present step is validated."""
-        return self.step == self.settings.steps or self.step % cast(int, self.settings.validate_every) == 0
+        return (
+            self.stopping
+            or self.step == self.settings.steps
+            or self.step % cast(int, self.settings.validate_every) == 0
+        )
 
     def record(self, validation: tuple[float, float] | None = None) -> None:
         """Write a row, validate, probe and save if one of them is due at the present step.
@@ -155,6 +164,7 @@ class Loop:
         if self.validating or saving or self.step % self.settings.log_every == 0:
             self._write_row(validation)
         self._probe()
+        self.best.stopped |= self.stopping
         if saving or self.best.stopped:
             self._save()
 
@@ -164,7 +174,7 @@ class Loop:
         loss *= self.task.loss_unit
         finite = math.isfinite(loss) and math.isfinite(norm)
         row: dict[str, float | None] = {"step": self.step, "loss": loss, "gradient_norm": norm}
-        row["lr"] = self._lr
+        row["lr"] = self.last_lr
         if self.validating and finite:
             validation = validation or self.evaluator.validate()
             row["valid_loss"], row["valid_metric"] = validation
@@ -183,6 +193,7 @@ class Loop:
                 raise NonFiniteLoss.of("validation loss", f"at step {self.step}", lr)
             self.best.update(self.step, *validation)
             self.schedule.after_validation(validation[0])
+            self.callbacks.after_validation(*validation)
 
     def _probe(self) -> None:
         """Record gradients over time and matrices, on one batch that stays the same."""
@@ -205,12 +216,14 @@ class Loop:
             "seconds": time.monotonic() - self._start_time,
             "best": self.best.state(),
             "schedule": self.schedule.state_dict(),
+            "callbacks": self.callbacks.state(),
             **self.log.state(),
         }
         if self.task.carries:
             state["carried"] = self.state
         saved = checkpoint.Checkpoint(self.step, checkpoint.weights_of(self.model), state)
         checkpoint.save(self.writer.checkpoints, saved)
+        self.callbacks.after_checkpoint()
 
     def save_before_stop(self) -> None:
         """Save the present step, whichever it is, when the run is asked to stop."""
@@ -225,6 +238,7 @@ class Loop:
         checkpoint.load_weights(self.model, saved.weights, origin)
         optimizers.load(self.optimizer, state["optimizer"])
         self.schedule.load_state_dict(state.get("schedule", {}))
+        self.callbacks.restore(state.get("callbacks", []))
         self.seconds = state["seconds"]
         self.best.restore(state["best"], best)
         self.state = self.fabric.to_device(state.get("carried"))

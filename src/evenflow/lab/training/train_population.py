@@ -44,7 +44,7 @@ def train_population(
 
     Args:
         configs: tables as in `train`. Models differ in their numbers alone, and tasks have the same sizes. Steps, batch
-            size, validations, device and precision are the same in all; the optimiser is adam, rmsprop or sgd, and a
+            size, validations, device and precision are the same in all; the optimiser follows the gradient, and a
             penalty reads the weights alone. Dropout masks differ from those of a run alone.
         folders: one for each config; None keeps the runs in memory.
         resume: continue the runs in `folders`.
