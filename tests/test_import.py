@@ -38,8 +38,9 @@ def test_import_loads_nothing_heavy_that_torch_does_not():
 
 
 def test_lazily_loaded_names():
-    code = "import evenflow; print(evenflow.tasks.__name__, evenflow.probes.__name__, callable(evenflow.fit))"
-    assert run_python(code).stdout.split() == ["evenflow.lab.tasks", "evenflow.probes", "True"]
+    names = "evenflow.tasks.__name__, evenflow.probes.__name__, evenflow.sklearn.__name__, callable(evenflow.fit)"
+    output = run_python(f"import evenflow; print({names})").stdout.split()
+    assert output == ["evenflow.lab.tasks", "evenflow.probes", "evenflow.sklearn", "True"]
 
 
 def test_the_library_works_without_the_packages_of_the_lab():

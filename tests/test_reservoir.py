@@ -516,3 +516,15 @@ def test_a_layer_is_called_with_where_a_series_stands():
     reached = esn.partial_fit(x, y)
     for one, other in zip(esn(x, reached), esn(x, reached.state), strict=True):
         assert torch.equal(one, other)
+
+
+def test_ridge_with_weights_is_ridge_with_repeated_rows():
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(30, 4, generator=draw), torch.randn(30, 2, generator=draw)
+    weights = torch.arange(30) % 3 + 1
+    weighted, repeated = Ridge(), Ridge()
+    for rows in (slice(0, 11), slice(11, 30)):
+        weighted.add(x[rows], y[rows], weights[rows])
+    repeated.add(x.repeat_interleave(weights, 0), y.repeat_interleave(weights, 0))
+    for one, other in zip(weighted.solve(0.1), repeated.solve(0.1), strict=True):
+        assert torch.allclose(one, other, atol=1e-12)

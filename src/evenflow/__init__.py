@@ -116,7 +116,7 @@ def __getattr__(name: str) -> Any:
     """Load slow subpackages, and names of the lab, when they are first used."""
     from importlib import import_module
 
-    if name in ("bounds", "export", "lab", "optim", "penalties", "probes"):
+    if name in ("bounds", "export", "lab", "optim", "penalties", "probes", "sklearn"):
         return import_module(f"evenflow.{name}")
     if name in LAB:
         module, attribute = LAB[name]

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
-ROOMS = ("cli", "data", "diagnosis", "estimators", "recipes", "report", "sweep", "tasks", "training")
+ROOMS = ("cli", "data", "diagnosis", "estimators", "prediction", "recipes", "report", "sweep", "tasks", "training")
 
 # One package stands for the extra: some rooms would work without the others, but none is meant to.
 if find_spec("lightning_fabric") is None:

@@ -16,7 +16,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import evenflow
-from evenflow.reservoir import Ridge
 from evenflow.sklearn import (
     EchoStateClassifier,
     EchoStateRegressor,
@@ -143,20 +142,6 @@ def test_weights_decide_between_contradicting_classes():
     ):
         assert (clone(estimator).fit(x, y, sample_weight=weights).predict(x) == "b").mean() > 0.9
         assert (clone(estimator).fit(x, y, sample_weight=1 / weights).predict(x) == "a").mean() > 0.9
-
-
-def test_ridge_with_weights_is_ridge_with_repeated_rows():
-    import torch
-
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(30, 4, generator=draw), torch.randn(30, 2, generator=draw)
-    weights = torch.arange(30) % 3 + 1
-    weighted, repeated = Ridge(), Ridge()
-    for rows in (slice(0, 11), slice(11, 30)):
-        weighted.add(x[rows], y[rows], weights[rows])
-    repeated.add(x.repeat_interleave(weights, 0), y.repeat_interleave(weights, 0))
-    for one, other in zip(weighted.solve(0.1), repeated.solve(0.1), strict=True):
-        assert torch.allclose(one, other, atol=1e-12)
 
 
 def test_early_stopping_keeps_the_best_epoch():
