@@ -208,3 +208,25 @@ def test_steps_are_a_call_on_the_sequence(make, vocabulary):
             output, state = model.step(each, state)
             outputs.append(output)
     torch.testing.assert_close(torch.stack(outputs), wanted)
+
+
+@pytest.mark.parametrize("options", [{}, {"vocabulary": 4}, {"vocabulary": 4, "embedding_range": 0.1}])
+@pytest.mark.parametrize("name", ["gru", "sgornn", "factorized", "gated-feedback"])
+def test_reset_parameters_draws_what_a_new_model_draws(name, options):
+    def made(seed):
+        draw = torch.Generator().manual_seed(seed)
+        return SequenceModel(create(name, 3, 8, 2, generator=draw), 2, readout_units=5, generator=draw, **options)
+
+    model = made(0)
+    parameters = dict(model.named_parameters())
+    model.reset_parameters(torch.Generator().manual_seed(1))
+    assert all(model.get_parameter(key) is parameter for key, parameter in parameters.items())
+    for key, value in made(1).state_dict().items():
+        assert torch.equal(model.state_dict()[key], value), key
+
+
+def test_reset_parameters_over_a_layer_of_torch():
+    model = SequenceModel(nn.LSTM(3, 8), 2)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    model.reset_parameters(torch.Generator().manual_seed(1))
+    assert not any(torch.equal(value, before[key]) for key, value in model.state_dict().items() if key != "output.bias")

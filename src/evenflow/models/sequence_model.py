@@ -80,17 +80,16 @@ class SequenceModel(Described, nn.Module):
             raise ValueError(f"embedding_range must be left out without a vocabulary, got {embedding_range!r}")
         if getattr(layer, "batch_first", False):
             raise ValueError("layer must be time first (batch_first=False) inside a SequenceModel")
-        self.readout = readout
+        self.readout, self.embedding_range = readout, embedding_range
         # The output of torch's LSTM with proj_size is narrower than hidden_size.
         units = getattr(layer, "proj_size", 0) or _size(layer, "hidden_size")
         like = next(itertools.chain(layer.parameters(), layer.buffers()))  # a reservoir has buffers only
         self.embedding = None
         with torch.device("cpu"):  # initial values are drawn on the CPU, whatever the default device
             if vocabulary is not None:
-                start = torch.randn(vocabulary, _size(layer, "input_size"), generator=generator)
                 if embedding_range is not None:
                     number("embedding_range", embedding_range, above=0)
-                    nn.init.uniform_(start, -embedding_range, embedding_range, generator=generator)
+                start = _embedding_start(vocabulary, _size(layer, "input_size"), embedding_range, generator)
                 self.embedding = nn.Embedding.from_pretrained(start, freeze=False).to(like)
             self.layer = layer  # after the embedding: optimisers identify parameters by their order
             width = units * (2 if getattr(layer, "bidirectional", False) else 1)
@@ -184,6 +183,26 @@ class SequenceModel(Described, nn.Module):
         ends = (lengths.to(h.device) - 1).view(1, -1, 1)
         return h.gather(0, ends.expand(1, -1, h.shape[-1]))[0]
 
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw all weights anew, as a new model over a new layer does; the parameters stay the same objects.
+
+        Args:
+            generator: source of the initial values. Default: torch's global generator, which layers of torch always
+                draw from.
+        """
+        if isinstance(self.layer, nn.RNNBase):
+            self.layer.reset_parameters()
+        else:
+            self.layer.reset_parameters(generator)  # type: ignore[operator]
+        with torch.no_grad(), torch.device("cpu"):
+            if self.embedding is not None:
+                sizes = self.embedding.num_embeddings, self.embedding.embedding_dim
+                self.embedding.weight.copy_(_embedding_start(*sizes, self.embedding_range, generator))
+            for linear in (self.hidden, self.output):
+                if linear is not None:
+                    fresh = _linear(linear.in_features, linear.out_features, generator)
+                    linear.load_state_dict(fresh.state_dict())
+
     def parameter_counts(self) -> dict[str, int]:
         """The number of trained parameters of embedding, layer, hidden readout units and output, and their total."""
         parts = {"embedding": self.embedding, "layer": self.layer, "hidden": self.hidden, "output": self.output}
@@ -207,6 +226,11 @@ def _one_each(lengths: Tensor, batch: int) -> Tensor:
     if lengths.shape != (batch,):
         raise ValueError(f"lengths must have shape ({batch},), one for each sequence, got {tuple(lengths.shape)}")
     return lengths.long()
+
+
+def _embedding_start(rows: int, width: int, reach: float | None, generator: torch.Generator | None) -> Tensor:
+    start = torch.randn(rows, width, generator=generator)
+    return start if reach is None else nn.init.uniform_(start, -reach, reach, generator=generator)
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator | None) -> nn.Linear:
