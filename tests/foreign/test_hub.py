@@ -22,7 +22,7 @@ class Classifier(evenflow.SequenceModel, hub.PyTorchModelHubMixin):
 
 
 class Model(evenflow.SequenceModel, hub.PyTorchModelHubMixin):
-    """A model over a layer, which JSON cannot hold."""
+    """A model over a layer, whose description JSON holds."""
 
 
 class Layer(evenflow.LSTM, hub.PyTorchModelHubMixin):
@@ -43,14 +43,63 @@ def test_every_system_comes_back_from_a_folder(name: str, tmp_path: Path):
     assert all(torch.equal(value, model.state_dict()[key]) for key, value in again.state_dict().items())
 
 
-def test_a_model_without_a_constructor_of_its_own_is_loaded_with_its_layer(tmp_path: Path):
-    model = Model(evenflow.create("ugru", 2, 8), 3, vocabulary=5, readout_units=4)
-    model.save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
+LAYERS = {
+    "system": lambda: evenflow.create("ugru", 2, 8, 2, bidirectional=True),
+    "map": lambda: evenflow.RNN(2, 8, map="cayley", activation="oplu"),
+    "float64": lambda: evenflow.create("sgornn", 2, 8, dtype=torch.float64),
+    "torch": lambda: torch.nn.LSTM(2, 8, 2),
+}
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS.keys())
+def test_a_model_without_a_constructor_of_its_own_describes_its_layer(make, tmp_path: Path):
+    model = Model(make(), 3, vocabulary=5, readout_units=4)
+    model.save_pretrained(tmp_path / "first")
+    config = json.loads((tmp_path / "first" / "config.json").read_text())
     assert (config["output_size"], config["vocabulary"], config["readout_units"]) == (3, 5, 4)
-    again = Model.from_pretrained(tmp_path, layer=evenflow.create("ugru", 2, 8))
     words = torch.randint(5, (6, 4))
-    assert torch.equal(again(words)[0], model.eval()(words)[0])
+    wanted = model.eval()(words)[0]
+    again = Model.from_pretrained(tmp_path / "first")
+    assert torch.equal(again(words)[0], wanted)
+    again.save_pretrained(tmp_path / "second")
+    assert torch.equal(Model.from_pretrained(tmp_path / "second")(words)[0], wanted)
+    evenflow.save(again, tmp_path / "bundle")
+    assert torch.equal(evenflow.load(tmp_path / "bundle").model(words)[0], wanted)
+
+
+def test_a_layer_that_cannot_be_described_is_passed_again(tmp_path: Path):
+    def layer():
+        made = evenflow.create("rnn", 2, 8)
+        return evenflow.attach(made, "weight_ih_l0", evenflow.maps.LowRank(8, columns=2, rank=1))
+
+    model = Model(layer(), 3)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError) as error:
+        Model.from_pretrained(tmp_path)
+    assert str(error.value) == (
+        "layer must be given: the saved one cannot be made again, it was made with weights that were added or replaced "
+        "later, as `attach` and `detach` do"
+    )
+    again, x = Model.from_pretrained(tmp_path, layer=layer()), torch.randn(6, 4, 2)
+    assert torch.equal(again(x)[0], model.eval()(x)[0])
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"dtype": "int8"}, "dtype of the layer must be a floating-point type of torch, got 'int8'"),
+        ({"call": "os:system"}, "the description of the model calls os:system, which is no model, layer or cell"),
+        ({"arguments": [2, 1 << 30]}, f"argument 2 of evenflow:GRU is {1 << 30}, and no weight is larger than 1048576"),
+    ],
+)
+def test_a_damaged_description(changed, sentence, tmp_path: Path):
+    Model(evenflow.GRU(2, 8), 3).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["layer"] |= changed
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError) as error:
+        Model.from_pretrained(tmp_path)
+    assert str(error.value) == sentence
 
 
 def test_a_layer_alone(tmp_path: Path):

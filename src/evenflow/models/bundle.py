@@ -24,7 +24,7 @@ from evenflow.models.data_schema import DataColumn, DataSchema
 from evenflow.models.flat_model import FlatModel
 from evenflow.models.model_weights import load_weights, read_weights_file, weights_file, weights_of
 from evenflow.models.predictor import Predictor, check_fits, model_sizes
-from evenflow.models.rebuild import obstacle, rebuild
+from evenflow.models.rebuild import difference, obstacle, rebuild
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.runtime.constructor_call import OBSTACLE
 from evenflow.version import VERSION
@@ -146,7 +146,7 @@ def bundle_text(model: nn.Module, schema: DataSchema, weights: str, partial: boo
     if reason is None and described is not None:
         try:
             check_fits(model, schema)
-            reason = None if partial else _difference(model, described)
+            reason = None if partial else difference(model, described)
         except ValueError as error:
             if not partial:
                 raise
@@ -176,18 +176,6 @@ def plain_schema(model: nn.Module) -> DataSchema:
         tuple(DataColumn(f"y{column}") for column in range(sizes["outputs"])),
         sizes["vocabulary"],
     )
-
-
-def _difference(model: nn.Module, described: Mapping[str, Any]) -> str | None:
-    """Why the model made again would not be this one; None if it would."""
-    shapes = {name: weight.shape for name, weight in model.state_dict().items()}
-    largest = max([len(shapes), *(size for shape in shapes.values() for size in shape)])
-    try:
-        again = rebuild(described, largest)
-    except ValueError as error:
-        return f"what cannot be made from its description ({error})"
-    same = shapes == {name: weight.shape for name, weight in again.state_dict().items()}
-    return None if same else "weights that were added or replaced later, as `attach` and `detach` do"
 
 
 def _read_table(folder: Path) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from evenflow.runtime.constructor_call import CALL, MAPPING, NAME, OBSTACLE, TORCH_LAYERS, Described
+from evenflow.runtime.constructor_call import CALL, MAPPING, NAME, OBSTACLE, TORCH_LAYERS, Described, describe
 
+LARGEST_SIZE = 1 << 20  # of a layer whose weights are not at hand yet
 DEEPEST = 20  # calls and lists inside each other
 SIZES = (
     "input_size", "hidden_size", "output_size", "num_layers", "proj_size", "context_size", "vocabulary",
@@ -45,6 +46,37 @@ def obstacle(description: Any) -> str | None:
     if isinstance(description, list):
         return next((found for each in description if (found := obstacle(each)) is not None), None)
     return None
+
+
+def difference(model: nn.Module, description: Mapping[str, Any]) -> str | None:
+    """Why the model made again would not be this one, in words; None if it would."""
+    shapes = {name: weight.shape for name, weight in model.state_dict().items()}
+    largest = max([len(shapes), *(size for shape in shapes.values() for size in shape)])
+    try:
+        again = rebuild(description, largest)
+    except ValueError as error:
+        return f"what cannot be made from its description ({error})"
+    same = shapes == {name: weight.shape for name, weight in again.state_dict().items()}
+    return None if same else "weights that were added or replaced later, as `attach` and `detach` do"
+
+
+def layer_to_json(layer: nn.Module) -> dict[str, Any]:
+    """The description of a layer, with its dtype; with an obstacle in its place if it cannot be made again."""
+    description: dict[str, Any] = describe(layer)
+    if (reason := obstacle(description) or difference(layer, description)) is not None:
+        return {OBSTACLE: reason}
+    types = [weight.dtype for weight in layer.state_dict().values() if weight.is_floating_point()]
+    return description | {"dtype": str(types[0]).removeprefix("torch.")}
+
+
+def layer_from_json(description: Mapping[str, Any]) -> nn.Module:
+    """A layer with new weights from what `layer_to_json` returned."""
+    if (reason := obstacle(description)) is not None:
+        raise ValueError(f"layer must be given: the saved one cannot be made again, it was made with {reason}")
+    dtype = getattr(torch, str(description.get("dtype", "float32")), None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype of the layer must be a floating-point type of torch, got {description['dtype']!r}")
+    return rebuild(description, LARGEST_SIZE).to(dtype)
 
 
 def _made(value: Any, most: int, depth: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.last_state import last_state
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.sequences import unpacked
+from evenflow.models.rebuild import layer_from_json, layer_to_json
 from evenflow.runtime.constructor_call import Described
 
 READOUTS = ("last", "every")
@@ -30,7 +32,8 @@ class SequenceModel(Described, nn.Module):
         and ``(T, B, O)`` with ``"every"``.
 
     Args:
-        layer: any layer of evenflow, or torch's RNN, GRU or LSTM, with batch_first=False.
+        layer: any layer of evenflow, or torch's RNN, GRU or LSTM, with batch_first=False; or the description of one
+            in a config.json of Hugging Face's `PyTorchModelHubMixin`, which a subclass may also inherit from.
         output_size: O.
         readout: ``"last"``, an output after the last step, or ``"every"``, an output at every step.
         vocabulary: the number of symbols; adds an embedding as wide as the layer's input. None: no embedding.
@@ -52,9 +55,15 @@ class SequenceModel(Described, nn.Module):
     Reference, for hidden units in the readout: Pascanu et al. 2014, deep output.
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        if any(base.__name__ == "ModelHubMixin" for base in cls.__mro__):
+            # How the mixin writes a layer into config.json; the constructor reads it.
+            options["coders"] = {nn.Module: (layer_to_json, dict)} | (options.get("coders") or {})
+        super().__init_subclass__(**options)
+
     def __init__(
         self,
-        layer: nn.Module,
+        layer: nn.Module | Mapping[str, Any],
         output_size: int,
         *,
         readout: str = "last",
@@ -67,6 +76,8 @@ class SequenceModel(Described, nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        if isinstance(layer, Mapping):
+            layer = layer_from_json(layer)
         one_of("readout", readout, READOUTS)
         self.drop_input = _dropout("input_dropout", input_dropout)
         self.drop_output = _dropout("output_dropout", output_dropout)
