@@ -1,4 +1,4 @@
-# make demo       install into .venv and watch a gradient vanish, then not vanish (two minutes)
+# make demo       install into .venv and watch a gradient vanish, then not vanish (three minutes)
 # make test       lint, types, and the tests that are not marked slow: what CI runs
 # make test-all   make test with the slow tests: long trainings, the built wheel in fresh environments
 # make test-gpu   the tests that need a CUDA device

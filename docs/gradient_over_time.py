@@ -12,31 +12,36 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from evenflow.lab.demo import LRS, SYSTEMS
+from evenflow.lab import demo
+from evenflow.lab.sweep.compare import compare
 from evenflow.lab.training import Run
 
-COLOURS = ("#0b66a8", "#c45508", "#0a7f5a", "#a3378a")  # distinct for colour-blind readers too
-
-
-def best(folder: Path, name: str) -> Run:
-    """The run of a system with the lowest final validation loss, as on the page of the demonstration."""
-    runs = [Run(folder / f"{name}-{lr:g}") for lr in LRS]
-    return min(runs, key=lambda run: np.nan_to_num(run.metrics["valid_loss"][-1], nan=np.inf))
+# Distinct for colour-blind readers too.
+COLOURS = {"tanh": "#c45508", "abs": "#0b66a8", "modrelu": "#0a7f5a", "lstm": "#a3378a"}
+PANELS = {"rnn": "rnn, a free matrix, and lstm", "exprnn": "exprnn, an orthogonal matrix"}
 
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
+    attempts = compare(demo.TASK, demo.SYSTEMS, demo.TRAINING, demo.LRS, folder)  # reads the runs of the demo
     figure = Figure(figsize=(7.5, 3.2), layout="constrained")
-    axes = figure.subplots()
-    for system, colour in zip(SYSTEMS, COLOURS, strict=True):
-        probes = best(folder, system["name"]).probes
-        assert probes is not None
-        norms = probes["gradient_norm"][-1]
-        axes.semilogy(np.arange(1, len(norms) + 1), norms, color=colour, label=system["name"], linewidth=1.8)
-    axes.set(xlabel="time step t", ylabel="‖∂L/∂h$_t$‖ after training", xlim=(1, len(norms)))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    axes.legend(frameon=False, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    panels = dict(zip(PANELS, figure.subplots(1, 2, sharey=True), strict=True))
+    for attempt in attempts:
+        run = Run(attempt.folder)
+        assert run.probes is not None
+        norms, system = run.probes["gradient_norm"][-1], run.config["system"]
+        name = system.get("activation", "lstm")
+        axes = panels.get(system["name"], panels["rnn"])
+        steps = np.arange(1, len(norms) + 1)
+        label = f"{name}, {100 * attempt.valid_metric:.1f} %"
+        axes.semilogy(steps, norms / norms[-1], color=COLOURS[name], label=label, linewidth=1.8)
+    for name, axes in panels.items():
+        axes.set_title(PANELS[name], fontsize=10)
+        axes.set(xlabel="time step t", xlim=(1, len(norms)))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize=8, loc="best")
+    panels["rnn"].set_ylabel("‖∂L/∂h$_t$‖ / ‖∂L/∂h$_T$‖ after training")
     with matplotlib.rc_context({"svg.hashsalt": "evenflow", "svg.fonttype": "path"}):
         figure.savefig(Path(__file__).parent / "gradient-over-time.svg", metadata={"Date": None}, facecolor="white")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -142,9 +143,23 @@ def test_demo_plays_by_its_own_rules(tmp_path, capsys, monkeypatch):
     budgets = {tuple(sorted((k, v) for k, v in r.config["training"].items() if k != "lr")) for r in runs}
     assert len(budgets) == 1
     assert len({r.config["system"]["hidden_size"] for r in runs}) == 1
+    by_matrix = {name: [s["activation"] for s in demo.SYSTEMS if s["name"] == name] for name in ("rnn", "exprnn")}
+    assert by_matrix["rnn"] == by_matrix["exprnn"] == list(demo.ACTIVATIONS)  # the same choice for both
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "at the learning rates 0.01, 0.001, 0.0001" in page
-    assert "The page:" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    for system in demo.SYSTEMS:  # the terminal and the page have the same names, which say what was changed
+        assert system["label"] in shown
+        assert f"<h3>{system['label']}" in page
+        assert system.get("activation", "") in system["label"]
+    best, _ = demo.run(tmp_path / "demo", progress=False)  # reads what is there
+    right, answers = demo.example(best)
+    assert len(right) == 10
+    assert f"Its symbols were {' '.join(map(str, right))}" in page
+    for attempt, answer in zip(best, answers, strict=True):
+        hits = sum(a == b for a, b in zip(answer, right, strict=True))
+        assert re.search(rf"<li>{attempt.system}: .* \({hits} of 10 right\)</li>", page)
+    assert "The page:" in shown
 
 
 BAD = [

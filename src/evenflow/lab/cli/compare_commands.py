@@ -69,9 +69,9 @@ def demo(
     folder: Annotated[Path, typer.Option(help="Folder of the runs and the page.")] = Path("runs/demo"),
     quiet: Quiet = False,
 ) -> None:
-    """Watch a plain network forget and an orthogonal one remember: a table and an HTML page.
+    """Train networks with free and with orthogonal matrices to copy symbols: a table and an HTML page.
 
-    Takes about two minutes on two cores. If the runs exist already, they are only shown.
+    Takes two to three minutes on two cores. If the runs exist already, they are only shown.
 
     Example:  evenflow demo --folder runs/demo
     """

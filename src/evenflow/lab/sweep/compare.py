@@ -87,7 +87,8 @@ def compare(
             own = {} if math.isnan(lr) else {"lr": lr}
             config = {"task": dict(task), "system": table, "training": dict(training) | own}
             instance, options, settings = read_config(config)
-            run = (folder / (f"{label}-{lr:g}" if own else label), instance, options, settings)
+            place = label.replace(",", "").replace(" ", "-")
+            run = (folder / (f"{place}-{lr:g}" if own else place), instance, options, settings)
             check_model(build(instance, options, seed=0), instance, settings)  # all errors before the first run
             earlier_run(*run)
             plans.append((label, lr, run))
