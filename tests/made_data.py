@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import pandas
 
 from evenflow.lab.data.har_files import SIGNALS
 from evenflow.lab.tasks import TASKS
@@ -34,7 +35,7 @@ def write(folder: Path) -> Path:
 
 def small_options(name: str, folder: Path) -> dict[str, str]:
     """The options with which the task called `name` reads from the folder."""
-    if name in ("csv", "npz"):
+    if name in ("csv", "parquet", "npz"):
         return {"file": str(folder / f"own.{name}")}
     return {"data": str(folder)} if issubclass(TASKS[name], FileData) else {}
 
@@ -121,7 +122,7 @@ def _bibtex(folder: Path, draw: np.random.RandomState) -> None:
 
 
 def _own(folder: Path, draw: np.random.RandomState) -> None:
-    """A user's own CSV and npz files."""
+    """A user's own CSV, Parquet and npz files."""
     rows = ["sequence,a,b,target"]
     for number in range(20):
         kind = number % 2
@@ -129,5 +130,6 @@ def _own(folder: Path, draw: np.random.RandomState) -> None:
             a, b = draw.randn(2) + kind
             rows.append(f"s{number},{a:.4f},{b:.4f},{'high' if kind else 'low'}")
     (folder / "own.csv").write_text("\n".join(rows) + "\n")
+    pandas.read_csv(folder / "own.csv").to_parquet(folder / "own.parquet")
     x = draw.randn(24, 6, 3)
     np.savez(folder / "own.npz", x=x[:20], y=x[:20].cumsum(1)[..., :2], x_test=x[20:], y_test=x[20:].cumsum(1)[..., :2])

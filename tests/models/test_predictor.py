@@ -10,7 +10,7 @@ import torch
 
 from evenflow import SequenceModel, create
 from evenflow.models import DataColumn, DataSchema, FlatModel, Predictor, predictor
-from evenflow.models.data_schema import scaled_columns
+from evenflow.models.data_column import scaled_columns
 
 COLUMNS = (DataColumn("ax", mean=100.0, deviation=20.0), DataColumn("ay", mean=-3.0, deviation=0.5))
 ACTIVITY = DataColumn("activity", "category", categories=("rest", "run", "walk"))
@@ -160,7 +160,7 @@ def test_a_network_without_time(x):
 
 def test_columns_are_scaled_by_the_training_rows():
     rows = np.array([[1.0, 7.0], [3.0, 7.0]])
-    first, second = scaled_columns(["a", "still"], rows)
+    first, second = scaled_columns([DataColumn("a"), DataColumn("still")], rows)
     assert (first.mean, first.deviation, second.mean, second.deviation) == (2.0, 1.0, 7.0, 1.0)
 
 
@@ -178,7 +178,7 @@ def test_columns_are_scaled_by_the_training_rows():
         (np.full((2, 3, 2), [1, np.nan]), r"X must hold finite numbers, step 0 of sequence 0 has nan in ay"),
         (np.full((2, 3, 2), [1e300, 1]), r"X must hold finite numbers, step 0 of sequence 0 has 1e\+300 in ax"),
         (pd.DataFrame({"ax": [1.0]}), r"the table has no column 'ay', which the model reads; it has ax"),
-        (pd.DataFrame({"ax": [1.0], "ay": ["low"]}), r"column 'ay' must hold numbers, got object"),
+        (pd.DataFrame({"ax": [1.0], "ay": ["low"]}), r"row 0 of column 'ay' holds 'low', which is not a number"),
         (pd.DataFrame({"ax": [], "ay": []}), r"X must hold at least one sequence, got none"),
     ],
 )

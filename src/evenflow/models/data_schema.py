@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,40 +13,11 @@ import torch
 from torch import Tensor
 
 from evenflow.checks import number, one_of, whole_number
+from evenflow.models.data_column import DataColumn, read_numbers
+from evenflow.models.table_values import TIME_UNITS
 
 KINDS = ("classification", "multilabel", "regression", "next")
 READOUTS = ("last", "every")
-COLUMN_KINDS = ("number", "category")
-
-
-@dataclass(frozen=True)
-class DataColumn:
-    """One column of the data.
-
-    Args:
-        name: as the user's table calls it.
-        kind: "number", or "category" for a column with one of several values (a target of classification).
-        mean, deviation: of a number over the training data; the model sees ``(x - mean) / deviation``.
-        categories: the values of a category in the order of the model's outputs, all whole numbers or all text.
-    """
-
-    name: str
-    kind: str = "number"
-    mean: float = 0.0
-    deviation: float = 1.0
-    categories: tuple[int, ...] | tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise ValueError(f"the name of a column must be text, got {self.name!r}")
-        one_of(f"kind of column {self.name!r}", self.kind, COLUMN_KINDS)
-        number(f"mean of column {self.name!r}", self.mean)
-        number(f"deviation of column {self.name!r}", self.deviation, above=0)
-        kinds = {type(value) for value in self.categories}
-        if kinds - {int, str} or len(kinds) > 1 or len(set(self.categories)) < len(self.categories):
-            raise ValueError(f"categories of column {self.name!r} must be different numbers or different words")
-        if (self.kind == "category") != bool(self.categories):
-            raise ValueError(f"categories belong to a column of kind category, column {self.name!r} is a {self.kind}")
 
 
 @dataclass(frozen=True)
@@ -60,10 +30,13 @@ class DataSchema:
         readout: "last" for one answer after the last step, "every" for one at each step.
         inputs: the columns that the model reads, in their order.
         targets: the columns it predicts: one of kind category for classification; for kind "next" none, since they are
-            the inputs.
+            the inputs that are numbers.
         vocabulary: the number of symbols if the one input is a whole number below it, else None.
         sequence, time: names of the columns that say which sequence a row belongs to, and when it was measured. Both
-            may be missing in a table; the time is not read.
+            may be missing in a table, the time only if no input is a gap.
+        time_unit: whether times are a "number" or a "timestamp"; rows are sorted by them. None if the training data had
+            no times; a column of that name is then ignored.
+        time_step: the median time between two steps of the training data, in seconds for timestamps.
         length: steps of the pieces that the sequences of a table are cut into; None if they stay whole.
     """
 
@@ -75,6 +48,8 @@ class DataSchema:
     sequence: str = "sequence"
     time: str = "time"
     length: int | None = None
+    time_unit: str | None = None
+    time_step: float | None = None
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, KINDS)
@@ -85,13 +60,20 @@ class DataSchema:
         if len(set(names)) < len(names):
             raise ValueError(f"inputs must be columns of different names, got {', '.join(names)}")
         for column in self.inputs:
-            one_of(f"kind of input {column.name!r}", column.kind, ("number",))
+            if column.kind == "gap" and self.time_unit is None:
+                raise ValueError(f"input {column.name!r} of kind gap needs a column of times")
+        if self.time_unit is not None:
+            one_of("time_unit", self.time_unit, TIME_UNITS)
+        if self.time_step is not None:
+            number("time_step", self.time_step, above=0)
         if self.kind == "classification" and [column.kind for column in self.targets] != ["category"]:
             raise ValueError("classification needs one target of kind category")
         if self.kind in ("regression", "multilabel") and {column.kind for column in self.targets} != {"number"}:
             raise ValueError(f"{self.kind} needs targets of kind number")
         if self.kind == "next" and (self.targets or self.readout == "last"):
             raise ValueError("kind next has the inputs as its targets, and the readout every")
+        if not self.predicted:
+            raise ValueError("kind next needs an input of kind number")
         for name in ("vocabulary", "length"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
@@ -108,18 +90,41 @@ class DataSchema:
 
     @property
     def predicted(self) -> tuple[DataColumn, ...]:
-        """The columns that the outputs are: the targets, or for kind "next" the inputs."""
-        return self.inputs if self.kind == "next" else self.targets
+        """The columns that the outputs are: the targets, or for kind "next" the inputs that are numbers."""
+        if self.kind != "next":
+            return self.targets
+        return tuple(column for column in self.inputs if column.kind == "number")
+
+    @property
+    def width(self) -> int:
+        """How many numbers the model reads at a step."""
+        return sum(column.width for column in self.inputs)
 
     @property
     def outputs(self) -> int:
         """How many numbers a model has to output."""
         return len(self.labels) or len(self.predicted)
 
+    @property
+    def read_names(self) -> list[str]:
+        """Names of the numbers that the model reads: a column, "column: value" for a category, "column missing"."""
+        names = []
+        for column in self.inputs:
+            if column.kind == "category":
+                names += [f"{column.name}: {value}" for value in column.categories]
+            else:
+                names += [column.name, *([f"{column.name} missing"] if column.mask else [])]
+        return names
+
     @cached_property
     def input_scale(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means and deviations of the inputs ``(I,)`` float64."""
-        return _scale(self.inputs)
+        """Means and deviations ``(W,)`` float64 of what the model reads; 0 and 1 for categories and masks."""
+        means, deviations = np.zeros(self.width), np.ones(self.width)
+        places = np.cumsum([0, *(column.width for column in self.inputs)])
+        for column, place in zip(self.inputs, places.tolist(), strict=False):
+            if column.kind != "category":
+                means[place], deviations[place] = column.mean, column.deviation
+        return means, deviations
 
     @cached_property
     def output_scale(self) -> tuple[np.ndarray, np.ndarray]:
@@ -127,11 +132,14 @@ class DataSchema:
         return _scale(self.predicted) if not self.labels else (np.zeros(self.outputs), np.ones(self.outputs))
 
     def scale_inputs(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Inputs ``(..., I)`` in the user's units as the model reads them, in float64, which the caller rounds once.
+        """Inputs ``(..., T, C)`` in the user's units as the model reads them ``(..., T, W)``, in float64.
+
+        Categories are positions in ``column.categories`` and missing values nan. The caller rounds once.
 
         Args:
-            out: where to put them, float64 in the shape of x.
+            out: where to put them, float64 in the shape of the result.
         """
+        x = read_numbers(self.inputs, x)
         mean, deviation = (torch.from_numpy(values) for values in self.input_scale)
         if not mean.any() and bool((deviation == 1).all()):
             return x
@@ -145,8 +153,8 @@ class DataSchema:
     def export_options(self) -> dict[str, Any]:
         """Arguments of `export.to_onnx` and `export.to_c`, with which a file works in the user's units.
 
-        It reads raw inputs and gives the probability of each label (classification), numbers (regression, next), or
-        scores, of which those above 0 are true (multilabel).
+        It reads raw inputs, for a category a number for each of its values, and gives the probability of each label
+        (classification), numbers (regression, next), or scores, of which those above 0 are true (multilabel).
 
         >>> evenflow.export.to_onnx(predictor.model, "model.onnx", **predictor.schema.export_options())
         """
@@ -195,18 +203,3 @@ def _fields(kind: type, table: Any, what: str) -> dict[str, Any]:
 
 def _scale(columns: Sequence[DataColumn]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([column.mean for column in columns]), np.array([column.deviation for column in columns])
-
-
-def scaled_columns(names: Sequence[str], rows: np.ndarray, weights: np.ndarray | None = None) -> tuple[DataColumn, ...]:
-    """Columns of numbers with the means and deviations of these rows ``(S, C)``; a constant column is only shifted.
-
-    Args:
-        weights: how much each row counts ``(S,)``. Default: all the same.
-    """
-    rows = rows.astype(np.float64)
-    mean = np.average(rows, 0, weights)
-    deviation = np.sqrt(np.average((rows - mean) ** 2, 0, weights))
-    return tuple(
-        DataColumn(name, mean=float(m), deviation=float(d) if d > 0 and math.isfinite(d) else 1.0)
-        for name, m, d in zip(names, mean, deviation, strict=True)
-    )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from evenflow.models.data_column import unknown_categories
 from evenflow.models.data_schema import DataSchema
+from evenflow.models.table_values import BadCell, column_values, cut_lengths, grouped, time_gaps, time_values
 
 TABLES = ("pandas", "polars")
 
@@ -51,6 +55,7 @@ class GivenSequences:
         if not self.lengths.all():
             raise ValueError(f"X must have a step in every sequence, sequence {int(self.lengths.argmin())} has none")
 
+        self._coded = any(column.kind == "category" for column in schema.inputs)
         together = isinstance(self._arrays, np.ndarray)
         self._dtype = np.result_type(*{each.dtype for each in (self._arrays[:1] if together else self._arrays)})
 
@@ -81,16 +86,26 @@ class GivenSequences:
     def _scaled(self, x: Tensor, rows: np.ndarray, lengths: np.ndarray) -> Tensor:
         if self.schema.vocabulary is not None:
             return self._symbols(x[..., 0].transpose(0, 1), rows)
-        size, shape = x.numel(), (x.shape[1], x.shape[0], x.shape[2])
+        if self._coded and (wrong := unknown_categories(self.schema.inputs, x)).any():
+            place, step, number = torch.nonzero(wrong)[0].tolist()
+            column = self.schema.inputs[number]
+            raise ValueError(
+                f"X must hold whole numbers from 0 to {len(column.categories) - 1} in {column.name}, positions in its "
+                f"categories, step {step} of sequence {int(rows[place])} has {x[place, step, number].item()!r}"
+            )
+        shape = x.shape[1], x.shape[0], self.schema.width
+        size = math.prod(shape)
         if size > len(self._exact):  # memory that every batch uses again: new memory costs more than the scaling
             self._exact, self._rounded = torch.empty(size, dtype=torch.float64), torch.empty(size)
-        units = self.schema.scale_inputs(x, self._exact[:size].view(x.shape)).transpose(0, 1)
+        units = self.schema.scale_inputs(x, self._exact[:size].view(shape[1], shape[0], shape[2])).transpose(0, 1)
         scaled = self._rounded[:size].view(shape).copy_(units)  # rounds and turns in one pass
         if not torch.isfinite(scaled.sum()) and not torch.isfinite(scaled).all():
-            step, place, column = torch.nonzero(~torch.isfinite(scaled))[0].tolist()
+            widths = [column.width for column in self.schema.inputs]
+            step, place, number = torch.nonzero(~torch.isfinite(scaled))[0].tolist()
+            number = int(np.repeat(np.arange(len(widths)), widths)[number])
             raise ValueError(
                 f"X must hold finite numbers, step {step} of sequence {int(rows[place])} has "
-                f"{x[place, step, column].item()!r} in {self.schema.inputs[column].name}"
+                f"{x[place, step, number].item()!r} in {self.schema.inputs[number].name}"
             )
         if bool((lengths == len(scaled)).all()):
             return scaled
@@ -152,30 +167,29 @@ def _names(schema: DataSchema) -> str:
 def _from_table(x: Any, schema: DataSchema, length: int | None) -> tuple[list[np.ndarray], np.ndarray]:
     """The sequences of a table, and the row of each step."""
     names = [str(name) for name in x.columns]
-    missing = [column.name for column in schema.inputs if column.name not in names]
+    needed = [schema.time if column.kind == "gap" else column.name for column in schema.inputs]
+    missing = [name for name in needed if name not in names]
     if missing:
         raise ValueError(f"the table has no column {missing[0]!r}, which the model reads; it has {', '.join(names)}")
-    columns = {column.name: _array(x[column.name].to_numpy(), f"column {column.name!r}") for column in schema.inputs}
-    values = np.stack([column.astype(np.float64) for column in columns.values()], -1)
-    ids = x[schema.sequence].to_numpy() if schema.sequence in names else None
-    order, lengths = grouped(ids, len(values), length)
-    return np.split(values[order], np.cumsum(lengths)[:-1]) if len(values) else [], order
 
+    def cells(name: str, read: Callable[[Any], Any]) -> Any:
+        try:
+            return read(x[name].to_numpy())
+        except BadCell as error:
+            raise ValueError(f"row {error.row} of column {name!r} {error.problem}") from None
 
-def grouped(ids: Sequence[Any] | np.ndarray | None, steps: int, length: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """The order that sorts the rows of a table by sequence, in the order of first appearance, and the lengths.
-
-    Args:
-        ids: the sequence of each row; None for one long series.
-        length: cut each sequence into pieces of this many steps, the last of which may be shorter.
-    """
-    if ids is None:
-        order, lengths = np.arange(steps), np.array([steps] if steps else [], np.int64)
-    else:
-        places: dict[Any, int] = {}
-        codes = np.fromiter((places.setdefault(identity, len(places)) for identity in ids), np.int64, steps)
-        order, lengths = np.argsort(codes, kind="stable"), np.bincount(codes)
-    if length is not None:
-        pieces = [min(length, whole - first) for whole in lengths.tolist() for first in range(0, whole, length)]
-        lengths = np.array(pieces, np.int64)
-    return order, lengths
+    times = None
+    if schema.time_unit is not None and schema.time in names:
+        times, _ = cells(schema.time, lambda found: time_values(found, schema.time_unit))
+    try:
+        order, lengths = grouped(x[schema.sequence].to_numpy() if schema.sequence in names else None, len(x), times)
+    except BadCell as error:
+        raise ValueError(f"row {error.row} of column {schema.time!r} {error.problem}") from None
+    values = np.zeros((len(order), len(schema.inputs)))
+    for place, column in enumerate(schema.inputs):
+        if column.kind != "gap":
+            values[:, place] = cells(column.name, partial(column_values, column))[order]
+        elif times is not None:
+            values[:, place] = time_gaps(times[order], lengths)
+    cuts = np.cumsum(cut_lengths(lengths, length))[:-1]
+    return np.split(values, cuts) if len(values) else [], order

@@ -181,7 +181,7 @@ def check_fits(model: nn.Module, schema: DataSchema) -> None:
         raise ValueError(f"schema must be a DataSchema, got {type(schema).__name__}")
     wanted = {"readout": schema.readout, "outputs": schema.outputs, "vocabulary": schema.vocabulary}
     if isinstance(model, SequenceModel) and schema.vocabulary is None:
-        wanted["inputs"] = len(schema.inputs)
+        wanted["inputs"] = schema.width
     for name, value in wanted.items():
         if sizes[name] != value:
             raise ValueError(f"{name} of the schema must be those of the model, {sizes[name]!r}, got {value!r}")

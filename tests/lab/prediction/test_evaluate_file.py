@@ -7,7 +7,8 @@ import pytest
 from made_files import predictor_of, sequences, write_csv
 from sklearn import metrics
 
-from evenflow.lab.prediction import evaluate_file, file_blocks
+from evenflow.lab.data import table_blocks, table_file
+from evenflow.lab.prediction import evaluate_file
 
 LABELS = ["rest", "run", "walk"]
 
@@ -15,8 +16,8 @@ LABELS = ["rest", "run", "walk"]
 @pytest.fixture(params=["one block", "many blocks"], autouse=True)
 def blocks(request, monkeypatch):
     if request.param == "many blocks":
-        monkeypatch.setattr(file_blocks, "BLOCK_ROWS", 3)
-        monkeypatch.setattr(file_blocks, "ROWS", 2)
+        monkeypatch.setattr(table_blocks, "BLOCK_ROWS", 3)
+        monkeypatch.setattr(table_file, "ROWS", 2)
 
 
 @pytest.mark.parametrize("readout", ["last", "every"])

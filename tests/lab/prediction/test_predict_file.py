@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_files import predictor_of, sequences, write_csv
 
-from evenflow.lab.prediction import evaluate_file, file_blocks, predict_file
+from evenflow.lab.data import table_blocks, table_file
+from evenflow.lab.prediction import evaluate_file, predict_file
 
 ROUNDING = 1e-5  # float32, summed in another order for another batch
 
@@ -24,8 +25,8 @@ def table(path) -> tuple[list[str], list[list[str]]]:
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of a few rows, as a file larger than the memory needs many."""
-    monkeypatch.setattr(file_blocks, "BLOCK_ROWS", 3)
-    monkeypatch.setattr(file_blocks, "ROWS", 2)
+    monkeypatch.setattr(table_blocks, "BLOCK_ROWS", 3)
+    monkeypatch.setattr(table_file, "ROWS", 2)
 
 
 @pytest.mark.parametrize("size", ["one block", "many blocks"])
@@ -127,7 +128,7 @@ def test_npz_and_gzip(tmp_path):
         ("", "it is empty"),
         ("sequence,ax,ay\n", "it has a line of names and no rows"),
         ("sequence,ax\na,1\n", "it has no column 'ay', found 'sequence', 'ax'"),
-        ("sequence,ax,ay\na,1,nan\n", "line 2, column 'ay', holds 'nan', and only finite float32 numbers will do"),
+        ("sequence,ax,ay\na,1,nan\n", "line 2, column 'ay', has a missing value"),
         ("sequence,ax,ay\na,1,low\n", "line 2, column 'ay', holds 'low', which is not a number"),
         ("sequence,ax,ay\na,1,2\na,1\n", "line 3 has 2 cells, the first line has 3"),
         ("sequence,ax,ay\na,1,2\n ,1,2\n", "line 3, column 'sequence', has a missing value"),

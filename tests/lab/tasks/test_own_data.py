@@ -111,6 +111,8 @@ def test_a_run_remembers_the_file_in_full(motion, tmp_path, monkeypatch):
         "split_seed": 1,
         "sequence": "id",
         "target": "class",
+        "time": "time",
+        "gap": False,
     }
     monkeypatch.chdir(tmp_path.parent)
     assert resume(tmp_path / "run", progress=False).valid_metric == 1.0

@@ -92,7 +92,7 @@ def task_table(name: str, options: Sequence[str] | None, data: Path | None) -> d
     """Return the table ``[task]`` of a config: the name, the parsed options and the data folder."""
     table = parse_options("--task-option", options, names=_text_options(name, options))
     kind = name.partition(":")[0]
-    if kind in ("csv", "npz"):
+    if kind in ("csv", "parquet", "npz"):
         if "file" in table:
             raise ValueError(f"--task-option must not hold file: write {kind}:FILE, got file={table['file']}")
         if data is not None or "data" in table:

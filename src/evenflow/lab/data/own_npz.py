@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from evenflow.models.data_column import DataColumn
+
 from .guarded import FilePath, cannot_read, read_arrays
 from .own_sequences import LIMIT, Labels, OwnSequences, check_choices, classes
 
@@ -66,10 +68,10 @@ def sequences_of(
         labels, positions = classes(path, values)
         outputs = len(labels)
         train, held_out = train.coded(positions), {end: part.coded(positions) for end, part in held_out.items()}
-    names = tuple(f"x{column}" for column in range(train.inputs[0].shape[1]))
+    columns = tuple(DataColumn(f"x{column}") for column in range(train.inputs[0].shape[1]))
 
     def own(part: _NpzPart, **more: Any) -> OwnSequences:
-        return OwnSequences(part.inputs, part.targets, part.kind, part.readout, names, labels, outputs, **more)
+        return OwnSequences(part.inputs, part.targets, part.kind, part.readout, columns, labels, outputs, **more)
 
     valid, test = (own(held_out[end]) if end in held_out else None for end in PARTS)
     return own(train, validation=valid, test=test)

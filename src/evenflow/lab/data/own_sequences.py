@@ -1,15 +1,16 @@
-"""A user's own sequences and targets, as `read_csv` and `read_npz` return them."""
+"""A user's own sequences and targets, as `read_table` and `read_npz` return them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evenflow.checks import one_of
+from evenflow.models.data_column import DataColumn
 
 from .guarded import FilePath, cannot_read
 
@@ -20,6 +21,35 @@ MOST_CLASSES = 100_000
 WHOLE = re.compile(r"[+-]?[0-9]{1,15}")
 
 Labels = tuple[int, ...] | tuple[str, ...]
+
+
+class Clock(NamedTuple):
+    """What the column of times of a table says.
+
+    Attributes:
+        name: of the column.
+        unit: "number" or "timestamp"; times of timestamps are in seconds.
+        step: the median time between two steps; None if it is 0.
+        gaps: how many times between two steps are more than twice the median.
+        longest, longest_at: the longest time between two steps, and the line after it.
+    """
+
+    name: str
+    unit: str
+    step: float | None
+    gaps: int
+    longest: float
+    longest_at: str
+
+    def note(self) -> str:
+        """A sentence on the gaps; empty if there are none."""
+        if not self.gaps:
+            return ""
+        unit = " s" if self.unit == "timestamp" else ""
+        return (
+            f"{self.gaps:,} gap{'s' * (self.gaps > 1)} in {self.name!r}: steps are {self.step:g}{unit} apart, the "
+            f"longest time between two is {self.longest:g}{unit}, before {self.longest_at}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,23 +64,31 @@ class OwnSequences:
     Attributes:
         kind: "classification", "regression", or "next" (predict the inputs of the next step).
         readout: "last", one target per sequence; "every", one target per step.
-        names: names of the inputs.
+        columns: the inputs, not scaled yet. In `inputs` categories are positions in ``column.categories``, and missing
+            values that will be filled are nan.
         labels: the classes as the file spells them, sorted; targets are positions in it. Empty for other kinds.
         outputs: numbers that a model has to output: classes, targets, or inputs for kind "next".
         validation, test: sequences for validation and for testing, if the file has them.
         groups: what each sequence belongs to, such as a person; empty if the file does not say.
+        clock: what the times of the file are; None if it has none.
     """
 
     inputs: list[np.ndarray]
     targets: np.ndarray | list[np.ndarray] | None
     kind: str
     readout: str
-    names: tuple[str, ...]
+    columns: tuple[DataColumn, ...]
     labels: Labels = ()
     outputs: int = 0
     test: OwnSequences | None = field(default=None, repr=False)
     validation: OwnSequences | None = field(default=None, repr=False)
     groups: tuple[str, ...] = ()
+    clock: Clock | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the inputs."""
+        return tuple(column.name for column in self.columns)
 
     @property
     def lengths(self) -> np.ndarray:

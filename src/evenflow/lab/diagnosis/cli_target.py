@@ -127,7 +127,7 @@ def _random(predictor: Predictor) -> Diagnosis:
     if schema.vocabulary is not None:
         x = torch.randint(schema.vocabulary, (steps, SEQUENCES), generator=generator)
     else:
-        x = torch.randn(steps, SEQUENCES, len(schema.inputs), generator=generator)
+        x = torch.randn(steps, SEQUENCES, schema.width, generator=generator)
         x = x.to(next(predictor.model.parameters()).dtype)
     return doctor(predictor.model, x, steps=steps)
 

@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from evenflow.models import DataColumn, DataSchema, Predictor
-from evenflow.models.data_schema import scaled_columns
+from evenflow.models.data_column import scaled_columns
 
 from .sequence_input import checked_sequences, training_sequences, training_weights
 
@@ -44,15 +44,15 @@ class Learned(NamedTuple):
     def schema(self) -> DataSchema:
         """The description of these sequences, whose means and deviations are those of the training data."""
         steps = np.repeat(self.weights, [len(x) for x in self.inputs])
-        names = [f"x{channel}" for channel in range(self.inputs[0].shape[1])]
-        inputs = scaled_columns(names, np.concatenate(self.inputs), steps)
+        columns = [DataColumn(f"x{channel}") for channel in range(self.inputs[0].shape[1])]
+        inputs = scaled_columns(columns, np.concatenate(self.inputs), steps)
         if self.kind == "next":
             return DataSchema(self.kind, "every", inputs)
         if self.kind == "classification":
             return DataSchema(self.kind, "last", inputs, (DataColumn("target", "category", categories=self.labels),))
         targets = np.stack(self.targets)
-        names = [f"y{output}" for output in range(targets.shape[1])]
-        return DataSchema(self.kind, "last", inputs, scaled_columns(names, targets, self.weights))
+        columns = [DataColumn(f"y{output}") for output in range(targets.shape[1])]
+        return DataSchema(self.kind, "last", inputs, scaled_columns(columns, targets, self.weights))
 
 
 class SequenceEstimator(BaseEstimator):

@@ -6,10 +6,10 @@ import os
 
 import numpy as np
 
+from evenflow.lab.data.file_blocks import file_blocks
+from evenflow.lab.data.table_blocks import Progress
 from evenflow.models import Predictor
 from evenflow.models.prediction_quality import Evaluation
-
-from .file_blocks import Progress, file_blocks
 
 
 def evaluate_file(

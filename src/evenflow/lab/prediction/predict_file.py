@@ -11,9 +11,9 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from evenflow.lab.data.file_blocks import file_blocks
+from evenflow.lab.data.table_blocks import FileBlock, Progress
 from evenflow.models import DataSchema, Predictor
-
-from .file_blocks import FileBlock, Progress, file_blocks
 
 Cells = list[Any]
 

@@ -58,6 +58,7 @@ class OwnData(RaggedData):
             or "time" (the last ones). Default: by group if there are groups, by time for one long series, stratified
             for classes after the last step, else random.
         split_seed: seed of the random choice.
+        validation: a file of its own for validation, in the same layout; then all of `file` is for training.
         data: the file or its folder, if it has moved.
     """
 
@@ -77,6 +78,7 @@ class OwnData(RaggedData):
         choices=SPLITS,
     )
     split_seed: int = option(SPLIT_SEED, "seed of the choice of sequences for validation", whole=0)
+    validation: str | None = option(None, "a file of its own for validation, in the same layout")
     data: str | None = dataclasses.field(
         default=None, kw_only=True, metadata={"help": "where the file is now, if it has moved; --data of `resume`"}
     )
@@ -84,7 +86,7 @@ class OwnData(RaggedData):
     def __post_init__(self) -> None:
         check_choices(self.kind, self.read)
         check_options(self)
-        for name in ("file", "data"):
+        for name in ("file", "validation", "data"):
             if not isinstance(value := getattr(self, name), str) and (name == "file" or value is not None):
                 raise ValueError(f"{name} must be a path as text, got {value!r}")
 
@@ -98,19 +100,24 @@ class OwnData(RaggedData):
     def sha256(self) -> str:
         """The SHA-256 of the file."""
         self._need_file()
-        return _digest(*self.source())
+        return _digest(*_written(self.path))
 
     @abstractmethod
     def _read(self) -> OwnSequences:
         """Read the file."""
 
-    def _sequence(self) -> str:
-        """The name of the column of sequences."""
-        return "sequence"
+    def _places(self) -> dict[str, str]:
+        """The names of the columns of sequences and of times."""
+        return {}
 
     @abstractmethod
     def _names(self, targets: int) -> Sequence[str]:
         """The names of the targets."""
+
+    @property
+    def note(self) -> str:  # type: ignore[override]
+        clock = self._parts().own.clock if self.file else None
+        return clock.note() if clock else ""
 
     def schema(self) -> DataSchema:
         return self._parts().schema
@@ -121,7 +128,7 @@ class OwnData(RaggedData):
 
     @property
     def input_size(self) -> int:
-        return len(self._parts().own.names)
+        return self._parts().schema.width
 
     @property
     def output_size(self) -> int:
@@ -185,13 +192,9 @@ class OwnData(RaggedData):
     def padding(self) -> float:
         return PADDING if self._classes() else math.nan
 
-    def source(self) -> tuple[str, tuple[int, int]]:
-        """The path, and when the file was last written: a new file of the same name is read again."""
-        try:
-            status = os.stat(self.path)
-        except (OSError, ValueError):
-            return self.path, (0, 0)  # the reader reports what is wrong
-        return self.path, (status.st_mtime_ns, status.st_size)
+    def source(self) -> Hashable:
+        """The paths, and when the files were last written: a new file of the same name is read again."""
+        return _written(self.path), None if self.validation is None else _written(self.validation)
 
     def sequences(self) -> Sequence[np.ndarray]:
         return self._parts().inputs[self.part]
@@ -224,6 +227,15 @@ class OwnData(RaggedData):
         return self.in_part("training")
 
 
+def _written(path: str) -> tuple[str, tuple[int, int]]:
+    """A path, and when the file was last written."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return path, (0, 0)  # the reader reports what is wrong
+    return path, (status.st_mtime_ns, status.st_size)
+
+
 @lru_cache(maxsize=2)
 def _digest(path: str, written: tuple[int, int]) -> str:
     return hashlib.sha256(read_bytes(path, LIMIT)).hexdigest()
@@ -234,7 +246,16 @@ def _divide(task: OwnData, source: Hashable) -> Parts:
     own = task._read()
     targets = 1 if own.kind == "classification" else own.outputs
     division = Division(task.share, task.split, task.split_seed)
-    return divide(own, task.path, division, task.length, task.stride, task._names(targets), task._sequence())
+    return divide(
+        own,
+        task.path,
+        division,
+        task.length,
+        task.stride,
+        task._names(targets),
+        task._places(),
+        task.validation,
+    )
 
 
 @lru_cache(maxsize=2)

@@ -1,15 +1,19 @@
-"""Tasks on a user's own sequences by the format of the file: CSV or npz."""
+"""Tasks on a user's own sequences by the format of the file: CSV, Parquet or npz."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from evenflow.lab.data import OwnSequences, read_csv, read_npz
-from evenflow.lab.data.own_csv import split_names
+from evenflow.lab.data import OwnSequences, read_npz, read_table
+from evenflow.lab.data.table_layout import TableLayout
+from evenflow.models.data_column import FILLS
 
 from .own_data import OwnData
 from .task import option
+
+COLUMNS = ("sequence", "target", "group", "inputs", "ignore", "time", "missing", "gap")
 
 
 @dataclass(frozen=True)
@@ -17,12 +21,16 @@ class CsvData(OwnData):
     """`OwnData` from a CSV file with one row per step.
 
     Args:
-        file, kind, read, length, stride, share, split, split_seed, data: as for `OwnData`.
+        file, kind, read, length, stride, share, split, split_seed, validation, data: as for `OwnData`.
         sequence: name of the column that says which sequence a row belongs to.
         target: name of the column to learn, or several names with commas for a regression on several numbers.
         group: name of a column whose values, such as persons, must not be in training and in validation.
         inputs: names of the columns to read, with commas. Default: all others.
         ignore: names of columns to leave out, with commas.
+        time: name of the column that says when a row was measured; the rows of a sequence are sorted by it.
+        missing: "mean" or "previous": what replaces a missing input, which is an error otherwise. The model also reads
+            a 1 where an input was missing.
+        gap: also read the time since the row before.
 
         >>> make("csv:motion.csv", target="activity").input_size
         3
@@ -33,26 +41,44 @@ class CsvData(OwnData):
     group: str | None = option(None, "name of a column; its values are never in training and in validation")
     inputs: str | None = option(None, "names of the input columns, with commas; by default all others")
     ignore: str | None = option(None, "names of columns to leave out, with commas")
+    time: str = option("time", "name of the column of times; the rows of a sequence are sorted by it")
+    missing: str | None = option(
+        None, "mean or previous: what replaces missing inputs; an error otherwise", choices=FILLS
+    )
+    gap: bool = option(False, "also read the time since the row before")
 
     name = "csv"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("sequence", "target", "group", "inputs", "ignore"):
-            value = getattr(self, name)
-            if not isinstance(value, str) and (value is not None or name in ("sequence", "target")):
-                raise ValueError(f"{name} must be the name of a column, as text, got {value!r}")
+        TableLayout(**self._layout())
 
-    def _sequence(self) -> str:
-        return self.sequence
+    def _layout(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in COLUMNS}
+
+    def _places(self) -> dict[str, str]:
+        return {"sequence": self.sequence, "time": self.time}
 
     def _names(self, targets: int) -> Sequence[str]:
-        return split_names(self.target)
+        return TableLayout(**self._layout()).targets
 
     def _read(self) -> OwnSequences:
-        return read_csv(
-            self.path, self.sequence, self.target, self.kind, self.read, self.group, self.inputs, self.ignore
-        )
+        return read_table(self.path, kind=self.kind, readout=self.read, **self._layout())
+
+
+@dataclass(frozen=True)
+class ParquetData(CsvData):
+    """`OwnData` from a Parquet file with one row per step; needs pyarrow.
+
+    Args:
+        file, kind, read, length, stride, share, split, split_seed, validation, data: as for `OwnData`.
+        sequence, target, group, inputs, ignore, time, missing, gap: as for `CsvData`.
+
+    >>> make("parquet:motion.parquet").input_size
+    3
+    """
+
+    name = "parquet"
 
 
 @dataclass(frozen=True)
@@ -60,7 +86,7 @@ class NpzData(OwnData):
     """`OwnData` from the arrays x, y and lengths of an npz file; x_valid, y_valid, x_test and y_test for other parts.
 
     Args:
-        file, kind, read, length, stride, share, split, split_seed, data: as for `OwnData`.
+        file, kind, read, length, stride, share, split, split_seed, validation, data: as for `OwnData`.
 
     >>> make("npz:motion.npz").input_size
     3

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from evenflow.lab.data import OwnSequences
-from evenflow.models.data_schema import DataColumn, DataSchema, scaled_columns
+from evenflow.lab.data.file_blocks import file_blocks
+from evenflow.models.data_column import DataColumn, scaled_columns
+from evenflow.models.data_schema import DataSchema
 
 from .own_division import Division
 
@@ -34,7 +36,8 @@ def divide(
     length: int | None,
     stride: int | None,
     targets_named: Sequence[str],
-    sequence: str,
+    places: Mapping[str, str],
+    validation: str | None = None,
 ) -> Parts:
     """Divide, cut and scale the sequences of a file.
 
@@ -47,16 +50,19 @@ def divide(
         length: steps of a window. Default: 100 for one long series; otherwise sequences stay whole.
         stride: steps from one training window to the next. Default: `length`.
         targets_named: names of the targets.
-        sequence: name of the column of sequences.
+        places: names of the columns of sequences and of times.
+        validation: a file of its own for validation.
     """
-    series = len(own.inputs) == 1
-    if series:
-        length = SERIES_LENGTH if length is None else length
-    if own.validation is not None:
-        if division != Division():
-            raise ValueError(f"share, split and split_seed go with data that are to be divided, {path!r} is already")
+    if len(own.inputs) == 1 and length is None:
+        length = SERIES_LENGTH
+    parts: dict[str, Part]
+    if (validation is not None or own.validation is not None) and division != Division():
+        raise ValueError(f"share, split and split_seed go with data that are to be divided, {path!r} is already")
+    if validation is not None:
+        parts = {"training": _part_of(own)}
+    elif own.validation is not None:
         parts = {"training": _part_of(own), "validation": _part_of(own.validation)}
-    elif series:
+    elif len(own.inputs) == 1:
         parts = _divided_series(own, path, division, length or SERIES_LENGTH)
     else:
         classes = own.targets if own.kind == "classification" and own.readout == "last" else None
@@ -70,13 +76,16 @@ def divide(
     if length is not None:
         steps = {"training": length if stride is None else stride}
         parts = {part: _windows(*each, length, steps.get(part, length), own.readout) for part, each in parts.items()}
-    schema = _schema(own, parts["training"], targets_named, {"sequence": sequence, "length": length})
+    clock = {"time_unit": own.clock.unit, "time_step": own.clock.step} if own.clock else {}
+    schema = _schema(own, parts["training"], targets_named, {**places, **clock, "length": length})
+    if validation is not None:
+        parts["validation"] = _file_part(validation, schema)
     scaled = {
         part: [schema.scale_inputs(torch.from_numpy(x)).float().numpy() for x in arrays]
         for part, (arrays, _) in parts.items()
     }
     if own.kind == "next":
-        ahead = {part: [sequence[1:] for sequence in x] for part, x in scaled.items()}
+        ahead = {part: [_next_steps(schema, x) for x in arrays] for part, (arrays, _) in parts.items()}
         return Parts(own, schema, {part: [sequence[:-1] for sequence in x] for part, x in scaled.items()}, ahead)
     learned = {part: y for part, (_, y) in parts.items()}
     if own.kind == "regression":
@@ -137,5 +146,25 @@ def _schema(own: OwnSequences, training: Part, names: Sequence[str], more: dict[
     if own.kind == "classification":
         columns = (DataColumn(names[0], "category", categories=own.labels),)
     elif own.kind == "regression":
-        columns = scaled_columns(names, np.concatenate([np.atleast_2d(rows) for rows in targets]))
-    return DataSchema(own.kind, own.readout, scaled_columns(own.names, np.concatenate(inputs)), columns, **more)
+        numbers = [DataColumn(name) for name in names]
+        columns = scaled_columns(numbers, np.concatenate([np.atleast_2d(rows) for rows in targets]))
+    return DataSchema(own.kind, own.readout, scaled_columns(own.columns, np.concatenate(inputs)), columns, **more)
+
+
+def _next_steps(schema: DataSchema, x: np.ndarray) -> np.ndarray:
+    """The scaled targets of a sequence: the predicted columns from the second step on, nan where one is missing."""
+    mean, deviation = schema.output_scale
+    places = [schema.inputs.index(column) for column in schema.predicted]
+    return ((x[1:, places] - mean) / deviation).astype(np.float32)
+
+
+def _file_part(path: str, schema: DataSchema) -> Part:
+    """The sequences of a file of its own, read as for prediction."""
+    blocks = list(file_blocks(path, schema, learned=True))
+    inputs = [x for block in blocks for x in block.inputs]
+    if schema.kind == "next":
+        inputs = [x for x in inputs if len(x) > 1]
+        if not inputs:
+            raise ValueError(f"{path!r} has no sequence of two steps, and predicting the next needs two")
+        return inputs, None
+    return inputs, [y for block in blocks for y in block.targets or []]

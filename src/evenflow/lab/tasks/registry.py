@@ -19,7 +19,7 @@ from .multilabel import MultilabelRows
 from .multiplication import Multiplication
 from .music import Music
 from .own_data import OwnData
-from .own_formats import CsvData, NpzData
+from .own_formats import CsvData, NpzData, ParquetData
 from .pixels import Pixels
 from .recall_first import RecallFirst
 from .task import Task, option_fields
@@ -30,7 +30,9 @@ from .xor import Xor
 
 SYNTHETIC = (Adding, Multiplication, Xor, TemporalOrder, Copy, RecallFirst, KthLargest)
 REAL = (Digits, Pixels, Words, Characters, Har, HarRebuilt, HarSubset, Ucr, Music, MultilabelRows)
-TASKS: dict[str, type[Task]] = {task.name: task for task in (*SYNTHETIC, *REAL, CsvData, NpzData, Curriculum)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (*SYNTHETIC, *REAL, CsvData, ParquetData, NpzData, Curriculum)
+}
 
 
 def make(name: str, **options: Any) -> Task:
@@ -70,4 +72,5 @@ def with_file(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any
     if not file:
         raise ValueError(f"{kind}: must be followed by a file, as in {kind}:motion.{kind}")
     # An absolute path: a run may be resumed from another working directory.
-    return kind, {"file": str(Path(file).expanduser().absolute()), **options}
+    files = {"file": file, **({"validation": options["validation"]} if options.get("validation") else {})}
+    return kind, {**options, **{name: str(Path(path).expanduser().absolute()) for name, path in files.items()}}

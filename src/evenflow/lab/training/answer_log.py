@@ -137,5 +137,5 @@ class AnswerLog:
             "mistake_length": lengths,
             "mistake_stride": stride,
             "mistake_inputs": np.concatenate(shown).astype(np.float32),
-            "inputs": np.array([column.name for column in self.schema.inputs]),
+            "inputs": np.array(self.schema.read_names),
         }

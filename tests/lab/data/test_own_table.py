@@ -8,10 +8,11 @@ from damage import answer_or_sentence, damaged, refusal, same_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow.lab.data import own_sequences, padded, read_csv
+from evenflow.lab.data import own_sequences, padded, read_table
 
 CLASSES = "sequence,time,a,b,target\none,1,0.5,1,up\none,2,0.25,2,up\ntwo,1,-1,3,down\n"
 STEPS = "sequence,a,target\n1,1,0\n1,2,1\n2,3,0\n"
+FILL = "; missing=mean or missing=previous fills it"
 SERIES = "a,b\n1,2\n3,4\n5,6\n"
 
 
@@ -30,7 +31,7 @@ def lists(arrays):
 
 
 def test_a_class_a_sequence(csv):
-    own = read_csv(csv(CLASSES))
+    own = read_table(csv(CLASSES))
     assert (own.kind, own.readout, own.names, own.labels, own.outputs) == (
         "classification",
         "last",
@@ -46,13 +47,13 @@ def test_a_class_a_sequence(csv):
 
 
 def test_a_class_a_step(csv):
-    own = read_csv(csv(STEPS))
+    own = read_table(csv(STEPS))
     assert (own.kind, own.readout, own.labels, own.outputs) == ("classification", "every", (0, 1), 2)
     assert lists(own.targets) == [[0, 1], [0]]
 
 
 def test_a_number_a_sequence(csv):
-    own = read_csv(csv("sequence,a,target\n1,1,0.5\n1,2,0.5\n2,3,1\n"))
+    own = read_table(csv("sequence,a,target\n1,1,0.5\n1,2,0.5\n2,3,1\n"))
     assert (own.kind, own.readout, own.labels, own.outputs) == ("regression", "last", (), 1)
     assert own.targets.tolist() == [[0.5], [1]]
     assert own.targets.dtype == np.float32
@@ -60,20 +61,20 @@ def test_a_number_a_sequence(csv):
 
 def test_numbers_in_one_long_series(csv):
     """Without a column of sequences a target that never changes is still one a step."""
-    own = read_csv(csv("a,p,q\n1,0.5,1\n2,0.5,1\n"), target="p, q")
+    own = read_table(csv("a,p,q\n1,0.5,1\n2,0.5,1\n"), target="p, q")
     assert (own.kind, own.readout, own.names, own.outputs) == ("regression", "every", ("a",), 2)
     assert lists(own.targets) == [[[0.5, 1], [0.5, 1]]]
 
 
 def test_the_next_step(csv):
-    own = read_csv(csv(SERIES))
+    own = read_table(csv(SERIES))
     assert (own.kind, own.readout, own.targets, own.outputs) == ("next", "every", None, 2)
     assert lists(own.inputs) == [[[1, 2], [3, 4], [5, 6]]]
-    assert len(read_csv(csv("sequence,a\nx,1\ny,2\nx,3\ny,4\n")).inputs) == 2
+    assert len(read_table(csv("sequence,a\nx,1\ny,2\nx,3\ny,4\n")).inputs) == 2
 
 
 def test_steps_of_a_sequence_need_not_follow_each_other(csv):
-    own = read_csv(csv("sequence,a,target\nx,1,0\ny,2,1\nx,3,0\ny,4,1\nx,5,0\n"))
+    own = read_table(csv("sequence,a,target\nx,1,0\ny,2,1\nx,3,0\ny,4,1\nx,5,0\n"))
     assert lists(own.inputs) == [[[1], [3], [5]], [[2], [4]]]
     assert own.targets.tolist() == [0, 1]
 
@@ -88,17 +89,17 @@ def test_steps_of_a_sequence_need_not_follow_each_other(csv):
     ],
 )
 def test_what_targets_look_like(csv, targets, kind, labels):
-    own = read_csv(csv("sequence,a,target\n" + "".join(f"{i},0,{target}\n" for i, target in enumerate(targets))))
+    own = read_table(csv("sequence,a,target\n" + "".join(f"{i},0,{target}\n" for i, target in enumerate(targets))))
     assert (own.kind, own.labels) == (kind, labels)
 
 
 def test_choices_of_the_user(csv):
     path = csv("sequence,a,target\n1,1,3\n1,2,3\n2,3,4\n2,3,4\n")
-    assert read_csv(path, kind="regression").targets.tolist() == [[3], [4]]
-    assert lists(read_csv(path, readout="every").targets) == [[0, 0], [1, 1]]
-    own = read_csv(path, kind="next")
+    assert read_table(path, kind="regression").targets.tolist() == [[3], [4]]
+    assert lists(read_table(path, readout="every").targets) == [[0, 0], [1, 1]]
+    own = read_table(path, kind="next")
     assert (own.kind, own.targets, own.names) == ("next", None, ("a",))
-    own = read_csv(csv("id,y,a\n1,0.5,2\n2,1.5,3\n"), sequence="id", target="y", kind="classification")
+    own = read_table(csv("id,y,a\n1,0.5,2\n2,1.5,3\n"), sequence="id", target="y", kind="classification")
     assert (own.labels, own.names) == (("0.5", "1.5"), ("a",))
 
 
@@ -114,7 +115,7 @@ def test_choices_of_the_user(csv):
 )
 def test_ways_to_write_csv(csv, text):
     for path in (csv(text), csv(gzip.compress(text.encode()), "a.csv.gz")):
-        own = read_csv(path)
+        own = read_table(path)
         assert (own.names, own.labels, lists(own.inputs)) == (("a",), ("x", "y"), [[[2]], [[3]]])
 
 
@@ -122,7 +123,7 @@ def test_no_row_is_lost_or_moved(csv):
     """More rows than are turned into numbers at a time, by a lot and by one."""
     for rows in (511, 512, 513, 5000):
         path = csv("sequence,a,target\n" + "".join(f"{i % 7},{i},{i % 7}\n" for i in range(rows)))
-        own = read_csv(path)
+        own = read_table(path)
         assert sum(map(len, own.inputs)) == rows
         for place, sequence in enumerate(own.inputs):
             assert sequence[:, 0].tolist() == list(range(place, rows, 7))
@@ -143,24 +144,22 @@ def test_no_row_is_lost_or_moved(csv):
             "a,b\n1,2\n\n3,4,5\n", "line 4 has 3 cells, the first line has 2", id="ragged behind an empty line"
         ),
         pytest.param("a,b\n1,2\n3,x\n", "line 3, column 'b', holds 'x', which is not a number", id="not a number"),
-        pytest.param("a,b\n1,2\n,4\n", "line 3, column 'a', has a missing value", id="missing value"),
-        pytest.param(
-            "a,b\n1,nan\n3,4\n", "line 2, column 'b', holds 'nan', and only finite float32 numbers will do", id="NaN"
-        ),
+        pytest.param("a,b\n1,2\n,4\n", f"line 3, column 'a', has a missing value{FILL}", id="missing value"),
+        pytest.param("a,b\n1,nan\n3,4\n", f"line 2, column 'b', has a missing value{FILL}", id="NaN"),
         pytest.param(
             "a,b\n1,2\n3,1e40\n",
             "line 3, column 'b', holds '1e40', and only finite float32 numbers will do",
             id="large",
         ),
         pytest.param('a,b\n1,"2\n3,4\n', "line 3 is not CSV (unexpected end of data)", id="open quote"),
-        pytest.param(b"a,b\n1,2\n\xe9,4\n", "line 3 is not UTF-8 text (byte 0xe9)", id="not UTF-8"),
+        pytest.param(b"a,b\n1,2\n\xe9,4\n", "the text after line 0 is not UTF-8", id="not UTF-8"),
         pytest.param("a\n1\n", "the sequence of line 2 has one step, and predicting the next needs two", id="one step"),
         pytest.param(
             "sequence,a\nx,1\ny,1\nx,2\n",
             "the sequence of line 3 has one step, and predicting the next needs two",
             id="one of two",
         ),
-        pytest.param("sequence,a\nx,1\n ,2\n", "line 3 does not say to which sequence it belongs", id="no sequence"),
+        pytest.param("sequence,a\nx,1\n ,2\n", "line 3, column 'sequence', has a missing value", id="no sequence"),
         pytest.param(
             "sequence,a,target\nx,1,u\nx,2,\n", "line 3, column 'target', has a missing value", id="no target"
         ),
@@ -178,7 +177,7 @@ def test_no_row_is_lost_or_moved(csv):
 )
 def test_bad_files(csv, text, wrong):
     path = csv(text)
-    assert refusal(read_csv, path) == f"cannot read {str(path)!r}: {wrong}"
+    assert refusal(read_table, path) == f"cannot read {str(path)!r}: {wrong}"
 
 
 @pytest.mark.parametrize(
@@ -201,32 +200,34 @@ def test_bad_files(csv, text, wrong):
 )
 def test_choices_that_do_not_fit(csv, options, wrong):
     path = csv(STEPS)
-    assert refusal(read_csv, path, **options) == f"cannot read {str(path)!r}: {wrong}"
+    assert refusal(read_table, path, **options) == f"cannot read {str(path)!r}: {wrong}"
 
 
 def test_kinds_that_do_not_fit(csv):
     path = csv(SERIES)
-    assert refusal(read_csv, path, kind="regression").endswith(": it has no column 'target', found 'a', 'b'")
+    assert refusal(read_table, path, kind="regression").endswith(": it has no column 'target', found 'a', 'b'")
     path = csv(CLASSES)
     said = "line 2, column 'target', holds 'up', which is not a number"
-    assert refusal(read_csv, path, kind="regression").endswith(f": {said}")
+    assert refusal(read_table, path, kind="regression").endswith(f": {said}")
     said = "classification needs one target column, got 2"
-    assert refusal(read_csv, path, target="a,target", kind="classification").endswith(f": {said}")
+    assert refusal(read_table, path, target="a,target", kind="classification").endswith(f": {said}")
 
 
 def test_words_that_are_no_choice(csv):
     path = csv(CLASSES)
-    assert refusal(read_csv, path, kind="class") == "kind must be one of classification, regression, next, got 'class'"
-    assert refusal(read_csv, path, readout="all") == "readout must be one of last, every, got 'all'"
-    assert refusal(read_csv, path, kind="next", readout="last") == "readout must be every for kind next, got 'last'"
+    assert (
+        refusal(read_table, path, kind="class") == "kind must be one of classification, regression, next, got 'class'"
+    )
+    assert refusal(read_table, path, readout="all") == "readout must be one of last, every, got 'all'"
+    assert refusal(read_table, path, kind="next", readout="last") == "readout must be every for kind next, got 'last'"
 
 
 def test_numbers_as_classes_by_mistake(csv, monkeypatch):
     monkeypatch.setattr(own_sequences, "MOST_CLASSES", 1000)
     path = csv("sequence,a,target\n" + "".join(f"{i},0,{i}\n" for i in range(1001)))
     said = "its targets are 1,001 classes; for numbers to predict choose regression"
-    assert refusal(read_csv, path).endswith(f": {said}")
-    assert read_csv(path, kind="regression").targets.shape == (1001, 1)
+    assert refusal(read_table, path).endswith(f": {said}")
+    assert read_table(path, kind="regression").targets.shape == (1001, 1)
 
 
 def test_padding():
@@ -244,7 +245,7 @@ def test_damaged_text_gives_sequences_or_one_sentence(csv, text):
     @given(st.one_of(damaged(text.encode()), st.binary(min_size=1, max_size=60)))
     def check(broken):
         path = csv(broken)
-        own = answer_or_sentence(lambda: read_csv(path), path)
+        own = answer_or_sentence(lambda: read_table(path), path)
         if own is not None:
             assert all(np.isfinite(sequence).all() and sequence.shape[1] == len(own.names) for sequence in own.inputs)
             if own.readout == "every" and own.targets is not None:
