@@ -98,7 +98,7 @@ def _module_page(title: str, module: str) -> str:
                 f"      toc_label: {name}",
             ]
             continue
-        lines += ["", f"## {heading} {{ #{module}.{name} }}", ""]
+        lines += ["", f'## {heading} {{ #{module}.{name} data-toc-label="{name}" }}', ""]
         if isinstance(value, Mapping):
             lines += ["| name | value |", "|---|---|"]
             lines += [f"| `{key}` | {_value(entry)} |" for key, entry in value.items()]

@@ -105,8 +105,8 @@ class ComplexRNN(Recurrent):
     See `cells.ComplexElman` for the weights.
 
     >>> layer = ComplexRNN(2, 256)  # 128 complex units
-    >>> residual(layer.weight_hh_l0)
-    tensor(1.4305e-06, grad_fn=<AmaxBackward0>)
+    >>> bool(residual(layer.weight_hh_l0) < 1e-5)
+    True
 
     References: Arjovsky et al. 2016; Wisdom et al. 2016.
     """
@@ -168,8 +168,8 @@ class GRU(Recurrent):
         others: as in `Recurrent`.
 
     >>> layer = GRU(2, 128, map="exponential")
-    >>> residual(layer.weight_hh_n_l0)
-    tensor(5.9605e-07, grad_fn=<AmaxBackward0>)
+    >>> bool(residual(layer.weight_hh_n_l0) < 1e-5)
+    True
 
     References: Cho et al. 2014; the uRNN document (uGRU).
     """
