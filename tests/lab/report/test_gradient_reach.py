@@ -22,6 +22,7 @@ def test_reach_counts_steps_until_a_thousandth(profile: list[float], steps: int,
     found = gradient_reach.measure(np.array(profile))
     assert found is not None
     assert (found.steps, found.word) == (steps, word)
+    assert (found.smallest < gradient_reach.FRACTION) == (word == "vanishes")
 
 
 def test_reach_of_a_geometric_decay_is_known() -> None:

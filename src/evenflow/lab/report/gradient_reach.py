@@ -26,9 +26,10 @@ class GradientReach:
         steps: N above.
         length: T.
         ratio: g_1 / g_T.
+        smallest: the least g_t / g_T; below the fraction if the gradient vanishes on its way, even if it grows again.
 
         >>> measure(np.array([1e-6, 1e-4, 1e-2, 1.0]))
-        GradientReach(steps=1, length=4, ratio=1e-06)
+        GradientReach(steps=1, length=4, ratio=1e-06, smallest=1e-06)
 
     Reference: Bengio, Simard and Frasconi 1994, where the decay of this ratio was first shown.
     """
@@ -36,6 +37,7 @@ class GradientReach:
     steps: int
     length: int
     ratio: float
+    smallest: float
 
     @property
     def complete(self) -> bool:
@@ -83,7 +85,7 @@ def measure(profile: np.ndarray) -> GradientReach | None:
         relative = profile[::-1] / profile[-1]
     small = np.flatnonzero(relative < FRACTION)
     steps = int(small[0]) - 1 if small.size else len(profile) - 1
-    return GradientReach(steps, len(profile), float(relative[-1]))
+    return GradientReach(steps, len(profile), float(relative[-1]), float(relative.min()))
 
 
 def sentence(profile: np.ndarray) -> str:

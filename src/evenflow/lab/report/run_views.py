@@ -93,7 +93,7 @@ def reach_rows(view: dict[str, Any], run: RunRecord) -> list[dict[str, Any]]:
                 "run": view,
                 "probe": f"update {int(run.probe_step[which]):,}",
                 "steps": "–" if reach is None else f"{reach.steps:,} of {reach.length - 1:,} steps",
-                "ratio": "–" if reach is None else number(reach.ratio),
+                "smallest": "–" if reach is None else number(reach.smallest),
                 "word": "not measurable" if reach is None else reach.word,
             }
         )
