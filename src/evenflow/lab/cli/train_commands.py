@@ -139,20 +139,23 @@ def _show_result(result: Result, folder: Path) -> None:
     """Print the best validation, the last one, whether the task is solved, and the test."""
     from evenflow.lab.training.metrics import worsened
 
-    name, beside = result.task.metric_name, ""
-    if not math.isclose(result.best_metric, result.best_loss, rel_tol=1e-4):  # of some tasks the metric is the loss
-        beside = f", loss {result.best_loss:.4g}"
-    best = f"{name} {result.best_metric:.4g}{beside}"
+    name = result.task.metric_name
+
+    def shown(metric: float, loss: float) -> str:
+        same = math.isclose(metric, loss, rel_tol=1e-4)  # of some tasks the metric is the loss
+        return f"{name} {metric:.4g}" + ("" if same else f", loss {loss:.4g}")
+
+    best = shown(result.best_metric, result.best_loss)
     say(f"{result.steps} updates. Best validation: {best}, at update {result.best_step}.")
     if result.best_step != result.steps:
-        say(f"The last validation: {name} {result.valid_metric:.4g}, loss {result.valid_loss:.4g}.")
+        say(f"The last validation: {shown(result.valid_metric, result.valid_loss)}.")
     say(f"{'Solved' if result.solved else 'Not solved'}. {result.task.criterion}")
     if (change := worsened(result.history)) is not None:
         say(f"It ended worse than it began: training loss {change[1]:.4g} after {change[0]:.4g}; try a smaller --lr.")
     elif result.best_loss >= (guess := result.task.baseline):
-        say(f"That loss is no better than {guess:.4g}, the best guess without memory.")
+        say(f"The validation loss is no better than {guess:.4g}, the best guess without memory.")
     if result.test_metric == result.test_metric:
-        say(f"On the test part: {name} {result.test_metric:.4g}, loss {result.test_loss:.4g}.")
+        say(f"On the test part: {shown(result.test_metric, result.test_loss)}.")
     if result.task.note:
         say(f"The data: {result.task.note}.")
     say(f"The run: {folder}   Its page:  evenflow report {folder}")
