@@ -18,7 +18,6 @@ from .batch_source import BatchSource
 from .callbacks import RunCallbacks
 from .evaluation import BestValidation, RunEvaluator
 from .given_parts import NOTHING_GIVEN, GivenParts
-from .method import GradientMethod, Method
 from .metrics import MetricsLog
 from .probing import Probing
 from .progress import ProgressBar
@@ -26,7 +25,7 @@ from .run_writer import RunWriter
 from .schedules import RunSchedule
 from .seeds import derive, seed_global
 from .settings import Settings
-from .special_methods import CurvatureMethod, SimplexMethod
+from .special_methods import make_method
 from .stopping import NonFiniteLoss, stop_consensus
 
 if TYPE_CHECKING:
@@ -267,14 +266,3 @@ class Loop:
         if self.fabric.world_size > 1:
             values = cast(Tensor, self.fabric.all_reduce(values, reduce_op="mean"))
         return values.tolist()
-
-
-def make_method(
-    fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings, given: GivenParts
-) -> Method:
-    """The method that the settings name."""
-    if settings.optimizer == "temporal-simplex":
-        return SimplexMethod(model, task, settings, fabric)
-    if settings.optimizer == "hessian-free":
-        return CurvatureMethod(model, task, settings)
-    return GradientMethod(fabric, module, model, task, settings, given)

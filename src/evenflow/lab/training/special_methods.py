@@ -13,7 +13,8 @@ from evenflow.optim import HessianFree, TemporalSimplex
 
 from . import evaluation
 from .captured_update import CapturedUpdate
-from .method import Method, UpdateResult, of_its_dtype, optional
+from .given_parts import GivenParts
+from .method import GradientMethod, Method, UpdateResult, of_its_dtype, optional
 from .optimizers import gradient_norm
 from .seeds import derive
 
@@ -104,3 +105,14 @@ class CurvatureMethod(Method):
         n = self._sequences
         lengths = None if batch.lengths is None else batch.lengths[:n]
         return Batch(batch.inputs[:, :n], batch.targets[:n] if self._last else batch.targets[:, :n], lengths)
+
+
+def make_method(
+    fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings, given: GivenParts
+) -> Method:
+    """The method that the settings name."""
+    if settings.optimizer == "temporal-simplex":
+        return SimplexMethod(model, task, settings, fabric)
+    if settings.optimizer == "hessian-free":
+        return CurvatureMethod(model, task, settings)
+    return GradientMethod(fabric, module, model, task, settings, given)
