@@ -115,6 +115,20 @@ def test_train_resume_report(tmp_path, capsys):
     assert str(folder / "report.html") in capsys.readouterr().out
 
 
+def test_a_finished_run_and_its_seeds_are_extended_and_started_from(tmp_path, capsys):
+    assert run("train", "adding", "rnn", "--folder", tmp_path / "one", *QUICK) == 0
+    assert run("resume", tmp_path / "one", "--steps", "6", "-q") == 0
+    assert capsys.readouterr().out.count("6 updates") == 1
+    assert run("train", "adding", "rnn", "--from", tmp_path / "one", "--folder", tmp_path / "two", *QUICK) == 0
+    assert Run(tmp_path / "two").config["training"]["start_from"] == str(tmp_path / "one")
+    assert run("train", "adding", "rnn", "--seeds", "2", "--folder", tmp_path / "seeds", *QUICK) == 0
+    assert run("resume", tmp_path / "seeds", "--steps", "6", "-q") == 0
+    assert [Run(tmp_path / "seeds" / f"seed-{seed}").status["step"] for seed in (0, 1)] == [6, 6]
+    capsys.readouterr()
+    assert run("resume", tmp_path / "seeds", "--steps", "5", "-q") == 2
+    assert "steps must be more than the 6 of run" in capsys.readouterr().err
+
+
 def test_compare_trains_all_and_writes_one_page(tmp_path, capsys):
     folder = tmp_path / "all"
     arguments = ["compare", "copy", "rnn", "urnn", "--lrs", "1e-2,1e-3", "--folder", folder, *QUICK]

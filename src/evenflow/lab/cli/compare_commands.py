@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
-@takes_settings("lr")
+@takes_settings("lr", "start_from")
 def compare(
     task: Annotated[str, typer.Argument(help="The task; see `evenflow tasks`.")],
     systems: Annotated[list[str], typer.Argument(help="One or more systems; see `evenflow systems`.")],

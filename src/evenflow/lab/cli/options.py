@@ -57,6 +57,7 @@ OWN_OPTION = {
         "input_size": "the task has it",
     },
 }
+FLAGS = {"start_from": "--from"}  # options that are not called like their setting
 ALIASES = {"batch_size": ("--batch",)}  # the name of this option in `evenflow sweep` and `evenflow bench`
 
 
@@ -70,7 +71,7 @@ def takes_settings(*without: str) -> Callable[[Callable[..., None]], Callable[..
         for field in dataclasses.fields(Settings):
             if field.name in without:
                 continue
-            flags = ("--" + field.name.replace("_", "-"), *ALIASES.get(field.name, ()))
+            flags = (FLAGS.get(field.name, "--" + field.name.replace("_", "-")), *ALIASES.get(field.name, ()))
             option = typer.Option(*flags, help=field.metadata["help"], rich_help_panel="Training")
             kind = types[field.name]
             parameters.append(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Settings without an option here: the sweep chooses them itself, or they have no use in a sweep.
 WITHOUT = (
     *("steps", "epochs", "batch_size", "optimizer", "lr", "schedule", "decay", "decay_every"),
-    *("warmup", "decay_patience"),
+    *("warmup", "decay_patience", "start_from"),
     *("momentum", "nesterov", "alpha", "psi", "damping", "structural", "curvature_size", "penalty", "patience"),
     *("stop_when_solved", "tensorboard", "validate_every", "checkpoint_every"),
 )

@@ -51,6 +51,8 @@ def train(
 
     Example:  evenflow train adding sgornn --hidden 64 --lr 0.01 --optimizer rmsprop -t length=200 --probe-every 50
 
+    Example:  evenflow train adding sgornn --hidden 64 --lr 0.001 --from runs/adding-sgornn --folder runs/finer
+
     Example:  evenflow train csv:motion.csv lstm --hidden 32 --epochs 20 -t target=activity
     """
     from evenflow.lab.training import train as train_run
@@ -68,13 +70,25 @@ def train(
 
 
 @app.command()
-def resume(folder: Folder, data: MovedData = None, quiet: Quiet = False) -> None:
+def resume(
+    folder: Folder,
+    data: MovedData = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Make this many updates in all, more than the run began with.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
     """Continue a run that was killed or interrupted. The result is bit-identical to an uninterrupted run.
+
+    With --steps a finished run goes on as well. A schedule that depends on the number of updates continues as in a run
+    of so many, and a warning says at which learning rate.
 
     FOLDER may also be the folder of `evenflow train --seeds N`; all its seeds continue. Use --data if the data has
     moved; a file of your own must have the same content as before.
 
     Example:  evenflow resume runs/adding-sgornn
+
+    Example:  evenflow resume runs/adding-sgornn --steps 20000
     """
     from evenflow.lab.training import Run
     from evenflow.lab.training import resume as resume_run
@@ -82,10 +96,25 @@ def resume(folder: Folder, data: MovedData = None, quiet: Quiet = False) -> None
     from evenflow.lab.training.seed_folders import resumed_folders
 
     if not (folder / "config.toml").is_file() and (seed_folders := resumed_folders(folder)):
+        if steps is not None:
+            _lengthen_seeds(seed_folders, steps, data)
         configs = [dict(relocate_data(Run(path).config, data)) for path in seed_folders]
         _show_seeds(configs, seed_folders, folder, quiet, resume=True)
     else:
-        _show_result(resume_run(folder, data=data, progress=not quiet), folder)
+        _show_result(resume_run(folder, data=data, steps=steps, progress=not quiet), folder)
+
+
+def _lengthen_seeds(folders: Sequence[Path], steps: int, data: Path | None) -> None:
+    """Give the runs of all seeds more updates, or none of them."""
+    from evenflow.lab.training import Run
+    from evenflow.lab.training.config import read_config, relocate_data
+    from evenflow.lab.training.longer_run import lengthen, longer_config
+
+    runs = [Run(folder) for folder in folders]
+    configs = [longer_config(run, steps) for run in runs]
+    tasks = [read_config(relocate_data(config, data))[0] for config in configs]
+    for run, config, task in zip(runs, configs, tasks, strict=True):
+        lengthen(run, config, task)
 
 
 def _train_seeds(config: dict[str, Any], count: int, folder: Path, quiet: bool) -> None:

@@ -22,6 +22,7 @@ from .config import build, check_data, check_model, check_same, config_tables, r
 from .given_parts import NOTHING_GIVEN, GivenParts, given_parts
 from .launch import check_device, launch
 from .lifecycle import Result, finish_run, open_run, status_written
+from .longer_run import lengthen, longer_config
 from .run_folder import CONFIG, Run
 from .run_writer import check_unused
 from .settings import SETTINGS_DOC, Settings
@@ -135,7 +136,11 @@ def train(config: Mapping[str, Any], folder: str | os.PathLike[str] | None = Non
 
 
 def resume(
-    folder: str | os.PathLike[str], *, data: str | os.PathLike[str] | None = None, progress: bool = True
+    folder: str | os.PathLike[str],
+    *,
+    data: str | os.PathLike[str] | None = None,
+    steps: int | None = None,
+    progress: bool = True,
 ) -> Result:
     """Resume a run of `train` that was killed, interrupted or failed; a finished run is read from its folder.
 
@@ -145,6 +150,9 @@ def resume(
     Args:
         folder: the run folder.
         data: where the data is now, if it has moved: the data folder, or a file of the user's own or its folder.
+        steps: make this many updates in all, more than the run began with. With a constant, exponential or step
+            schedule the weights are those of a run with as many from the start; a warning says what a schedule does
+            that depends on the number of updates.
         progress: show a progress bar on a terminal.
     """
     run = Run(folder)
@@ -153,8 +161,11 @@ def resume(
             f"run {str(folder)!r} was made by fit with a model of its own: "
             "call fit(model, task, folder=..., resume=True) with that model"
         )
-    task, system, settings = read_config(relocate_data(run.config, data))
+    config = run.config if steps is None else longer_config(run, steps)
+    task, system, settings = read_config(relocate_data(config, data))
     model = build(task, system, settings.seed)
+    if steps is not None:
+        lengthen(run, config, task)
     return fit_settings(model, task, settings, folder, system=system, resume=True, progress=progress)
 
 

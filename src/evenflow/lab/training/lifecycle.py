@@ -23,6 +23,7 @@ from . import metrics, recovery
 from .checkpoint import load_weights
 from .given_parts import NOTHING_GIVEN, GivenParts
 from .launch import matmul_precision
+from .longer_run import start_weights
 from .loop import Loop
 from .metrics import Metrics
 from .run_folder import CHECKPOINT, METRICS, Run
@@ -98,6 +99,7 @@ def open_run(
     given: GivenParts = NOTHING_GIVEN,
 ) -> Iterator[Loop]:
     """A loop ready to run. Its folder, if it has one, is created or resumed, and closed at the end of the block."""
+    start_weights(model, settings, folder, resume)
     writer = _open_folder(fabric, folder, table, resume)
     try:
         loop = Loop(fabric, model, task, settings.for_task(task, fabric.world_size), writer, given)

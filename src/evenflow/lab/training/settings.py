@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from evenflow import penalties
@@ -19,6 +20,8 @@ PRECISIONS = ("32-true", "tf32", "64-true", "bf16-mixed", "bf16-true")
 VALIDATION_BATCHES, VALIDATE_EVERY = 10, 100
 OWN_METHODS = ("temporal-simplex", "hessian-free")
 DEVICES = ("auto", "cpu", "cuda", "mps")
+# What may be another when a run is resumed: its weights are in its checkpoint by then.
+FREE = ("device", "tensorboard", "start_from")
 # Names that other libraries use for a setting; an unknown setting is answered with the name to use.
 SYNONYMS = {"rate": "lr", "learning_rate": "lr", "smoothing": "alpha", "epsilon": "eps"}
 
@@ -101,6 +104,9 @@ class Settings:
     stop_when_solved: bool = option(False, "stop at the first validation that solves the task")
     probe_every: int | None = option(None, "updates between two probes of the gradient over time", whole=1)
     tensorboard: bool = option(False, "also write TensorBoard logs into the run folder")
+    start_from: str | None = option(
+        None, "run folder whose best weights the run starts from; the model must have the same shapes"
+    )
     checkpoint_every: int = option(1000, "updates between two checkpoints", whole=1)
     seed: int = option(0, "seed of all random draws", whole=0)
     device: str = option("auto", "auto, cpu, cuda, cuda:N or mps")
@@ -115,6 +121,8 @@ class Settings:
         for name, known in (("optimizer", (*OPTIMIZERS, *OWN_METHODS)), ("schedule", tuple(SCHEDULES))):
             if OWN not in str(getattr(self, name)):
                 one_of(name, getattr(self, name), known)
+        if self.start_from is not None:  # the full path, so that a run can be resumed from another working directory
+            object.__setattr__(self, "start_from", str(Path(self.start_from).expanduser().absolute()))
         if self.penalty is not None:
             penalties.make(self.penalty)
         kind, colon, index = str(self.device).partition(":")
@@ -192,10 +200,10 @@ class Settings:
         return {k: v for k, v in dataclasses.asdict(self).items() if v is not None and k != without}
 
     def difference(self, other: Settings) -> str | None:
-        """The first setting that differs and changes what is computed, so neither device nor tensorboard."""
+        """The first setting that differs and changes what is computed, and is not one of `FREE`."""
         for field in dataclasses.fields(self):
             name = "decay_of_weights" if field.name == "weight_decay" else field.name
-            if name not in ("device", "tensorboard") and getattr(self, name) != getattr(other, name):
+            if name not in FREE and getattr(self, name) != getattr(other, name):
                 return field.name
         return None
 
