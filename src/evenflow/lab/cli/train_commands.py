@@ -166,6 +166,7 @@ def _show_seeds(
 
 def _show_result(result: Result, folder: Path) -> None:
     """Print the best validation, the last one, whether the task is solved, and the test."""
+    from evenflow.lab.tasks.own_data import OwnData
     from evenflow.lab.training.metrics import worsened
 
     name = result.task.metric_name
@@ -188,3 +189,5 @@ def _show_result(result: Result, folder: Path) -> None:
     if result.task.note:
         say(f"The data: {result.task.note}.")
     say(f"The run: {folder}   Its page:  evenflow report {folder}")
+    if isinstance(result.task, OwnData):
+        say(f"Its predictions:  evenflow predict {folder} NEW.csv --out predictions.csv")
