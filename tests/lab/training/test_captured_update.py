@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from evenflow import SequenceModel, create
 from evenflow.feedforward import NETWORKS
 from evenflow.lab import tasks
 from evenflow.lab.tasks import TASKS, Batch, ragged
-from evenflow.lab.training import captured_update, evaluation, fit
+from evenflow.lab.training import Settings, captured_update, evaluation, fit
 from evenflow.lab.training.config import build
 from evenflow.lab.training.method import GradientMethod
 from evenflow.lab.training.special_methods import SimplexMethod
@@ -157,3 +158,54 @@ def test_a_failed_capture_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch, s
         found = trained("copy", "rnn", small_data)
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
+
+
+def small_run(**options: Any) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    model = SequenceModel(create("rnn", 2, 6), 1)
+    data: Any = options.pop("data", tasks.make("adding", length=8))
+    shared = {"steps": 6, "validate_every": 1, "batch_size": 3, "lr": 0.02}
+    fit(model, data, device="cpu", progress=False, **shared, **options)
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def own_arrays() -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Sequences of different lengths with a number each."""
+    x = torch.randn(12, 7, 2, generator=torch.Generator().manual_seed(0))
+    return [row[: 3 + i % 5] for i, row in enumerate(x)], x[:, 0, 0] * 10
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "adamw", "schedule": "cosine", "warmup": 2},
+        {"optimizer": "rmsprop", "schedule": "one-cycle"},
+        {"optimizer": "sgd", "schedule": "plateau", "decay_patience": 1},
+        {"data": own_arrays(), "loss": "mae", "metric": "mae"},
+    ],
+    ids=lambda options: options.get("schedule", "arrays"),
+)
+def test_schedules_and_losses_that_a_user_chooses(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = small_run(**options)
+    monkeypatch.setattr(captured_update, "WARM_UP", NEVER)
+    monkeypatch.setattr(GradientMethod, "capturable", True)
+    for one, other in zip(small_run(**options), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "captured"),
+    [
+        ({"optimizer": "adam"}, True),
+        ({"optimizer": "adamw", "schedule": "plateau", "warmup": 3}, True),
+        ({"optimizer": "nadam"}, False),
+        ({"optimizer": "torch.optim:AdamW"}, False),
+        ({"schedule": "module:function"}, False),
+    ],
+)
+def test_which_updates_are_captured(options: dict[str, Any], captured: bool) -> None:
+    """What torch users make themselves may keep numbers on the host."""
+    model, fabric = SequenceModel(create("rnn", 2, 3), 1), Fabric(accelerator="cpu")
+    method = GradientMethod(fabric, fabric.setup_module(model), model, tasks.make("adding"), Settings(**options))
+    method.fabric = cast(Any, SimpleNamespace(device=torch.device("cuda"), world_size=1))
+    assert method.capturable is captured

@@ -192,3 +192,11 @@ def test_bases_need_an_optimiser_of_their_own():
     with pytest.raises(ValueError, match=r"^optimizer must be a name or a class for a model with a factorized map"):
         fit(model, TASK, optimizer=torch.optim.Adam(model.parameters()), **QUICK)
     fit(model, TASK, optimizer=torch.optim.Adam, **(QUICK | {"steps": 1}))
+
+
+def test_an_optimiser_may_train_twice():
+    model = model_for()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    for _ in range(2):
+        assert lrs(fit(model, TASK, optimizer=optimizer, schedule="linear", **QUICK))[0] == 0.02
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.02 / 12)

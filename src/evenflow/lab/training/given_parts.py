@@ -46,7 +46,8 @@ def given_parts(settings: dict[str, Any], callbacks: tuple[Any, ...]) -> tuple[d
         for name in DECIDED:
             if name in settings:
                 raise ValueError(f"{name} is that of the optimizer, which is made already, got {settings[name]!r}")
-        named["lr"] = float(optimizer.param_groups[0]["lr"])
+        group = optimizer.param_groups[0]
+        named["lr"] = float(group.get("initial_lr", group["lr"]))  # the first is there after a schedule
     elif optimizer is not None and not (isinstance(optimizer, type) and issubclass(optimizer, Optimizer)):
         raise ValueError(f"optimizer must be a name, a class of torch optimizers or an optimizer, got {optimizer!r}")
     if schedule is not None and not callable(schedule) and not isinstance(schedule, LRScheduler):

@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 FULL = ("32-true", "64-true")  # precisions without autocast that leave matrix products as they are
 PLAIN = (*FULL, "tf32")  # all without autocast
 # Optimisers that step without reading a number from the GPU.
-CAPTURABLE = (torch.optim.Adam, torch.optim.RMSprop, torch.optim.SGD, GeodesicSGD, TemporalSimplex)
+CAPTURABLE = (
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.RMSprop,
+    torch.optim.SGD,
+    GeodesicSGD,
+    TemporalSimplex,
+)
 INITIAL = "initial_lr"  # key of a parameter group: its learning rate before the schedule
 
 
