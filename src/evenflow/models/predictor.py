@@ -84,6 +84,7 @@ class Predictor:
         model = self.model
         if not isinstance(model, SequenceModel) or getattr(model.layer, "bidirectional", False):
             raise ValueError("forecast needs a model that reads forwards, this one is bidirectional")
+        fixed, places = _after_the_end(self.schema)
         given = GivenSequences(x, self.schema, newest=True)
         result = np.empty((len(given), horizon, self.schema.outputs))
         with parametrize.cached():
@@ -92,8 +93,10 @@ class Predictor:
                 ends = torch.as_tensor(given.lengths[rows] - 1, device=outputs.device)
                 y = outputs[ends, torch.arange(len(rows), device=outputs.device)]
                 steps = [y]
+                known, columns = fixed.to(y), places.to(y.device)
                 for _ in range(horizon - 1):
-                    outputs, state = model(y.unsqueeze(0), state)
+                    read = known.expand(len(y), -1).index_copy(1, columns, y)
+                    outputs, state = model(read.unsqueeze(0), state)
                     steps.append(y := outputs[0])
                 result[rows] = self.schema.in_units(torch.stack(steps, 1)).cpu().numpy()
         return result[..., 0] if given.flat else result
@@ -172,6 +175,25 @@ class Predictor:
             inputs = inputs.to(parameter.device, None if self.schema.vocabulary is not None else parameter.dtype)
             yield rows, inputs, lengths
             first += count
+
+
+def _after_the_end(schema: DataSchema) -> tuple[Tensor, Tensor]:
+    """What a model reads at a step that it has predicted itself: numbers ``(W,)``, and the places of those predicted.
+
+    Nothing is missing there, and steps are as far apart as in training.
+    """
+    read, predicted, place = torch.zeros(schema.width, dtype=torch.float64), [], 0
+    for column in schema.inputs:
+        if column.kind == "category":
+            raise ValueError(
+                f"forecast needs inputs that the model predicts, and column {column.name!r} has categories"
+            )
+        if column.kind == "gap":
+            read[place] = ((schema.time_step or 0.0) - column.mean) / column.deviation
+        else:
+            predicted.append(place)
+        place += column.width
+    return read, torch.tensor(predicted)
 
 
 def check_fits(model: nn.Module, schema: DataSchema) -> None:

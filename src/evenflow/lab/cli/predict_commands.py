@@ -15,6 +15,7 @@ from .application import app
 from .options import Quiet
 
 if TYPE_CHECKING:
+    from evenflow.lab.prediction import Backtest
     from evenflow.models.prediction_quality import Evaluation
 
 Model = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a folder of evenflow.save.")]
@@ -64,6 +65,13 @@ def evaluate(
     file: Annotated[
         Path, typer.Argument(callback=_path_alone, help="Test data: a CSV or npz file as for training, with targets.")
     ],
+    horizon: Annotated[
+        int | None,
+        typer.Option(min=1, help="Backtest forecasts of this many steps; for runs that learned the next step."),
+    ] = None,
+    season: Annotated[
+        int | None, typer.Option(min=1, help="Steps after which the series repeats itself, for --horizon.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Compare predictions with the targets of a file.
@@ -71,13 +79,26 @@ def evaluate(
     For classes: accuracy, precision, recall and F1 of each class, and the confusion matrix. For numbers: mean absolute
     error, root mean squared error and R², in the units of the file.
 
+    With --horizon, forecasts from every horizon-th step are compared with what came, and with the naive forecasts: the
+    last value, and the values one season before. MASE is the error divided by the mean change over a season.
+
     Example:  evenflow evaluate runs/motion-lstm test.csv
+
+    Example:  evenflow evaluate runs/wave-gru wave.csv --horizon 24 --season 24
     """
-    from evenflow.lab.prediction import evaluate_file
+    if season is not None and horizon is None:
+        raise ValueError(f"--season goes with --horizon, got {season} without it")
+    from evenflow.lab.prediction import backtest_file, evaluate_file
     from evenflow.models import load
 
     with _progress(quiet) as progress:
-        result = evaluate_file(load(run), file, progress=progress)
+        if horizon is not None:
+            backtest = backtest_file(load(run), file, horizon, season, progress=progress)
+        else:
+            result = evaluate_file(load(run), file, progress=progress)
+    if horizon is not None:
+        _show_backtest(backtest)
+        return
     _show_evaluation(result)
 
 
@@ -131,6 +152,15 @@ def _progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
     finally:
         for bar in bars:
             bar.close()
+
+
+def _show_backtest(result: Backtest) -> None:
+    names = ["MAE", "naive", *(["seasonal"] if result.season > 1 else []), "MASE"]
+    table = new_table("column", *names, right=names)
+    for row in result.errors:
+        table.add_row(row["column"], *(f"{row[name.lower()]:.6g}" for name in names))
+    show(table)
+    say(f"{result.origins:,} forecasts of {result.horizon} steps; MAE of the model and of naive forecasts.")
 
 
 def _show_evaluation(result: Evaluation) -> None:
