@@ -85,6 +85,8 @@ def test_the_reference_has_every_public_name() -> None:
     ]
     assert missing == []
     pages = reference_pages()
+    targets = {target for page in pages.values() for target in re.findall(r"\]\[([\w.]+)\]", page)}
+    assert targets <= {target for page in pages.values() for target in re.findall(r"^::: ([\w.]+)$", page, flags=re.M)}
     assert f"::: {anchor(evenflow.attach)}\n" in pages["maps"]
     assert "heading: evenflow.attach\n" in pages["maps"]
 

@@ -101,15 +101,15 @@ def _module_page(title: str, module: str) -> str:
         lines += ["", f'## {heading} {{ #{module}.{name} data-toc-label="{name}" }}', ""]
         if isinstance(value, Mapping):
             lines += ["| name | value |", "|---|---|"]
-            lines += [f"| `{key}` | {_value(entry)} |" for key, entry in value.items()]
+            lines += [f"| `{key}` | {_value(entry, names)} |" for key, entry in value.items()]
         else:
             lines += [f"`{value}`"]
     return "\n".join([*lines, ""])
 
 
-def _value(entry: Any) -> str:
+def _value(entry: Any, names: Mapping[str, Any]) -> str:
     if hasattr(entry, "equation"):
         return f"`{entry.equation}`"
-    if inspect.isclass(entry):
+    if inspect.isclass(entry) and entry.__name__ in names:  # only public classes are on the page
         return f"[`{entry.__name__}`][{anchor(entry)}]"
     return f"`{getattr(entry, '__name__', repr(entry))}`"
