@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from evenflow import LSTM, RNN, EchoState, GatedFeedbackRNN, SequenceModel, attach, create, generate, stream
 from evenflow.maps import Householder
+from evenflow.models import DataColumn, DataSchema, Predictor
 
 ROWS = 40_000  # draws of one step
 SPREAD = 5  # standard deviations that a share of the draws may be off
@@ -325,3 +326,18 @@ def test_bad_input_is_refused_in_one_sentence(call, words):
     with pytest.raises(ValueError) as error:
         call()
     assert str(error.value) == words
+
+
+@pytest.mark.parametrize("form", [(7, 3, 2), (7, 2)])
+def test_a_forecaster_continues_numbers_in_their_units(form):
+    columns = (DataColumn("a", mean=100.0, deviation=20.0), DataColumn("b"))
+    model = SequenceModel(create("gru", 2, 4), 2, readout="every")
+    predictor = Predictor(model, DataSchema("next", "every", columns))
+    x = 100 * torch.rand(form, dtype=torch.float64)
+    found = generate(predictor, x, 5)
+    assert found.shape == (5, *form[1:])
+    rows = x if x.dim() == 3 else x[:, None]
+    expected = torch.from_numpy(predictor.forecast(rows.transpose(0, 1), 5)).transpose(0, 1)
+    assert torch.equal(found, expected if x.dim() == 3 else expected[:, 0])
+    with pytest.raises(ValueError, match=r"^temperature, top_k, greedy and generator go with symbols and notes, not "):
+        generate(predictor, x, 5, greedy=True)

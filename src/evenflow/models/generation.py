@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from evenflow.checks import number, whole_number
+from evenflow.models.predictor import Predictor
 from evenflow.models.sequence_model import SequenceModel
 
 
 def generate(
-    model: SequenceModel,
+    model: SequenceModel | Predictor,
     prompt: Tensor,
     steps: int,
     *,
@@ -29,21 +30,37 @@ def generate(
 
     Shapes:
         prompt ``(T, B)`` symbols, or ``(T, B, N)`` notes; result ``(steps, B)`` or ``(steps, B, N)``, without the
-        prompt. A prompt without the dimension B gives a result without it.
+        prompt. A prompt without the dimension B gives a result without it. For a `Predictor` numbers ``(T, B, I)``,
+        ``(T, I)`` or, of one column, ``(T,)``.
 
     Args:
-        model: a `SequenceModel` with readout ``"every"`` and as many outputs as symbols, or as inputs.
+        model: a `SequenceModel` with readout ``"every"`` and as many outputs as symbols, or as inputs; or
+            a `Predictor` that predicts the next step, which continues series of numbers in the user's units.
         prompt: the start of the sequence.
         steps: how many steps to generate, at least 1.
-        temperature, top_k, greedy, generator: see `stream`.
+        temperature, top_k, greedy, generator: see `stream`; a series of numbers is not drawn and takes none.
 
     >>> model = SequenceModel(create("sgornn", 16, 64), 50, readout="every", vocabulary=50)
     >>> generate(model, torch.tensor([4, 8, 15]), 100, temperature=0.8).shape
     torch.Size([100])
     """
     whole_number("steps", steps, 1)
+    if isinstance(model, Predictor):
+        if temperature != 1 or top_k is not None or greedy or generator is not None:
+            raise ValueError("temperature, top_k, greedy and generator go with symbols and notes, not with a forecast")
+        return _continued(model, prompt, steps)
     following = stream(model, prompt, temperature=temperature, top_k=top_k, greedy=greedy, generator=generator)
     return torch.stack(list(islice(following, steps)))
+
+
+def _continued(predictor: Predictor, prompt: Tensor, steps: int) -> Tensor:
+    """The forecast of series ``(T, B, I)``, ``(T, I)`` or ``(T,)``, in the same form."""
+    x = torch.as_tensor(prompt)
+    if not 1 <= x.dim() <= 3:
+        raise ValueError(f"prompt must be (T, B, I), (T, I) or (T,), got {tuple(x.shape)}")
+    rows = x[:, None, None] if x.dim() == 1 else x[:, None] if x.dim() == 2 else x
+    found = torch.from_numpy(predictor.forecast(rows.transpose(0, 1), steps)).transpose(0, 1)
+    return found[:, 0, 0] if x.dim() == 1 else found[:, 0] if x.dim() == 2 else found
 
 
 def stream(
