@@ -60,4 +60,4 @@ def keeps_norm(layer: Recurrent) -> bool:
     if not isinstance(core, Elman) or isinstance(core, ScalarGated) or is_observed():
         return False
     chains = getattr(layer, "parametrizations", {}).values()
-    return any(isinstance(chain[0], Map) and chain[0].orthogonal for chain in chains)
+    return any(isinstance(part, Map) and part.orthogonal for chain in chains for part in chain.children())
