@@ -385,7 +385,7 @@ def test_networks_without_time_say_where_they_are():
 def test_the_command_line_shows_every_row(capsys, monkeypatch):
     from evenflow.lab import cli
 
-    monkeypatch.setenv("COLUMNS", "220")
+    monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as left:
         cli.main(["systems"])
     assert left.value.code == 0

@@ -408,7 +408,7 @@ BAD = [
     (lambda: RNN(2, 4, input_range="small"), "input_range must be a finite number, got 'small'"),
     (lambda: RNN(2, 4, initial_state="random"), "initial_state must be one of zero, learned, got 'random'"),
     (lambda: RNN(2, 4, engine="warp"), "engine"),
-    (lambda: RNN(2, 4, activation="rellu"), "did you mean 'relu'"),
+    (lambda: RNN(2, 4, activation="rellu"), "did you mean relu"),
     (lambda: RNN(2, 4, activation="relu(2)"), "takes no number"),
     (lambda: RNN(2, 4, map="exponentail"), "exponential"),
     (lambda: RNN(2, 4, map="householder", reflectors=9), "reflectors"),

@@ -115,7 +115,11 @@ def test_the_record_is_small_has_no_places_and_is_read_back_as_it_was(tmp_path, 
     assert all(len(line) < LINE for line in text.splitlines()[1:])
     assert stored_sweep.read(path).text() == text
     table = json.loads(text)
-    assert table["request"]["training"] == {"batch_size": 20, "checkpoint_every": 100}  # what is not the usual
+    assert table["request"]["training"] == {
+        "batch_size": 20,
+        "validate_every": 100,
+        "checkpoint_every": 100,
+    }  # what is not the usual
     assert table["points"][0]["test"] == [0.91, 0.93]
     assert "scores" not in text
 

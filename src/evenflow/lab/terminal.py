@@ -45,10 +45,10 @@ def new_table(*columns: str, right: Collection[str] = ()) -> Table:
 
 
 def show(table: Table) -> None:
-    """Print a table: as wide as the terminal, or 160 characters if the output is not a terminal."""
+    """Print a table: as wide as the terminal, or 180 characters if the output is not a terminal."""
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    Console(width=None if sys.stdout.isatty() else 180).print(table)
 
 
 def say(text: str) -> None:

@@ -130,6 +130,8 @@ class SequenceModel(Described, nn.Module):
             resets: ``(T, B)``, True where the state restarts before the step, see `Recurrent.forward`; for layers of
                 evenflow.
         """
+        if isinstance(resets, Proxy) and not isinstance(self.layer, Recurrent):
+            resets = None  # torch.fx traces with all arguments, and torch's layers take no resets
         restarts: dict[str, Any] = {} if resets is None else {"resets": resets}
         if lengths is not None:
             lengths = _one_each(lengths, inputs.shape[1])

@@ -36,7 +36,7 @@ def test_command_on_a_fresh_system(capsys):
     assert command("sgornn", "--hidden", 8, "--length", 30, "--input", 3) == 0
     shown = capsys.readouterr().out
     assert "ScalarGatedRNN of evenflow, relu: 3 inputs, 8 units; 4 sequences of 30 steps." in shown
-    assert "Gradients " in shown
+    assert "Measured: gradients are " in shown
 
 
 def test_command_on_a_run(run, capsys):
