@@ -288,8 +288,8 @@ def test_fabric_gives_no_advice_on_precision_but_speaks_otherwise(monkeypatch):
     heard = []
     listener = logging.Handler()
     listener.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("lightning_fabric")
-    monkeypatch.setattr(logger, "handlers", [listener])
+    for package in ("lightning_fabric", "pytorch_lightning"):  # the latter takes over where it is imported
+        monkeypatch.setattr(logging.getLogger(package), "handlers", [listener])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
     monkeypatch.setattr(cuda, "_is_ampere_or_later", lambda _: True)

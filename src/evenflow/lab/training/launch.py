@@ -48,7 +48,8 @@ def launch(settings: Settings) -> Fabric:
         options |= {"strategy": strategy, "devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
     else:
         options["devices"] = [int(index)] if index else 1
-    logging.getLogger("lightning_fabric.utilities.rank_zero").addFilter(_no_advice)
+    for package in ("lightning_fabric", "pytorch_lightning"):  # whichever was imported last logs for both
+        logging.getLogger(f"{package}.utilities.rank_zero").addFilter(_no_advice)
     fabric = Fabric(**options)
     fabric.launch()
     if torch.distributed.is_available() and torch.distributed.is_initialized():
