@@ -103,11 +103,17 @@ def mistakes_of(inputs: np.ndarray, names: Sequence[str], step: int = -1) -> dic
 
 
 def write_numbers(
-    folder: Path, columns: Sequence[str], errors: np.ndarray, pairs: np.ndarray, answers: int, kind: str = "regression"
+    folder: Path,
+    columns: Sequence[str],
+    errors: np.ndarray,
+    pairs: np.ndarray,
+    answers: int,
+    kind: str = "regression",
+    **more: Any,
 ) -> Path:
-    """Give a run answers: these errors ``(O, 3)`` and pairs ``(P, 2, O)`` on its validation part."""
+    """Give a run answers: these errors ``(O, 3)`` and pairs ``(P, 2, O)`` on its validation part, and more arrays."""
     about = {"part": "validation", "kind": kind, "step": 900, "sequences": answers, "answers": answers}
-    np.savez(folder / "answers.npz", **about, columns=np.array(columns), errors=errors, pairs=pairs)
+    np.savez(folder / "answers.npz", **about, columns=np.array(columns), errors=errors, pairs=pairs, **more)
     return folder
 
 

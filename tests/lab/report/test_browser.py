@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from synthetic_runs import mistakes_of, write_classes, write_numbers, write_rows, write_run
+from test_forecasts import forecasts
 from test_page import TEXT_CONTRAST, contrast
 
 from evenflow.lab.report import write_report
@@ -334,7 +335,8 @@ def test_predictions_in_a_browser(tmp_path: Path, width: int, dark: bool) -> Non
     inputs = np.random.RandomState(0).randn(4, 40, 3)
     classes = write_classes(write_run(tmp_path / "a"), labels, confusion, **mistakes_of(inputs, ["x", "y", "z"], 5))
     alone, pairs = write_report([classes]).read_text(), np.random.RandomState(0).randn(50, 2, 2) * [1e-3, 4e4]
-    numbers = write_numbers(write_run(tmp_path / "b"), ["m" * 40, "amount"], np.ones((2, 3)), pairs, 50)
+    names = ["m" * 40, "amount"]
+    numbers = write_numbers(write_run(tmp_path / "b"), names, np.ones((2, 3)), pairs, 50, "next", **forecasts())
     body = """
     all("[role=tab]").find((t) => t.id === "tab-predictions").click();
     const cell = (e) => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor];
@@ -344,7 +346,7 @@ def test_predictions_in_a_browser(tmp_path: Path, width: int, dark: bool) -> Non
       figures: all("#predictions svg[role=img]").map((svg) => ({ label: svg.getAttribute("aria-label"), box: box(svg),
         texts: [...svg.querySelectorAll("text")].map((t) => [t.textContent, ...box(t)]) })) };
     """
-    for page, figures, regions in ((alone, 4, 2), (write_report([numbers]).read_text(), 4, 1)):
+    for page, figures, regions in ((alone, 4, 2), (write_report([numbers]).read_text(), 6, 2)):
         seen, console = visit(page, tmp_path, width, body, dark)
         assert console == []
         assert seen["scroll"] <= seen["inner"] == width, "the page scrolls sideways"

@@ -76,7 +76,7 @@ def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | Non
     matrices = singular.singular_values(runs) if any(run.singular is not None for run in runs) else []
     jacobians = bands.band_panels(runs) if any(run.jacobian is not None for run in runs) else []
     predictions = prediction_views.prediction_views(runs)
-    answered = [panel for view in predictions for panel in (*view["panels"], *view["mistakes"])]
+    answered = [panel for view in predictions for panel in (*view["panels"], *view["fan"], *view["mistakes"])]
     panels = [
         *answered,
         *learning,

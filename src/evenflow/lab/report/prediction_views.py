@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evenflow.lab.report.confusion import class_table, confused_pairs, confusion_table
+from evenflow.lab.report.forecasts import forecast_caption, forecast_panels, forecast_table
 from evenflow.lab.report.mistakes import mistake_panels
 from evenflow.lab.report.numbers import number
 from evenflow.lab.report.residuals import MOST, error_rows, residual_panels
@@ -25,6 +26,7 @@ def prediction_views(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
 
 def _view(index: int, run: RunRecord, answers: RunAnswers | None, gap: str, alone: bool) -> dict[str, Any]:
     view: dict[str, Any] = {"gap": gap, "sentence": "", "confusion": None, "errors": [], "panels": [], "mistakes": []}
+    view |= {"fan": [], "forecast": None}
     if answers is None:
         return view
     view["sentence"] = _sentence(answers)
@@ -39,6 +41,12 @@ def _view(index: int, run: RunRecord, answers: RunAnswers | None, gap: str, alon
         view["errors"] = error_rows(answers)
         view["panels"] = residual_panels(f"answers-{index}", answers, index)
         view["left_out"] = max(0, len(answers.columns) - MOST)
+        if answers.forecasts is not None:
+            view["forecast"] = forecast_table(answers.forecasts, answers.columns)
+            view["forecast"]["caption"] = forecast_caption(answers.forecasts)
+            view["forecast"]["columns"] = len(answers.forecasts.scale), len(answers.columns)
+            fan = forecast_panels(f"forecast-{index}", answers.forecasts, answers.columns, answers.part, index)
+            view["fan"] = fan
     return view
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from evenflow.lab.report.forecasts import ShownForecasts, read_forecasts
 from evenflow.lab.training import Run
 
 DAMAGED = "The predictions of this run cannot be read: answers.npz is damaged."
@@ -49,6 +50,7 @@ class RunAnswers:
         labels, mistakes: of classes.
         columns: of numbers.
         inputs: names of the inputs.
+        forecasts: of a model that predicts the next step; None if there are none.
     """
 
     part: str
@@ -63,6 +65,7 @@ class RunAnswers:
     columns: list[str]
     errors: np.ndarray
     pairs: np.ndarray
+    forecasts: ShownForecasts | None = None
 
 
 def read_answers(run: Run) -> tuple[RunAnswers | None, str]:
@@ -94,7 +97,12 @@ def _checked(arrays: dict[str, np.ndarray]) -> RunAnswers:
         raise ValueError("counts that do not agree")
     mistakes = _mistakes(arrays, labels, len(inputs))
     errors, pairs = errors.astype(np.float64), pairs.astype(np.float64)
-    return RunAnswers(part, kind, step, sequences, answers, labels, confusion, mistakes, inputs, columns, errors, pairs)
+    forecasts = read_forecasts(arrays)
+    if forecasts is not None and (kind != "next" or len(forecasts.scale) > len(columns)):
+        raise ValueError("forecasts of other columns")
+    return RunAnswers(
+        part, kind, step, sequences, answers, labels, confusion, mistakes, inputs, columns, errors, pairs, forecasts
+    )
 
 
 def _words(arrays: dict[str, np.ndarray], name: str) -> list[str]:

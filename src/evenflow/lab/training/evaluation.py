@@ -16,6 +16,7 @@ from evenflow.models.sequence_model import SequenceModel
 
 from . import checkpoint
 from .answer_log import AnswerLog
+from .forecast_log import ForecastLog
 from .settings import VALIDATION_BATCHES
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class RunEvaluator:
         if every is None:
             count = loop.settings.validation_batches or VALIDATION_BATCHES
             every = (loop.held_out_batch("validation", index, rank=0) for index in range(count))
-        log = AnswerLog(schema)
+        log, forecasts = AnswerLog(schema), ForecastLog(schema)
         # The module inside that of several processes, which would wait for all of them.
         inner: nn.Module = loop.module.module if loop.fabric.world_size > 1 else loop.module
         with _weights_in_place(loop.model, weights), loop.fabric.autocast(), torch.no_grad():
@@ -128,9 +129,11 @@ class RunEvaluator:
                 outputs, state = answer(inner, batch, state)
                 if not log.add(batch, outputs):
                     break
+                forecasts.add(batch)
             else:
                 part = "validation" if test is None else "test"
-                loop.writer.answers({"part": np.array(part), "step": np.array(loop.best.step), **log.arrays()})
+                arrays = {"part": np.array(part), "step": np.array(loop.best.step), **log.arrays()}
+                loop.writer.answers({**arrays, **forecasts.arrays(loop.model)})
             inner.train()
 
     def _every(self, task: Task, position: Position | None = None) -> Iterator[Batch] | None:

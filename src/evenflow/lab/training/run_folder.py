@@ -127,7 +127,8 @@ class Run:
         how many were compared. Of classes there are `labels` (L,), `confusion` (L, L), row by the true label, and the
         sequences of the mistakes that the model was most sure of: `mistake_...` (K,), and their steps end to end in
         `mistake_inputs` (S, I). Of numbers there are `columns` (O,), `errors` (O, 3) with the mean absolute error, the
-        root mean squared error and R², and `pairs` (P, 2, O) of true and predicted numbers.
+        root mean squared error and R², and `pairs` (P, 2, O) of true and predicted numbers. Of a model that predicts
+        the next step there are also the forecasts of `ForecastLog`, as `forecast_...`.
         """
         if not (self.folder / ANSWERS).is_file():
             return None
