@@ -7,8 +7,10 @@ import pytest
 from made_files import predictor_of, sequences, write_csv
 from sklearn import metrics
 
+from evenflow import SequenceModel, create
 from evenflow.lab.data import table_blocks, table_file
 from evenflow.lab.prediction import evaluate_file
+from evenflow.models import DataColumn, DataSchema, Predictor
 
 LABELS = ["rest", "run", "walk"]
 
@@ -61,6 +63,23 @@ def test_the_next_step(tmp_path):
         assert row["rmse"] == pytest.approx(
             metrics.root_mean_squared_error(true[:, place], predicted[:, place]), rel=1e-4
         )
+
+
+def test_the_next_step_beside_words_and_missing_values(tmp_path):
+    """Words are read and not predicted; a missing number is read and is no target."""
+    columns = (DataColumn("ax", missing="mean"), DataColumn("mode", "category", categories=("off", "on")))
+    schema = DataSchema("next", "every", columns)
+    made = Predictor(SequenceModel(create("gru", schema.width, 8), schema.outputs, readout="every"), schema)
+    rows = [("a", 0, 1.5, "on"), ("a", 1, "", "off"), ("a", 2, 2.5, "off"), ("a", 3, 0.5, "on")]
+    lines = ["sequence,time,ax,mode", *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "test.csv").write_text("\n".join(lines) + "\n")
+    found = evaluate_file(made, tmp_path / "test.csv")
+    inputs = np.array([[1.5, 1], [np.nan, 0], [2.5, 0], [0.5, 1]])
+    predicted = np.asarray(made.predict(inputs[None]))[0, :-1, 0]
+    (row,) = found.errors
+    assert row["column"] == "ax"
+    assert found.answers == 2
+    assert row["mae"] == pytest.approx(np.abs(np.array([2.5, 0.5]) - predicted[1:]).mean(), rel=1e-5)
 
 
 def test_a_label_that_the_model_does_not_know(tmp_path):

@@ -27,6 +27,7 @@ def evaluate_file(
     if schema.kind == "multilabel":
         raise ValueError("a file has one label or numbers in a row, and this model predicts labels that hold together")
     result = Evaluation(schema)
+    numbers = [place for place, column in enumerate(schema.inputs) if column in schema.predicted]
     for block in file_blocks(source, schema, learned=True, progress=progress):
         result.sequences += len(block.inputs)
         if schema.kind == "classification":
@@ -38,7 +39,9 @@ def evaluate_file(
             longer = [each for each in block.inputs if len(each) > 1]
             if longer:
                 found = np.concatenate(predictor.predict([each[:-1] for each in longer]))
-                result.add_numbers(np.concatenate([each[1:] for each in longer]).astype(np.float64), found)
+                true = np.concatenate([each[1:] for each in longer])[:, numbers].astype(np.float64)
+                known = ~np.isnan(true).any(1)  # a missing value is read, but is no target
+                result.add_numbers(true[known], found[known])
         else:
             width = len(schema.targets)
             found = np.concatenate([np.reshape(each, (-1, width)) for each in predictor.predict(block.inputs)])
