@@ -50,6 +50,7 @@ def test_the_table_has_the_errors_of_the_folder(season: int, tmp_path: Path) -> 
     assert rows[1:] == expected
     text = words(page)
     assert "14 forecasts of 6 steps in 7 sequences" in text
+    assert "forecasts a file from other steps, so its numbers differ" in text
     assert ("repeats the last 4 steps" in text) == (season > 1)
 
 

@@ -92,7 +92,8 @@ def forecast_caption(shown: ShownForecasts) -> str:
         f"{forecasts} in {sequences}, at most 8 in each and at most 100 sequences. A forecast reads the steps before "
         "it and then its own predictions; it is 24 steps long, or a quarter of a sequence if that is less. The naive "
         f"forecast is the last value.{season} MASE is the mean absolute error divided by the mean absolute change "
-        f"{change}."
+        f"{change}. evenflow evaluate with --horizon and --season forecasts a file from other steps, so its "
+        "numbers differ."
     )
 
 
