@@ -41,7 +41,7 @@ def parameters(name: str) -> int:
 
 
 def snippet(name: str) -> str:
-    """A session with the system; the last line depends on what the layer returns."""
+    """A short example of the system; its last line depends on what the layer returns."""
     return f'layer = evenflow.create("{name}", {INPUTS}, {UNITS})\noutput, state = layer(torch.randn(100, 8, {INPUTS}))'
 
 

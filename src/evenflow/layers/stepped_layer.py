@@ -54,7 +54,7 @@ class SteppedLayer(ObservedLayer):
     def kept_step(
         self, input: Tensor, hx: Tensor | tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]] | None:
-        """`step` by what is kept from step to step, or None where `forward` has to take it."""
+        """Take a step with the tensors kept between calls; return None where `forward` has to take it."""
         if self._one_step is None:
             self._one_step = OneStep()
         self._look_at(hx)
