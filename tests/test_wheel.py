@@ -158,7 +158,7 @@ def test_the_lab_runs_the_command_line(environments: dict[str, Path], tmp_path: 
     ]
     trained = run(environments["lab"] / "evenflow", "train", "adding", "sgornn", *options)
     assert trained.returncode == 0, trained.stderr
-    assert "3 updates, validation loss" in trained.stdout
+    assert "3 updates. Best validation: mse" in trained.stdout
     reported = run(environments["lab"] / "evenflow", "report", tmp_path / "run")
     assert reported.returncode == 0, reported.stderr
     assert (tmp_path / "run" / "report.html").is_file()
