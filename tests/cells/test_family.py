@@ -198,6 +198,21 @@ def test_settings_are_options_of_the_layer() -> None:
         evenflow.CoRNN(2, 8, gama=1.0)
 
 
+def test_a_unit_beyond_the_bound_comes_back() -> None:
+    layer = create("indrnn", 1, 1, activation="identity", bias=False)
+    with torch.no_grad():
+        layer.weight_ih_l0.fill_(1)
+        layer.unit_weight_l0.fill_(1.5)
+    x = torch.ones(4, 1, 1)
+    torch.testing.assert_close(layer(x)[0].flatten(), torch.arange(1.0, 5))  # u counts as 1
+    optimiser = torch.optim.SGD(layer.parameters(), 0.01)
+    for _ in range(100):
+        optimiser.zero_grad()
+        layer(x)[0][-1].square().sum().backward()
+        optimiser.step()
+    assert layer.unit_weight_l0.abs() < 1
+
+
 def test_low_rank_layer_has_few_parameters() -> None:
     layer = create("fastgrnn", 2, 32, map="low_rank", rank=4)
     assert sum(p.numel() for p in layer.parameters()) == 2 * 32 + 2 * 32 * 4 + 2 * 32 + 2

@@ -15,11 +15,14 @@ class IndRNNStep(Cell):
 
     Args:
         activation: f. Default: ``"relu"``.
-        bound: the largest |u|; larger ones are clipped. Default: 1, so that no gradient explodes.
+        bound: the largest |u|; larger ones count as the bound. Default: 1, so that no gradient explodes.
 
     Weights:
         weight_ih ``(H, I)``, bias ``(H)``, and unit_weight ``(H)``, the u, from U(0, bound) at the start; and those of
         the activation.
+
+    Note on the bound: the paper clips u after each update. Here u is clipped where it is read, and its gradient is that
+    at the bound, so that a unit beyond it can come back; `test_a_unit_beyond_the_bound_comes_back` shows this.
 
     Reference: Li, Li, Cook, Zhu and Gao 2018.
     """
@@ -45,7 +48,8 @@ class IndRNNStep(Cell):
         return drawn if trained is None else drawn | {"activation": trained}
 
     def prepare(self, weights: Weights) -> Weights:
-        return {**weights, "unit_weight": weights["unit_weight"].clamp(-self.bound, self.bound)}
+        u = weights["unit_weight"]
+        return {**weights, "unit_weight": u + (u.clamp(-self.bound, self.bound) - u).detach()}
 
     def step(self, a: Tensor, h: Tensor, u: Tensor, p: Tensor | None = None) -> Tensor:
         return self.activation(a + u * h, p)

@@ -1,4 +1,7 @@
-"""`Recurrent`, the base of all recurrent layers: any cell with the signature and habits of `torch.nn.RNN`."""
+"""`Recurrent`, the base of all recurrent layers: any cell with the signature and habits of `torch.nn.RNN`.
+
+The file is past 300 lines because the class lists and describes every option that all layers share.
+"""
 
 from __future__ import annotations
 
