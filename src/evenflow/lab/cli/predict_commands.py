@@ -36,7 +36,9 @@ def predict(
         Path,
         typer.Argument(callback=_path_alone, help="New data: a CSV or npz file as for training, targets not needed."),
     ],
-    out: Annotated[Path, typer.Option(help="The CSV file to write.")] = Path("predictions.csv"),
+    out: Annotated[Path, typer.Option(help="The CSV file to write; one of this name is replaced.")] = Path(
+        "predictions.csv"
+    ),
     horizon: Annotated[
         int | None, typer.Option(min=1, help="Forecast this many steps; for runs that learned the next step.")
     ] = None,
@@ -52,8 +54,12 @@ def predict(
     Example:  evenflow predict runs/wave-gru wave.csv --horizon 24 --out forecast.csv
     """
     from evenflow.lab.prediction import predict_file
+    from evenflow.lab.training.run_folder import METRICS
     from evenflow.models import load
 
+    inside = out.is_file() and out.resolve().is_relative_to(run.resolve())
+    if inside and (out.suffix != ".csv" or out.name == METRICS):
+        raise ValueError(f"--out must not replace a file of the run, got {str(out)!r}")
     with _progress(quiet) as progress:
         rows = predict_file(load(run), file, out, horizon=horizon, progress=progress)
     say(f"{rows:,} rows in {out}")
@@ -105,7 +111,9 @@ def evaluate(
 @app.command("export")
 def export_model(
     run: Model,
-    out: Annotated[Path, typer.Argument(help="The file to write; its ending is the format: .onnx, or .c for C99.")],
+    out: Annotated[
+        Path, typer.Argument(help="The file to write, .onnx, or .c for C99; an earlier export is replaced.")
+    ],
 ) -> None:
     """Write a model for another runtime. It reads raw inputs and gives final answers: scaling and softmax are included.
 

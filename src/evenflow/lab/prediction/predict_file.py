@@ -35,18 +35,18 @@ def predict_file(
     Args:
         predictor: what `evenflow.load` returns.
         source: a CSV or npz file in the layout of the training data; targets are not needed.
-        out: the file to write.
+        out: the file to write; an earlier file of this name is replaced.
         horizon: forecast this many steps after the end of each sequence, for kind "next".
         progress: called with the bytes read so far and those of the file.
 
     Returns:
         The number of rows written.
     """
-    schema, target = predictor.schema, Path(out)
+    schema, target = predictor.schema, Path(os.path.realpath(out))  # a link stays a link
     if target.exists() and os.path.exists(source) and os.path.samefile(source, target):
-        raise ValueError(f"out must be another file than the data, got {str(target)!r} for both")
-    if target.is_dir() or not target.absolute().parent.is_dir():
-        raise ValueError(f"out must be a file in a folder that exists, got {str(target)!r}")
+        raise ValueError(f"out must be another file than the data, got {str(out)!r} for both")
+    if not target.parent.is_dir() or (target.exists() and not target.is_file()):
+        raise ValueError(f"out must be a file in a folder that exists, got {str(out)!r}")
     if horizon is not None and schema.kind != "next":
         raise ValueError(f"horizon needs a model that predicts the next step, this one is for {schema.kind}")
     rows = 0
