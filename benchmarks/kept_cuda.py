@@ -1,4 +1,4 @@
-"""What a layer on a GPU keeps of every step for its way back, and what it costs to keep the states alone, or less.
+"""What a layer on a GPU saves of every step for its backward pass, and what it costs to keep the states alone, or less.
 
     python benchmarks/kept_cuda.py [--out benchmarks/results]
 

@@ -95,7 +95,7 @@ def pieces(batch: int) -> dict[str, Pass]:
 
 
 def parts(cell: str, hidden: int = 128, batch: int = 50, steps: int = 784) -> dict[str, Pass]:
-    """The compiled scans alone; "way back" has the gradient of W_hh in it."""
+    """The compiled scans alone; "backward" has the gradient of W_hh in it."""
     wide = hidden * (4 if cell == "LSTM" else 1)
     x, into = torch.randn(steps, batch, 2), torch.randn(wide, 2, requires_grad=True)
     a = torch.randn(1, steps, batch, wide).mul_(0.3)
@@ -112,7 +112,7 @@ def parts(cell: str, hidden: int = 128, batch: int = 50, steps: int = 784) -> di
 
     return {
         "forward": partial(cpu.forward, ScanInputs(step, *given)),
-        "way back": partial(scan_gradients, cpu, ScanInputs(step, *given), stored, grads, False),
+        "backward": partial(scan_gradients, cpu, ScanInputs(step, *given), stored, grads, False),
         "gradient of W_hh": partial(cpu.weight_gradient, d_a, stored[0][0], start),
         "projection and its gradient": projected,
     }

@@ -54,7 +54,7 @@ class GradientReach:
     def brief(self) -> str:
         """A sentence for a card: "Gradient reaches back 12 of 199 steps."."""
         if self.word == "explodes":
-            return f"Gradient grows {number(self.ratio)} times on its way back."
+            return f"Gradient grows {number(self.ratio)} times backwards in time."
         return f"Gradient reaches back {'all ' if self.complete else f'{self.steps} of '}{self.length - 1} steps."
 
     def sentence(self) -> str:
@@ -64,7 +64,7 @@ class GradientReach:
             return "has a single time step, so there is nothing to reach back over"
         start = f"at step 1 it is {f'{number(self.ratio)} times its last-step value' if self.ratio else 'exactly zero'}"
         if self.word == "explodes":
-            return f"grows on its way back: {start}"
+            return f"grows backwards in time: {start}"
         if self.complete:
             return f"reaches back all {back} steps; {start}"
         end = "before falling under a thousandth of its last-step value"
