@@ -67,18 +67,26 @@ def test_a_model_without_a_constructor_of_its_own_describes_its_layer(make, tmp_
     assert torch.equal(evenflow.load(tmp_path / "bundle").model(words)[0], wanted)
 
 
+def test_a_map_attached_to_the_layer_is_made_again(tmp_path: Path):
+    layer = evenflow.create("rnn", 2, 8)
+    model = Model(evenflow.attach(layer, "weight_ih_l0", evenflow.maps.LowRank(8, columns=2, rank=1)), 3)
+    model.save_pretrained(tmp_path)
+    again, x = Model.from_pretrained(tmp_path), torch.randn(6, 4, 2)
+    assert torch.equal(again(x)[0], model.eval()(x)[0])
+
+
 def test_a_layer_that_cannot_be_described_is_passed_again(tmp_path: Path):
     def layer():
-        made = evenflow.create("rnn", 2, 8)
-        return evenflow.attach(made, "weight_ih_l0", evenflow.maps.LowRank(8, columns=2, rank=1))
+        return torch.nn.utils.parametrizations.weight_norm(evenflow.create("rnn", 2, 8), "weight_ih_l0")
 
     model = Model(layer(), 3)
     model.save_pretrained(tmp_path)
     with pytest.raises(ValueError) as error:
         Model.from_pretrained(tmp_path)
     assert str(error.value) == (
-        "layer must be given: the saved one cannot be made again, it was made with weights that were added or replaced "
-        "later, as `attach` and `detach` do"
+        "layer must be given: the saved one cannot be made again, it was made with a part that cannot be made again "
+        "(weight_ih_l0 is parametrized by _WeightNorm, and only maps of `attach` are saved; "
+        "torch.nn.utils.parametrize.remove_parametrizations leaves a plain weight)"
     )
     again, x = Model.from_pretrained(tmp_path, layer=layer()), torch.randn(6, 4, 2)
     assert torch.equal(again(x)[0], model.eval()(x)[0])

@@ -135,9 +135,49 @@ def test_a_cell_that_is_not_here(tmp_path, monkeypatch):
         evenflow.load(tmp_path / "saved")
 
 
-def _attached() -> SequenceModel:
+def _with_map(layer: nn.Module, part: str, name: str, map: evenflow.maps.Map | None, **options) -> SequenceModel:
+    """A model with a map attached to a weight after it was made; None detaches the one there was."""
+    model = SequenceModel(layer, 2)
+    module = model.get_submodule(part)
+    if torch.nn.utils.parametrize.is_parametrized(module, name):
+        evenflow.detach(module, name)
+    if map is not None:
+        evenflow.attach(module, name, map, **options)
+    return model
+
+
+MAPPED = {
+    "the readout": lambda: _with_map(create("rnn", 3, 8), "output", "weight", evenflow.maps.SVD(2, 8, margin=0.3)),
+    "another map": lambda: _with_map(create("exprnn", 3, 8), "layer", "weight_hh_l0", evenflow.maps.Cayley(8)),
+    "no map": lambda: _with_map(create("exprnn", 3, 8), "layer", "weight_hh_l0", None),
+    "a gate": lambda: _with_map(nn.GRU(3, 8), "layer", "weight_hh_l0", evenflow.maps.Exponential(8), blocks="n"),
+    "two of two gates": lambda: _with_map(
+        create("gru", 3, 8), "layer", "weight_hh_l0", evenflow.maps.Cayley(8), blocks=[0, 1]
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MAPPED)
+def test_maps_attached_and_detached_later_are_made_again(case, tmp_path):
+    model = MAPPED[case]()
+    evenflow.save(model, tmp_path / "saved")
+    loaded = evenflow.load(tmp_path / "saved").model
+    x = torch.randn(5, 4, 3)
+    assert torch.equal(answer(loaded, x), answer(model, x))
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    kinds = [str(each) for each in model.modules() if isinstance(each, evenflow.maps.Map)]
+    assert [str(each) for each in loaded.modules() if isinstance(each, evenflow.maps.Map)] == kinds
+
+
+def _normalised() -> SequenceModel:
     model = SequenceModel(create("rnn", 3, 8), 2)
-    evenflow.attach(model.output, "weight", evenflow.maps.SVD(2, 8))
+    nn.utils.parametrizations.weight_norm(model.output)
+    return model
+
+
+def _replaced() -> SequenceModel:
+    model = SequenceModel(create("rnn", 3, 8), 2)
+    model.output = nn.Linear(8, 2, bias=False)
     return model
 
 
@@ -148,9 +188,14 @@ def _attached() -> SequenceModel:
             lambda: SequenceModel(evenflow.RNN(3, 8, activation=lambda a: a.tanh()), 2),
             ".*<lambda> of .*test_bundle, which",
         ),
-        (_attached, "weights that were added or replaced later, as `attach` and `detach` do"),
+        (
+            _normalised,
+            r"a part that cannot be made again \(output.weight is parametrized by _WeightNorm, and only maps of "
+            r"`attach` are saved; torch.nn.utils.parametrize.remove_parametrizations leaves a plain weight\)$",
+        ),
+        (_replaced, "weights that were added or replaced later$"),
     ],
-    ids=["a lambda", "attached"],
+    ids=["a lambda", "a parametrization of torch", "another readout"],
 )
 def test_models_that_cannot_be_made_again(model, reason, tmp_path):
     with pytest.raises(

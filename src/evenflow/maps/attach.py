@@ -66,12 +66,17 @@ def attach(
             weight.copy_(fitted(*raw))
         return module
     fitted.to(weight.device)
+    return attach_fitted(module, name, fitted, raw)
+
+
+def attach_fitted(module: nn.Module, name: str, map: Map, raw: tuple[Tensor, ...]) -> nn.Module:
+    """Replace ``module.name`` by the matrix of a map of its size, with these numbers."""
     # parametrize calls right_inverse for the initial numbers, which are known here without computing an inverse.
-    fitted.right_inverse = lambda _: raw[0] if len(raw) == 1 else raw  # type: ignore[method-assign,assignment]
+    map.right_inverse = lambda _: raw[0] if len(raw) == 1 else raw  # type: ignore[method-assign,assignment]
     try:
-        parametrize.register_parametrization(module, name, fitted, unsafe=True)
+        parametrize.register_parametrization(module, name, map, unsafe=True)
     finally:
-        del fitted.right_inverse
+        del map.right_inverse
     return module
 
 

@@ -25,7 +25,7 @@ class Blocks(Map):
 
     def __init__(self, map: Map, count: int, chosen: tuple[int, ...]) -> None:
         super().__init__(count * map.rows, map.columns)
-        self.map, self.count, self.chosen = map, count, chosen
+        self.map, self.count, self.chosen = map, count, tuple(chosen)
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ class Flattened(Map):
 
     def __init__(self, map: Map, shape: tuple[int, ...]) -> None:
         super().__init__(map.rows, map.columns)
-        self.map, self.shape = map, shape
+        self.map, self.shape = map, tuple(shape)
 
     @property
     def raw_shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -12,6 +12,7 @@ from evenflow.checks import one_of, whole_number
 from evenflow.maps.last_matrix import LastMatrix
 from evenflow.maps.rounding import rounded
 from evenflow.maps.written_numbers import check_shapes, warn_of_orthogonal
+from evenflow.runtime.constructor_call import Described
 from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache, recomputed_gradients
 from evenflow.runtime.torch_state import (
     ieee_products,
@@ -28,7 +29,7 @@ WARM_UP = 3  # calls on a GPU that run plainly, so that a matrix that is compute
 LIMIT = 4  # captures of one map: shapes, dtypes and streams beyond these run plainly
 
 
-class Map(nn.Module):
+class Map(Described, nn.Module):
     """A map from free numbers to a constrained matrix, in the form `torch.nn.utils.parametrize` takes.
 
     ``W = map(*raw)``, and ``map.right_inverse(W)`` returns numbers that give W. A subclass defines `raw_shapes`, and in

@@ -24,7 +24,7 @@ from evenflow.models.data_schema import DataColumn, DataSchema
 from evenflow.models.flat_model import FlatModel
 from evenflow.models.model_weights import load_weights, read_weights_file, weights_file, weights_of
 from evenflow.models.predictor import Predictor, check_fits, model_sizes
-from evenflow.models.rebuild import difference, obstacle, rebuild
+from evenflow.models.rebuild import describe_model, difference, obstacle, rebuild
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.runtime.constructor_call import OBSTACLE
 from evenflow.version import VERSION
@@ -141,7 +141,7 @@ def bundle_text(model: nn.Module, schema: DataSchema, weights: str, partial: boo
         partial: write a model that cannot be made again too, with the reason in its place. Otherwise it raises a
             ValueError.
     """
-    described = getattr(model, "made_by", None)
+    described = describe_model(model)
     reason = f"a model of its own, {type(model).__name__}" if described is None else obstacle(described)
     if reason is None and described is not None:
         try:

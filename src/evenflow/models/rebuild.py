@@ -9,11 +9,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
+from evenflow.maps.attach import attach_fitted, detach
+from evenflow.maps.map import Map
 from evenflow.runtime.constructor_call import CALL, MAPPING, NAME, OBSTACLE, TORCH_LAYERS, Described, describe
 
 LARGEST_SIZE = 1 << 20  # of a layer whose weights are not at hand yet
 DEEPEST = 20  # calls and lists inside each other
+MAPS = "weight maps"
 SIZES = (
     "input_size", "hidden_size", "output_size", "num_layers", "proj_size", "context_size", "vocabulary",
     "readout_units", "width", "depth",
@@ -32,9 +36,18 @@ def rebuild(description: Mapping[str, Any], most: int) -> nn.Module:
     """
     with torch.random.fork_rng([]), torch.device("cpu"):  # the new weights are replaced
         made = _made(description, most, 0)
-    if not isinstance(made, nn.Module):
-        raise ValueError(f"the model must be described by a call, got {str(description)[:60]}")
+        if not isinstance(made, nn.Module):
+            raise ValueError(f"the model must be described by a call, got {str(description)[:60]}")
+        if MAPS in description:
+            _restore_maps(made, description[MAPS], most)
     return made
+
+
+def describe_model(model: nn.Module) -> dict[str, Any] | None:
+    """The call that made a model, and the maps of its weights; None if it does not know the call."""
+    if (made_by := describe(model)).get(CALL) is None:
+        return None
+    return made_by | {MAPS: _describe_maps(model)}
 
 
 def obstacle(description: Any) -> str | None:
@@ -42,7 +55,8 @@ def obstacle(description: Any) -> str | None:
     if isinstance(description, Mapping):
         if OBSTACLE in description:
             return str(description[OBSTACLE])
-        description = list(description.values())
+        # A map that the constructor makes needs no description; `_restore_maps` says which others need one.
+        description = [value for key, value in description.items() if key != MAPS]
     if isinstance(description, list):
         return next((found for each in description if (found := obstacle(each)) is not None), None)
     return None
@@ -55,14 +69,14 @@ def difference(model: nn.Module, description: Mapping[str, Any]) -> str | None:
     try:
         again = rebuild(description, largest)
     except ValueError as error:
-        return f"what cannot be made from its description ({error})"
+        return f"a part that cannot be made again ({error})"
     same = shapes == {name: weight.shape for name, weight in again.state_dict().items()}
-    return None if same else "weights that were added or replaced later, as `attach` and `detach` do"
+    return None if same else "weights that were added or replaced later"
 
 
 def layer_to_json(layer: nn.Module) -> dict[str, Any]:
     """The description of a layer, with its dtype; with an obstacle in its place if it cannot be made again."""
-    description: dict[str, Any] = describe(layer)
+    description = describe_model(layer) or describe(layer)
     if (reason := obstacle(description) or difference(layer, description)) is not None:
         return {OBSTACLE: reason}
     types = [weight.dtype for weight in layer.state_dict().values() if weight.is_floating_point()]
@@ -77,6 +91,50 @@ def layer_from_json(description: Mapping[str, Any]) -> nn.Module:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype of the layer must be a floating-point type of torch, got {description['dtype']!r}")
     return rebuild(description, LARGEST_SIZE).to(dtype)
+
+
+def _describe_maps(model: nn.Module) -> dict[str, Any]:
+    """The call that made the map of each mapped weight, such as ``layer.weight_hh_l0``; or an obstacle in its place."""
+    found: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        if not parametrize.is_parametrized(module):
+            continue
+        for name, chain in module.parametrizations.items():
+            kinds = " and ".join(type(each).__name__ for each in chain)
+            single = len(chain) == 1 and isinstance(chain[0], Map)
+            found[f"{path}.{name}"] = describe(chain[0]) if single else {OBSTACLE: kinds}
+    return found
+
+
+def _restore_maps(model: nn.Module, maps: Any, most: int) -> None:
+    """Give the weights of a model that was made again the maps that they had when it was described."""
+    if not isinstance(maps, Mapping):
+        raise ValueError(f"the maps of the weights must be a table, got {str(maps)[:60]!r}")
+    present = _describe_maps(model)
+    for place in [*maps, *(each for each in present if each not in maps)]:
+        if place in maps and present.get(place) == maps[place]:
+            continue
+        path, _, name = place.rpartition(".")
+        if place not in maps:
+            detach(model.get_submodule(path), name)
+            continue
+        if (reason := obstacle(maps[place])) is not None:
+            raise ValueError(
+                f"{place.removeprefix('.')} is parametrized by {reason}, and only maps of `attach` are saved; "
+                "torch.nn.utils.parametrize.remove_parametrizations leaves a plain weight"
+            )
+        made = _made(maps[place], most, 0)
+        try:
+            module = model.get_submodule(path)
+            weight = getattr(module, name)
+            size = weight.shape[0], weight[0].numel()
+        except (AttributeError, IndexError, TypeError):
+            raise ValueError(f"the model has no weight {place[:60]!r} for a map") from None
+        if not isinstance(made, Map) or (made.rows, made.columns) != size:
+            raise ValueError(f"the map of {place} does not fit this weight")
+        if place in present:
+            detach(module, name)
+        attach_fitted(module, name, made, made.start())
 
 
 def _made(value: Any, most: int, depth: int) -> Any:
