@@ -10,6 +10,7 @@ from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS, Activation
 from evenflow.cells import Cell, Elman
+from evenflow.models.residual_stack import ResidualStack
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.probes.model_layer import find_layer
 from evenflow.probes.unrolled import step_weights
@@ -55,6 +56,8 @@ def model_sizes(model: SequenceModel, inputs: Tensor, theorem: str, kind: type[E
     layer = find_layer(model)
     if not isinstance(model, SequenceModel) or layer.num_layers > 1 or layer.bidirectional:
         raise ValueError(f"{theorem} needs a SequenceModel with one layer in one direction")
+    if isinstance(model.layer, ResidualStack):
+        raise ValueError(f"{theorem} needs a model without residual blocks, got block='residual'")
     if model.hidden is not None:
         raise ValueError(f"{theorem} needs a linear readout, got one with {model.hidden.out_features} hidden units")
     if getattr(layer, "initial_state", "zero") != "zero":

@@ -12,6 +12,7 @@ from evenflow.cells.cell import Cell, Weights
 from evenflow.layers import Recurrent
 from evenflow.maps import Map
 from evenflow.models import SequenceModel
+from evenflow.models.residual_stack import ResidualStack
 from evenflow.scan.compiled_step import compiled_step
 from evenflow.scan.derived_parameters import with_derived
 from evenflow.step import Program, Untranslatable
@@ -22,6 +23,11 @@ Numbers = tuple[Tensor, ...]
 def recurrent_layer(model: nn.Module, softmax: bool) -> Recurrent:
     """The layer of a model that can be exported; a ValueError says what cannot be."""
     layer = model.layer if isinstance(model, SequenceModel) else model
+    if isinstance(layer, ResidualStack):
+        raise ValueError(
+            "model must have no residual blocks to be exported as ONNX or C, got block='residual': torch.export with "
+            "evenflow.export.decompositions() exports it"
+        )
     if not isinstance(layer, Recurrent):
         raise ValueError(
             f"model must be a SequenceModel over a recurrent layer, or the layer, got {type(layer).__name__}"

@@ -16,9 +16,19 @@ from evenflow.layers.last_state import last_state
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.sequences import unpacked
 from evenflow.models.rebuild import layer_from_json, layer_to_json
+from evenflow.models.residual_stack import (
+    ResidualStack,
+    draw_layer,
+    draw_linear,
+    glorot_linear,
+    output_width,
+    size_of,
+    step_layer,
+)
 from evenflow.runtime.constructor_call import Described
 
 READOUTS = ("last", "every")
+BLOCKS = ("residual",)
 
 
 class SequenceModel(Described, nn.Module):
@@ -43,16 +53,29 @@ class SequenceModel(Described, nn.Module):
         output_dropout: dropout probability of the states that the readout reads.
         score_dropout: dropout probability of the outputs themselves (uRNN, 3).
         readout_units: the number of hidden units between the states and the outputs; None for none.
+        block: ``"residual"``: the layer is repeated in residual blocks, each ``x + dropout(GLU(layer(norm(x))))``,
+            with the gated linear unit ``GLU(y) = (A y + a) ⊙ σ(C y + c)``. The width of x is the layer's input_size,
+            and the readout reads the last x. Default: None, the layer alone.
+        num_layers: the number of blocks: the first one holds the layer itself, the others copies with new weights.
+        input_size: of a model with blocks, the numbers of an input, or the width of the embedding; a trained linear
+            map takes them to the width of the blocks. Default: the layer's input_size, without that map.
+        dropout: dropout probability of what a block adds.
         generator: where initial values are drawn from, instead of torch's global generator.
 
-    Starting value: readout Glorot uniform with biases zero, embedding N(0, 1) or as `embedding_range` says.
+    Starting value: readout, A, C and the map of the input Glorot uniform with biases zero, embedding N(0, 1) or as
+    `embedding_range` says.
 
     >>> model = SequenceModel(RNN(2, 128, map="exponential", activation="abs"), 1)
     >>> outputs, state = model(torch.randn(784, 50, 2))
     >>> outputs.shape
     torch.Size([50, 1])
 
-    Reference, for hidden units in the readout: Pascanu et al. 2014, deep output.
+    >>> model = SequenceModel(create("sgornn", 128, 128), 10, block="residual", num_layers=4, input_size=1)
+    >>> model(torch.randn(784, 50, 1))[0].shape
+    torch.Size([50, 10])
+
+    References: Pascanu et al. 2014, deep output, for hidden units in the readout; Dauphin et al. 2017 for gated linear
+    units; Smith et al. 2023 (S5) and Orvieto et al. 2023 (LRU) for the block.
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -73,6 +96,10 @@ class SequenceModel(Described, nn.Module):
         output_dropout: float = 0.0,
         score_dropout: float = 0.0,
         readout_units: int | None = None,
+        block: str | None = None,
+        num_layers: int = 1,
+        input_size: int | None = None,
+        dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -92,20 +119,25 @@ class SequenceModel(Described, nn.Module):
         if getattr(layer, "batch_first", False):
             raise ValueError("layer must be time first (batch_first=False) inside a SequenceModel")
         self.readout, self.embedding_range = readout, embedding_range
-        # The output of torch's LSTM with proj_size is narrower than hidden_size.
-        units = getattr(layer, "proj_size", 0) or _size(layer, "hidden_size")
+        if block is not None:
+            one_of("block", block, BLOCKS)
+        elif (num_layers, input_size, dropout) != (1, None, 0):
+            given = {"num_layers": num_layers, "input_size": input_size, "dropout": dropout}
+            raise ValueError(f"num_layers, input_size and dropout must be left out without a block, got {given}")
         like = next(itertools.chain(layer.parameters(), layer.buffers()))  # a reservoir has buffers only
         self.embedding = None
+        if block is not None:
+            layer = ResidualStack(layer, num_layers, input_size, dropout, generator)
+        width = output_width(layer)
         with torch.device("cpu"):  # initial values are drawn on the CPU, whatever the default device
             if vocabulary is not None:
                 if embedding_range is not None:
                     number("embedding_range", embedding_range, above=0)
-                start = _embedding_start(vocabulary, _size(layer, "input_size"), embedding_range, generator)
+                start = _embedding_start(vocabulary, size_of(layer, "input_size"), embedding_range, generator)
                 self.embedding = nn.Embedding.from_pretrained(start, freeze=False).to(like)
             self.layer = layer  # after the embedding: optimisers identify parameters by their order
-            width = units * (2 if getattr(layer, "bidirectional", False) else 1)
-            self.hidden = None if readout_units is None else _linear(width, readout_units, generator).to(like)
-            self.output = _linear(readout_units or width, output_size, generator).to(like)
+            self.hidden = None if readout_units is None else glorot_linear(width, readout_units, generator).to(like)
+            self.output = glorot_linear(readout_units or width, output_size, generator).to(like)
         # True if later steps cannot change earlier states; assumed only for layers with `bidirectional=False`.
         self.one_way = getattr(layer, "bidirectional", None) is False
 
@@ -165,11 +197,7 @@ class SequenceModel(Described, nn.Module):
             state: the state before, as this method or a call of the model returned it. Default: the layer's own.
         """
         x = self._embedded(inputs)
-        if isinstance(self.layer, Recurrent):
-            h, state = self.layer.step(x, state)
-        else:  # a layer of torch
-            h, state = self.layer(x.unsqueeze(0), state)
-            h = h.squeeze(0)
+        h, state = step_layer(self.layer, x, state)
         return self.read(h), state
 
     def _embedded(self, inputs: Tensor) -> Tensor:
@@ -203,18 +231,14 @@ class SequenceModel(Described, nn.Module):
             generator: source of the initial values. Default: torch's global generator, which layers of torch always
                 draw from.
         """
-        if isinstance(self.layer, nn.RNNBase):
-            self.layer.reset_parameters()
-        else:
-            self.layer.reset_parameters(generator)  # type: ignore[operator]
+        draw_layer(self.layer, generator)
         with torch.no_grad(), torch.device("cpu"):
             if self.embedding is not None:
                 sizes = self.embedding.num_embeddings, self.embedding.embedding_dim
                 self.embedding.weight.copy_(_embedding_start(*sizes, self.embedding_range, generator))
             for linear in (self.hidden, self.output):
                 if linear is not None:
-                    fresh = _linear(linear.in_features, linear.out_features, generator)
-                    linear.load_state_dict(fresh.state_dict())
+                    draw_linear(linear, generator)
 
     def parameter_counts(self) -> dict[str, int]:
         """The number of trained parameters of embedding, layer, hidden readout units and output, and their total."""
@@ -246,20 +270,6 @@ def _embedding_start(rows: int, width: int, reach: float | None, generator: torc
     return start if reach is None else nn.init.uniform_(start, -reach, reach, generator=generator)
 
 
-def _linear(inputs: int, outputs: int, generator: torch.Generator | None) -> nn.Linear:
-    linear = nn.Linear(inputs, outputs)
-    nn.init.xavier_uniform_(linear.weight, generator=generator)
-    nn.init.zeros_(linear.bias)
-    return linear
-
-
 def _dropout(name: str, p: float) -> nn.Dropout:
     number(name, p, least=0, below=1)
     return nn.Dropout(p)
-
-
-def _size(layer: nn.Module, name: str) -> int:
-    value = getattr(layer, name, None)
-    if not isinstance(value, int):
-        raise ValueError(f"layer must be a recurrent layer with an {name}, got {type(layer).__name__}")
-    return value

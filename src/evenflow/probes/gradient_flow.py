@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from evenflow.checks import one_of
-from evenflow.probes.model_layer import eval_mode, find_layer, need_sequences, outputs_of, tap_states
+from evenflow.probes.model_layer import eval_mode, find_stack, layers_of, need_sequences, outputs_of, tap_states
 
 LAYERS = ("top", "all")
 
@@ -30,8 +31,8 @@ def gradient_flow(
         inputs as the model takes them; result ``(T,)``, or ``(num_layers * directions, T)`` with all layers.
 
     Args:
-        model: any module that contains one recurrent layer, of evenflow or torch's RNN, GRU or LSTM, and returns its
-            outputs or a tuple that starts with them.
+        model: any module that contains one recurrent layer, of evenflow or torch's RNN, GRU or LSTM, or one stack of
+            residual blocks around such layers, and returns its outputs or a tuple that starts with them.
         inputs, targets: a batch.
         loss: function of outputs and targets that returns a mean over the batch; the result is multiplied by the batch
             size.
@@ -48,21 +49,22 @@ def gradient_flow(
     >>> flow[0] / flow[-1]  # the share that reaches the first step
     """
     one_of("layers", layers, LAYERS)
-    layer = find_layer(model)
-    with eval_mode(model), tap_states(layer) as taps:
+    stack = layers_of(find_stack(model))
+    with eval_mode(model), ExitStack() as context:
+        lists = [context.enter_context(tap_states(layer)) for layer in stack]
         value = loss(outputs_of(model, inputs, lengths), targets)
-        if not taps:
+        if not all(lists):
             raise ValueError(f"model must call its recurrent layer, got {type(model).__name__} that did not")
-        need_sequences("inputs", taps[0])
-        directions = 2 if layer.bidirectional else 1
-        members = layer.num_layers * directions
-        chosen = range(members) if layers == "all" else [members - directions]
-        # Gradients by the taps alone leave the parameters' gradients unchanged. A layer that the model calls several
-        # times, once for each step perhaps, has one tap for each call.
-        selected = [tap for index, tap in enumerate(taps) if index % members in chosen]
-        gradients = torch.autograd.grad(value, selected, allow_unused=True, materialize_grads=True)
-    norms = [_norms(gradient) for gradient in gradients]
-    by_member = [torch.cat(norms[place :: len(chosen)]) for place in range(len(chosen))]
+        need_sequences("inputs", lists[0][0])
+        # A layer that the model calls several times, once for each step perhaps, has one tap for each call.
+        directions = [2 if layer.bidirectional else 1 for layer in stack]
+        counts = [layer.num_layers * ways for layer, ways in zip(stack, directions, strict=True)]
+        members = [taps[place::count] for taps, count in zip(lists, counts, strict=True) for place in range(count)]
+        chosen = members if layers == "all" else [members[-directions[-1]]]
+        # Gradients by the taps alone leave the parameters' gradients unchanged.
+        selected = [tap for taps in chosen for tap in taps]
+        gradients = iter(torch.autograd.grad(value, selected, allow_unused=True, materialize_grads=True))
+    by_member = [torch.cat([_norms(next(gradients)) for _ in taps]) for taps in chosen]
     return (torch.stack(by_member) if layers == "all" else by_member[0]).cpu().numpy()
 
 

@@ -16,7 +16,7 @@ LayerInput = tuple[Tensor, PackedSequence | None]  # the tensor of one call, and
 
 
 @contextmanager
-def layer_inputs(layer: Layer) -> Iterator[list[LayerInput]]:
+def layer_inputs(layer: nn.Module) -> Iterator[list[LayerInput]]:
     """Inside the block, replace the input of each call of the layer by a detached leaf and list these leaves."""
     inputs: list[LayerInput] = []
 

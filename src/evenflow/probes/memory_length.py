@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from evenflow.checks import number, whole_number
+from evenflow.models.residual_stack import ResidualStack
 from evenflow.probes.layer_inputs import LayerInput, layer_inputs, need_calls
-from evenflow.probes.model_layer import Layer, eval_mode, find_layer, outputs_of
+from evenflow.probes.model_layer import Layer, eval_mode, find_stack, outputs_of
 
 FRACTION = 1e-3
 SUMS = 16  # outputs up to which each has a backward pass of its own; above, that many random sums of them have one
@@ -70,7 +71,7 @@ def memory_length(
     """
     number("fraction", fraction, above=0, below=1)
     whole_number("sums", sums, 1)
-    layer = find_layer(model)
+    layer = find_stack(model)
     with eval_mode(model), layer_inputs(layer) as calls:
         outputs = outputs_of(model, inputs, lengths)
         need_calls(model, calls)
@@ -94,7 +95,7 @@ def memory_length(
     return MemoryLength(steps, sensitivity, fraction)
 
 
-def _last(answer: Any, layer: Layer, lengths: Tensor | None, calls: list[LayerInput]) -> Tensor:
+def _last(answer: Any, layer: Layer | ResidualStack, lengths: Tensor | None, calls: list[LayerInput]) -> Tensor:
     """The output after the last step, ``(B, ...)``; ``(1, ...)`` for one sequence without a batch dimension."""
     if isinstance(answer, PackedSequence):
         padded, ends = pad_packed_sequence(answer, batch_first=True)

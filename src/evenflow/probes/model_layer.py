@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 from evenflow.layers.layer_run import LayerRun
 from evenflow.layers.named import GRU, LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
+from evenflow.models.residual_stack import ResidualStack
 
 Layer = Recurrent | nn.RNN | nn.GRU | nn.LSTM
 LAYER_TYPES = (Recurrent, nn.RNN, nn.GRU, nn.LSTM)
@@ -21,6 +22,19 @@ LAYER_TYPES = (Recurrent, nn.RNN, nn.GRU, nn.LSTM)
 def find_layers(model: nn.Module) -> dict[str, Layer]:
     """Every recurrent layer of a model by its name in `model.named_modules()`; the model itself has the name ``""``."""
     return {name: module for name, module in model.named_modules() if isinstance(module, LAYER_TYPES)}
+
+
+def find_stack(model: nn.Module) -> Layer | ResidualStack:
+    """The only stack of residual blocks of a model, or its only recurrent layer; see `find_layer`."""
+    stacks = [module for module in model.modules() if isinstance(module, ResidualStack)]
+    if len(stacks) == 1 and len(find_layers(model)) == len(stacks[0].layers):
+        return stacks[0]
+    return find_layer(model)
+
+
+def layers_of(stack: Layer | ResidualStack) -> list[Layer]:
+    """The layers of a stack of residual blocks, the first block first, or the layer itself."""
+    return stack.layers if isinstance(stack, ResidualStack) else [stack]  # type: ignore[return-value]
 
 
 def find_layer(model: nn.Module) -> Layer:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.layers.layer_run import LayerRun
+from evenflow.models.residual_stack import ResidualStack
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.probes.model_layer import need_plain_steps, need_sequences, record_runs
 from evenflow.probes.temporal_parts import EmbeddingPart, LayerPart, ReadoutPart, TemporalPart
@@ -128,6 +129,8 @@ def capture_call(model: SequenceModel) -> Iterator[ModelCall]:
     """Record one call of `model` inside the block, for the components of a loss of its outputs."""
     if not isinstance(model, SequenceModel):
         raise ValueError(f"temporal components need a SequenceModel, got {type(model).__name__}")
+    if isinstance(model.layer, ResidualStack):
+        raise ValueError("temporal components need a model without residual blocks, got block='residual'")
     drops = {"output_dropout": model.drop_output, "score_dropout": model.drop_scores}
     if model.embedding is not None:
         drops["input_dropout"] = model.drop_input

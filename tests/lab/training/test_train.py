@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import tomllib
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,6 +51,21 @@ def test_hidden_units_of_the_readout_are_an_option_of_the_system(tmp_path):
     assert result.model.hidden.out_features == 5
     saved = resume(tmp_path / "run").model.state_dict()
     assert all(torch.equal(saved[name], tensor) for name, tensor in result.model.state_dict().items())
+
+
+def test_residual_blocks_are_an_option_of_the_system(tmp_path):
+    blocks = {"block": "residual", "num_layers": 2, "dropout": 0.1}
+    config = changed("training", probe_every=2)
+    result = train(config | {"system": config["system"] | blocks}, tmp_path / "run")
+    stack = result.model.layer
+    assert len(stack.layers) == 2
+    assert stack.encoder.in_features == result.task.input_size
+    assert [block.dropout.p for block in stack.blocks] == [0.1, 0.1]
+    saved = resume(tmp_path / "run").model.state_dict()
+    assert all(torch.equal(saved[name], tensor) for name, tensor in result.model.state_dict().items())
+    with np.load(tmp_path / "run" / "probes.npz") as probes:
+        assert probes["layer_norm"].shape[1] == 2
+        np.testing.assert_allclose(probes["gradient_norm"], probes["layer_norm"][:, 1], rtol=1e-6)
 
 
 def test_without_a_folder():

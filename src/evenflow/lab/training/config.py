@@ -19,6 +19,7 @@ from evenflow.lab.tasks import Batch, Position, Task
 from evenflow.lab.tasks.own_data import OwnData
 from evenflow.layers.recurrent import Recurrent
 from evenflow.models.flat_model import FlatModel
+from evenflow.models.residual_stack import ResidualStack
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.systems import NETWORKS, create
 
@@ -35,7 +36,8 @@ from .special_methods import CurvatureMethod, SimplexMethod
 TABLES = ("task", "system", "training")
 DATA = "data"  # a fourth table in run folders: the SHA-256 of a file of the user's own
 DROPS = ("input_dropout", "output_dropout", "score_dropout")
-MODEL_OPTIONS = ("embedding_range", "readout_units", *DROPS)  # options of the system table that belong to the model
+MODEL_OPTIONS = ("embedding_range", "readout_units", "block", *DROPS)  # of the system table, but the model's
+BLOCK_OPTIONS = ("num_layers", "dropout")  # the model's too where it has blocks, else the layer's
 NETWORK_ARGUMENTS = ("width", "linear", "generator", "device", "dtype")  # of a network without time; not for a config
 
 
@@ -125,8 +127,8 @@ def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel | F
     """The model for a task: the system's layer and a readout, with starting weights drawn from `seed`.
 
     A network without time (`systems.NETWORKS`) sees all steps of a sequence at once; its hidden_size is its width.
-    `embedding_range`, `readout_units` and the three dropouts among a system's options are the model's; see
-    `SequenceModel`.
+    `embedding_range`, `readout_units`, `block` and the three dropouts among a system's options are the model's; see
+    `SequenceModel`. With `block` the blocks are hidden_size wide, and `num_layers` and `dropout` are theirs.
     """
     options = dict(system)
     name, hidden_size = options.pop("name"), options.pop("hidden_size")
@@ -137,7 +139,11 @@ def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel | F
             if name in NETWORKS:
                 _check_network(name, options)
                 return FlatModel(NETWORKS[name].network(_flat(task), task.output_size, width=hidden_size, **options))
-            layer = create(name, task.input_size, hidden_size, **options)
+            width = task.input_size
+            if "block" in own:
+                width, own["input_size"] = hidden_size, width
+                own |= {key: options.pop(key) for key in BLOCK_OPTIONS if key in options}
+            layer = create(name, width, hidden_size, **options)
         except TypeError as error:
             raise ValueError(f"system {name} cannot be made with these options: {error}") from error
         return SequenceModel(layer, task.output_size, readout=task.readout, vocabulary=task.vocabulary, **own)
@@ -168,7 +174,9 @@ def check_model(model: nn.Module, task: Task, settings: Settings, given: GivenPa
     parameter = next(model.parameters(), None)
     if parameter is None:
         raise ValueError("model has no parameter to train, at least one must require a gradient")
-    if settings.probe_every is not None and not isinstance(getattr(model, "layer", None), Recurrent):
+    layers = getattr(model, "layer", None)
+    probed = layers.layers if isinstance(layers, ResidualStack) else [layers]
+    if settings.probe_every is not None and not all(isinstance(layer, Recurrent) for layer in probed):
         raise ValueError("probe_every needs a model whose layer is one of evenflow's, because it listens to the states")
     _check_parts(task, settings)
     generator = torch.Generator(parameter.device).manual_seed(derive(settings.seed, "check"))

@@ -13,7 +13,7 @@ from evenflow.bounds.band import gradient_band
 from evenflow.lab.tasks import Batch
 from evenflow.probes.gradient_flow import gradient_flow
 from evenflow.probes.matrix_spectra import spectrum
-from evenflow.probes.model_layer import eval_mode, find_layer, tap_states
+from evenflow.probes.model_layer import eval_mode, find_stack, layers_of, tap_states
 from evenflow.probes.temporal_components import temporal_components
 
 if TYPE_CHECKING:
@@ -67,14 +67,14 @@ class Probing:
         if not all(bool(torch.isfinite(p).all()) for p in parameters):
             return
         inputs, targets = (t.to(parameters[0].dtype) if t.is_floating_point() else t for t in batch[:2])
-        layer = find_layer(model)
+        *below, layer = layers_of(find_stack(model))
         flows = gradient_flow(model, inputs, targets, loss, batch.lengths, layers="all")
         top = len(flows) - (2 if layer.bidirectional else 1)
         row: Arrays = {"step": np.array(step, dtype=np.int64), "gradient_norm": flows[top]}
         if len(flows) > 1:
             row["layer_norm"] = flows.astype(np.float32)
         row["jacobian_norm"] = _jacobian(model, layer, inputs, batch.lengths, self._seed)  # type: ignore[arg-type]
-        spectra = spectrum(layer, eigenvalues_up_to=0)
+        spectra = spectrum(model if below else layer, eigenvalues_up_to=0)
         self._matrices = [matrix.name for matrix in spectra]
         row["singular_values"] = np.array([(s.mean, s.std, s.min, s.max) for s in spectra])
         try:
