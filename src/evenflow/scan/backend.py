@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenflow.runtime.torch_state import compiled_code_allowed, ieee_products
+from evenflow.runtime.torch_state import compiled_code_allowed
 from evenflow.scan import cpu, torch_operations
 from evenflow.scan.compiled_step import CompiledStep, compiled_step
 from evenflow.scan.cuda import cuda_recurrence as gpu
 from evenflow.scan.cuda.step_kernels import unsupported
 from evenflow.scan.engine import ScanInputs, ScanOutputs, scan_gradients
-from evenflow.step.compute import leaves, row
 
 ENGINES = ("auto", "torch", "reference")  # that a user can ask for
 # The fastest engine, with second derivatives by the incoming gradients alone: weights and states are held constant.
@@ -148,22 +147,6 @@ def scan_inputs(
     parameters = [next(present) if nodes else None for nodes in program.parameters]
     resets = None if resets is None else resets.to(tensors[0].dtype).contiguous().unsqueeze(-1)
     return ScanInputs(step, tensors[0], tensors[1:first], tensors[first:last], parameters, batch_sizes, resets)
-
-
-def outputs_from_states(inputs: ScanInputs, states: Sequence[Tensor]) -> list[Tensor]:
-    """The result of `run_forward` from all states: numbers and marks of all steps are computed at once."""
-    step, a, places = inputs.step, inputs.a, inputs.step.places
-    with torch.no_grad(), ieee_products(a):
-        pairs = zip(inputs.states, states, strict=True)
-        before = [torch.cat([first.unsqueeze(1), s[:, :-1]], 1).flatten(1, 2) for first, s in pairs]
-        rows = a.flatten(1, 2)
-        resets = None if inputs.resets is None else inputs.resets.flatten(1, 2)
-        values = leaves(step.program, rows, before, inputs.parameters, resets)
-        step.keeping_plan(values, inputs.matrices, a)
-        shape = rows.shape[:-1]
-        kept = row(values, places.kept, shape) if places.kept else a.new_empty(*shape, 0)
-        marks = row(values, places.marks, shape).to(torch.int8) if places.marks else a.new_empty(*shape, 0).char()
-        return [*states, *(v.contiguous().unflatten(1, a.shape[1:3]) for v in (kept, marks))]
 
 
 def split(tensors: Sequence[Any], counts: Sequence[int]) -> list[list[Any]]:

@@ -13,6 +13,7 @@ from evenflow.step import emit_c, program_text, restarting
 from evenflow.step.compute import Evaluator
 from evenflow.step.differentiate import differentiate
 from evenflow.step.graph import Node, View, ordered
+from evenflow.step.linear_step import LinearStep, is_plain_product, linear_gradient, linear_step
 from evenflow.step.places import Place, Places, layout
 from evenflow.step.program import Program, flat
 
@@ -137,13 +138,17 @@ class CompiledStep:
     @cached_property
     def is_linear(self) -> bool:
         """Whether the step is ``h = a + U h`` and nothing else."""
-        program = self.program
-        if len(program.states) != 1 or len(program.products) != 1 or len(program.new[0]) != 1:
-            return False
-        (new,), product = program.new[0], program.products[0]
-        plain = product.inputs == program.states[0] and len(product.views) == 1 and not product.detached
-        whole = not product.views[0].transposed and new.op == "add"
-        return plain and whole and {*new.operands} == {program.a[0], product.outputs[0][0]}
+        return is_plain_product(self.program)
+
+    @cached_property
+    def linear_forward(self) -> LinearStep | None:
+        """The step as one that is linear in its states unit by unit, or None."""
+        return linear_step(self.program, self.leaves)
+
+    @cached_property
+    def linear_backward(self) -> LinearStep | None:
+        """The gradients by the states before the step, from those by the new states; None as above."""
+        return linear_gradient(self.places.gradient, [*self._stored, *self._hoisted])
 
     @cached_property
     def reads_a(self) -> bool:

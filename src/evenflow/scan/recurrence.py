@@ -23,12 +23,13 @@ from evenflow.runtime.torch_state import (
     without_tracing,
 )
 from evenflow.scan import reference
-from evenflow.scan.backend import outputs_from_states, run_backward, run_forward, scan_inputs, split, warn_slow
+from evenflow.scan.backend import run_backward, run_forward, scan_inputs, split, warn_slow
 from evenflow.scan.compiled_step import compiled_step
 from evenflow.scan.cuda.cuda_recurrence import STEPS_TO_BEGIN
 from evenflow.scan.derived_parameters import with_derived
 from evenflow.scan.register_operator import one_by_one, operator
 from evenflow.scan.second_order import Again, differentiable
+from evenflow.scan.torch_operations import outputs_from_states
 from evenflow.step import Untranslatable
 from evenflow.step.program_text import NOTHING_DERIVED
 
@@ -60,7 +61,7 @@ def scan(
     """
     matrices = [weights[name] for name in cell.recurrent]
     parameters = [weights.get(name) for name in cell.parameters]
-    dtype = next(w for w in (*matrices, *parameters) if w is not None).dtype
+    dtype = next(w for w in (*matrices, *parameters, *weights.values()) if w is not None).dtype
     with nullcontext() if a.is_meta else torch.autocast(a.device.type, enabled=False):
         a, state = a.to(storage or dtype), tuple(s.to(dtype) for s in state)
         if engine != "reference" and not a.is_meta:
@@ -252,6 +253,7 @@ def fused_scan(
     results = None
     if computed_states is not None:
         inputs = scan_inputs(compiled_step(step), tensors, batch_sizes, resets)
-        results = outputs_from_states(inputs, computed_states)
+        saved = outputs_from_states(inputs, computed_states)
+        results = [*saved.states, saved.kept, saved.marks]
     counts = (len(states), len(matrices), len(parameters))
     return list(_FusedScan.apply(settings, counts, again, results, tap, resets, *tensors))

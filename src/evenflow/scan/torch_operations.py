@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from evenflow.scan import chunked
+from evenflow.runtime.torch_state import ieee_products
+from evenflow.scan import chunked, linear
 from evenflow.scan.engine import ScanInputs, ScanOutputs, StepGradients
 from evenflow.scan.weight_gradient import summed, without_restarts
 from evenflow.step.compute import Values, blocks, joined, leaves, part, row
@@ -24,6 +25,8 @@ def forward(inputs: ScanInputs) -> ScanOutputs:
         chunks = chunked.forward(inputs)
         if chunks is not None:
             return chunks
+    if linear.pays(a) and (states := linear.forward(inputs)) is not None:
+        return outputs_from_states(inputs, states)
     program, places, outputs = step.program, step.places, inputs.empty_outputs()
     before = list(inputs.states)
     for t in range(a.shape[1]):
@@ -44,15 +47,40 @@ def forward(inputs: ScanInputs) -> ScanOutputs:
 
 def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | None], want_tap: bool) -> StepGradients:
     step, matrices, batch_sizes = inputs.step, inputs.matrices, inputs.batch_sizes
-    places, gradient, program = step.places, step.places.gradient, step.program
+    places, gradient = step.places, step.places.gradient
     if step.is_linear and batch_sizes is None and grads[0] is not None and chunked.pays(grads[0]):
         chunks = chunked.backward(inputs, grads[0], want_tap)
         if chunks is not None:
             return chunks
     states, like = outputs.states, outputs.states[0]
-    models, steps, batch = like.shape[:3]
     values = _stored_values(inputs, outputs)
     step.hoisting_plan(values, matrices, like)  # all steps at once
+    found = linear.backward(inputs, values, grads, like) if linear.pays(like) else None
+    arrived, carry = found or _loop(inputs, values, grads, states)
+    for nodes, total in zip(gradient.by_new, arrived, strict=True):
+        values |= blocks(total, nodes)
+    step.collecting_plan(values, matrices, like)
+    running = None if batch_sizes is None else _running(batch_sizes, like)
+
+    def collected(nodes: Sequence[Node]) -> Tensor:
+        all_steps = row(values, nodes, like.shape[:-1]) if nodes else like.new_empty(*like.shape[:-1], 0)
+        return all_steps.contiguous() if running is None else all_steps.masked_fill(~running, 0)
+
+    sums = {v: collected([v]).sum((1, 2)) for v in step.added}
+    tap = arrived[0] if want_tap else None
+    return StepGradients(collected(gradient.a), collected(places.rest), carry, tap, sums)
+
+
+def _loop(
+    inputs: ScanInputs, values: Values, grads: Sequence[Tensor | None], states: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients by the states after each step and those by the first states, from the last step to the first.
+
+    The gradients that products return are added to `values`.
+    """
+    step, matrices, batch_sizes = inputs.step, inputs.matrices, inputs.batch_sizes
+    gradient, program, like = step.places.gradient, step.program, states[0]
+    models, steps, batch = like.shape[:3]
     arrived = [torch.zeros_like(s) for s in states]
     widths = {p: sum(v.width for v in nodes) for p, nodes in enumerate(gradient.returned) if nodes}
     returned = {p: like.new_zeros(models, steps, batch, width) for p, width in widths.items()}
@@ -79,20 +107,9 @@ def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | 
             now |= blocks(y, gradient.returned[p])
         for i, nodes in enumerate(gradient.states):
             carry[i][:, :n] = row(now, nodes, (models, n))
-    for nodes, total in zip(gradient.by_new, arrived, strict=True):
-        values |= blocks(total, nodes)
     for p, total in returned.items():
         values |= blocks(total, gradient.returned[p])
-    step.collecting_plan(values, matrices, like)
-    running = None if batch_sizes is None else _running(batch_sizes, like)
-
-    def collected(nodes: Sequence[Node]) -> Tensor:
-        all_steps = row(values, nodes, like.shape[:-1]) if nodes else like.new_empty(*like.shape[:-1], 0)
-        return all_steps.contiguous() if running is None else all_steps.masked_fill(~running, 0)
-
-    sums = {v: collected([v]).sum((1, 2)) for v in step.added}
-    tap = arrived[0] if want_tap else None
-    return StepGradients(collected(gradient.a), collected(places.rest), carry, tap, sums)
+    return arrived, carry
 
 
 def _stored_values(inputs: ScanInputs, outputs: ScanOutputs) -> Values:
@@ -109,6 +126,22 @@ def _stored_values(inputs: ScanInputs, outputs: ScanOutputs) -> Values:
             values.setdefault(v, x)
     values |= blocks(outputs.kept, places.kept)
     return values | {v: x.to(like.dtype) for v, x in blocks(outputs.marks, places.marks).items()}
+
+
+def outputs_from_states(inputs: ScanInputs, states: Sequence[Tensor]) -> ScanOutputs:
+    """The result of `forward` from all states: numbers and marks of all steps are computed at once."""
+    step, a, places = inputs.step, inputs.a, inputs.step.places
+    with torch.no_grad(), ieee_products(a):
+        pairs = zip(inputs.states, states, strict=True)
+        before = [torch.cat([first.unsqueeze(1), s[:, :-1]], 1).flatten(1, 2) for first, s in pairs]
+        rows = a.flatten(1, 2)
+        resets = None if inputs.resets is None else inputs.resets.flatten(1, 2)
+        values = leaves(step.program, rows, before, inputs.parameters, resets)
+        step.keeping_plan(values, inputs.matrices, a)
+        shape = rows.shape[:-1]
+        kept = row(values, places.kept, shape) if places.kept else a.new_empty(*shape, 0)
+        marks = row(values, places.marks, shape).to(torch.int8) if places.marks else a.new_empty(*shape, 0).char()
+        return ScanOutputs(list(states), *(v.contiguous().unflatten(1, a.shape[1:3]) for v in (kept, marks)))
 
 
 def weight_gradient(d: Tensor, x: Tensor, x0: Tensor | None, resets: Tensor | None = None) -> Tensor:

@@ -68,7 +68,7 @@ class Places:
         total = None
         for v in parts:
             total = v if total is None else graph.make("add", total, v)
-        if total is None or _is_zero(total):
+        if total is None or is_zero(total):
             return None
         return graph.widened(total, width)
 
@@ -107,7 +107,7 @@ class Places:
     @cached_property
     def added(self) -> list[Node]:
         """Nodes that the backward pass sums for the gradients by parameters; stored gradients are not among them."""
-        listed = [v for blocks in self.parameters for v in blocks if not _is_zero(v)]
+        listed = [v for blocks in self.parameters for v in blocks if not is_zero(v)]
         return list(dict.fromkeys(v for v in listed if self.gradients([v]) is None))
 
     @cached_property
@@ -129,8 +129,9 @@ def _inside(node: Node) -> Node:
     return node.args[0] if node.op == "sum" else node
 
 
-def _is_zero(node: Node) -> bool:
-    return (node.op == "const" and node.args[0] == 0) or (node.op == "wide" and _is_zero(node.args[0]))
+def is_zero(node: Node) -> bool:
+    """Whether a node is the constant zero, of any width."""
+    return (node.op == "const" and node.args[0] == 0) or (node.op == "wide" and is_zero(node.args[0]))
 
 
 def layout(program: Program) -> tuple[int, ...]:
