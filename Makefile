@@ -4,12 +4,15 @@
 # make test-gpu   the tests that need a CUDA device
 # make docs       the site in build/site: open build/site/index.html
 # make sanitize   the generated C of every cell under AddressSanitizer (ten minutes)
+# make harden     attacks on runs, files and inputs: MINUTES=30 SEED=0
 PYTHON ?= python3
 BIN := .venv/bin
+MINUTES ?= 30
+SEED ?= 0
 # One process per core with one thread each: more threads slow each other down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-.PHONY: demo test test-all test-gpu docs sanitize lint types install clean
+.PHONY: demo test test-all test-gpu docs sanitize harden lint types install clean
 
 demo: .venv/installed
 	$(BIN)/evenflow demo
@@ -29,6 +32,9 @@ docs: .venv/docs-installed
 
 sanitize: .venv/installed
 	$(BIN)/python tools/sanitize_c.py
+
+harden: .venv/installed
+	$(BIN)/python tools/harden --minutes $(MINUTES) --seed $(SEED)
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -1,0 +1,64 @@
+"""What an attack is, and the count of what it has tried."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Trials:
+    """The trials of one attack: the chance they draw from, their time, and which failed.
+
+    Attributes:
+        chance: draws of the attack; the same for the same seed of the campaign.
+        folder: an empty folder for its files.
+        seconds: its share of the campaign's time.
+        tried: trials so far.
+        failures: a sentence for each that failed.
+        notes: sentences for the report, such as what was left out.
+    """
+
+    chance: random.Random
+    folder: Path
+    seconds: float
+    tried: int = 0
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    start: float = field(default_factory=time.monotonic)
+
+    @property
+    def running(self) -> bool:
+        """Whether there is time for another trial."""
+        return time.monotonic() - self.start < self.seconds
+
+    @contextmanager
+    def trial(self, what: str) -> Iterator[None]:
+        """Count a trial; an exception in the block is its failure, with `what` in front."""
+        self.tried += 1
+        try:
+            yield
+        except Exception as error:
+            said = (str(error).strip() or repr(error)).splitlines()
+            self.failures.append(f"{what}: {type(error).__name__}: {' | '.join(said[-3:])[:1000]}")
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One way to damage, interrupt or fool the program.
+
+    Args:
+        name: on the command line and in the table.
+        what: the trials in words, for the table.
+        run: makes trials while `Trials.running`, or until it has made all there are.
+        share: of the campaign's time, beside the shares of the other attacks.
+    """
+
+    name: str
+    what: str
+    run: Callable[[Trials], None]
+    share: float = 1.0
