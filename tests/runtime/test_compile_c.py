@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import stat
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +18,7 @@ import pytest
 import torch
 
 from evenflow import RNN
-from evenflow.runtime import compile_c
+from evenflow.runtime import compile_c, compile_cache
 from evenflow.scan import cpu
 
 try:
@@ -69,7 +71,8 @@ def runs_with_one_warning(match: str) -> None:
 @needs_compiler
 def test_compiles_once_and_finds_it_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.library() is not None
-    (made,) = fresh.iterdir()
+    made = sorted(fresh.iterdir())
+    assert [path.suffix for path in made] == [".so", ".sha256"]
     cpu.library.cache_clear()
 
     def refuse(*_: object) -> Path:
@@ -77,25 +80,34 @@ def test_compiles_once_and_finds_it_again(fresh: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(compile_c, "_compile", refuse)
     assert cpu.library() is not None
-    assert list(fresh.iterdir()) == [made]
+    assert sorted(fresh.iterdir()) == made
 
 
 @needs_compiler
 @pytest.mark.usefixtures("_quick")
-def test_several_at_once_leave_one_whole_file(tmp_path: Path) -> None:
+def test_several_at_once_leave_one_whole_file_and_its_digest(tmp_path: Path) -> None:
     with ThreadPoolExecutor(3) as pool:
         loaded = list(pool.map(load, [tmp_path] * 3))
     assert all(isinstance(one, ctypes.CDLL) for one in loaded)
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @needs_compiler
 @pytest.mark.usefixtures("_quick")
-def test_a_broken_file_in_the_cache_is_replaced(tmp_path: Path) -> None:
+def test_a_truncated_file_in_the_cache_is_replaced(tmp_path: Path) -> None:
+    """In a process of its own, which a truncated library would end."""
     path = tmp_path / compile_c.library_name(PRODUCTS, cpu.HEADERS, compile_c.find_compiler())
-    path.write_text("half a library")
-    assert load(tmp_path).gradient_float
-    assert path.stat().st_size > 1000
+    load(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    text = (
+        "from pathlib import Path; from evenflow.runtime import compile_c; from evenflow.scan import cpu;"
+        f"compile_c.FLAGS = {compile_c.FLAGS!r};"
+        f"compile_c.load(cpu.PRODUCTS.read_text(), cpu.HEADERS, Path({str(tmp_path)!r})).gradient_float"
+    )
+    subprocess.run([sys.executable, "-c", text], check=True)
+    assert path.read_bytes() == whole
+    assert compile_cache.read_verified(path) == whole
 
 
 @needs_compiler
@@ -103,6 +115,53 @@ def test_a_broken_file_in_the_cache_is_replaced(tmp_path: Path) -> None:
 def test_an_unwritable_cache_falls_back_to_a_temporary_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert load(tmp_path / "file" / "evenflow").gradient_float
+
+
+@needs_compiler
+@pytest.mark.usefixtures("_quick")
+def test_a_full_cache_falls_back_to_a_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, (compiler, *_) = tmp_path / "cache", compile_c.find_compiler()
+    full = f'case "$*" in *{cache}*) echo "error: No space left on device" >&2; exit 1;; esac\nexec {compiler} "$@"\n'
+    monkeypatch.setenv("CC", script(tmp_path / "compiler", full))
+    monkeypatch.setattr(compile_c, "keep", lambda *_: False)
+    assert load(cache).gradient_float
+    assert list(cache.iterdir()) == []
+
+
+@needs_compiler
+@pytest.mark.usefixtures("_quick")
+def test_a_cache_that_allows_no_programs_still_keeps_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk that is mounted with noexec."""
+    cache, kept = tmp_path / "cache", ctypes.CDLL
+
+    def refuse(name: str) -> ctypes.CDLL:
+        if name.startswith(str(cache)):
+            raise OSError("failed to map segment from shared object: Operation not permitted")
+        return kept(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    assert load(cache).gradient_float
+    monkeypatch.setattr(compile_c, "_compile", None)
+    assert load(cache).gradient_float
+
+
+@needs_compiler
+@pytest.mark.usefixtures("_quick")
+def test_a_compilation_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    waiting = script(tmp_path / "waiting", '[ "$1" = --version ] || sleep 60\n')
+    text = (
+        "from pathlib import Path; from evenflow.runtime import compile_c; from evenflow.scan import cpu;"
+        f"compile_c.load('', cpu.HEADERS, Path({str(tmp_path / 'cache')!r}))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", text], env={**os.environ, "CC": waiting}, start_new_session=True)
+    while not (left := list((tmp_path / "cache").glob("*"))):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert left[0].name.startswith(compile_cache.UNFINISHED)
+    load(tmp_path / "cache")
+    assert sorted(p.suffix for p in (tmp_path / "cache").iterdir()) == [".sha256", ".so"]
 
 
 def test_without_a_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -114,6 +173,11 @@ def test_without_a_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_with_a_compiler_that_does_not_exist(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler -pipe")
     runs_with_one_warning("named by CC, 'no-such-compiler -pipe', was not found")
+
+
+def test_with_a_compiler_that_cannot_be_read(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "gcc 'x")
+    runs_with_one_warning('named by CC, "gcc \'x", cannot be read \\(No closing quotation\\)')
 
 
 def test_with_a_compiler_that_fails(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

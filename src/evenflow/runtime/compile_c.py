@@ -2,7 +2,8 @@
 
 Nothing is compiled at install time and torch's headers are not needed: a source becomes a shared library in
 `compile_cache.cache_folder`, once per machine: its name is made from the source, the headers, the compiler and the
-processor. ``$CC`` chooses the compiler.
+processor. ``$CC`` chooses the compiler. Where that folder is full, cannot be written to, is not the user's own or does
+not allow programs to run (``noexec``), a temporary folder takes its place.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from evenflow.runtime.compile_cache import fingerprint, write_atomically
+from evenflow.runtime.compile_cache import fingerprint, keep, read_verified, trusted_folder, unfinished
 from evenflow.runtime.cpu_info import cpu_lines
 
 # Not -ffast-math: NaN and infinity must propagate.
@@ -30,32 +33,46 @@ class CompilationFailed(Exception):
 
 
 def load(source: str, headers: Path, folder: Path) -> ctypes.CDLL:
-    """The library of a source, read from `folder` or compiled into it; without a file if `folder` is not writable.
+    """The library of a source, read from `folder` or compiled into it.
 
     Args:
         source: the text of a C file, which includes only headers of `headers` and the system's. It defines the symbol
             ``evenflow_library``, by which a damaged file is told from a library.
         headers: a folder of ``*.h`` files.
-        folder: where libraries are kept.
+        folder: where libraries are kept, see `compile_cache.trusted_folder`.
+
+    Raises:
+        CompilationFailed: there is no working compiler.
     """
     command = find_compiler()
-    path = folder / library_name(source, headers, command)
-    if (library := _open(path)) is not None:
-        return library
+    path, trusted = folder / library_name(source, headers, command), trusted_folder(folder)
+    if trusted and (known := read_verified(path)) is not None:
+        with suppress(CompilationFailed):
+            return _open(path)
+        with suppress(CompilationFailed):
+            return _opened_in(None, path.name, lambda copy: copy.write_bytes(known))[0]
+
+    def compile_to(target: Path) -> None:
+        _compile(command, source, headers, target)
+
     try:
-        write_atomically(path, lambda target: _compile(command, source, headers, target))
-        return _open_compiled(path)
-    except OSError:
-        with tempfile.TemporaryDirectory(prefix="evenflow-") as temporary:  # a loaded library does not need its file
-            path = Path(temporary) / "library.so"
-            _compile(command, source, headers, path)
-            return _open_compiled(path)
+        library, content = _opened_in(folder if trusted else None, path.name, compile_to)
+    except CompilationFailed:
+        if not trusted:
+            raise
+        library, content = _opened_in(None, path.name, compile_to)
+    if trusted:
+        keep(path, content)
+    return library
 
 
 def find_compiler() -> list[str]:
     """$CC, cc, gcc or clang, whichever exists first."""
     if chosen := os.environ.get("CC"):
-        words = shlex.split(chosen)
+        try:
+            words = shlex.split(chosen)
+        except ValueError as error:
+            raise CompilationFailed(f"the C compiler named by CC, {chosen!r}, cannot be read ({error})") from error
         if words and shutil.which(words[0]):
             return words
         raise CompilationFailed(f"the C compiler named by CC, {chosen!r}, was not found")
@@ -79,14 +96,15 @@ def _environment(command: tuple[str, ...], headers: Path) -> tuple[str, ...]:
 
 
 def _compile(command: list[str], source: str, headers: Path, target: Path) -> None:
-    _run([*command, *FLAGS.split(), f"-I{headers}", "-x", "c", "-", "-lm", "-o", str(target)], source)
+    """Compile to the file `target`; the compiler keeps what it writes in between in the same folder."""
+    options = [*FLAGS.split(), f"-I{headers}", "-x", "c", "-", "-lm", "-o", str(target)]
+    _run([*command, *options], source, {**os.environ, "TMPDIR": str(target.parent)})
 
 
-def _run(command: list[str], text: str = "") -> str:
+def _run(command: list[str], text: str = "", environment: dict[str, str] | None = None) -> str:
+    run = functools.partial(subprocess.run, capture_output=True, encoding="utf-8", errors="replace")
     try:
-        done = subprocess.run(
-            command, input=text, capture_output=True, encoding="utf-8", errors="replace", timeout=COMPILE_SECONDS
-        )
+        done = run(command, input=text, env=environment, timeout=COMPILE_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompilationFailed(f"{command[0]} could not be run ({error})") from error
     if done.returncode:
@@ -95,18 +113,20 @@ def _run(command: list[str], text: str = "") -> str:
     return done.stdout
 
 
-def _open(path: Path) -> ctypes.CDLL | None:
-    """The library at `path`; None where there is no file, or a file that is not such a library."""
+def _open(path: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path))
         library.evenflow_library  # noqa: B018  (raises AttributeError where the symbol is missing)
-    except (OSError, AttributeError):
-        return None
+    except (OSError, AttributeError) as error:
+        raise CompilationFailed(f"what the compiler wrote cannot be loaded ({error})") from error
     return library
 
 
-def _open_compiled(path: Path) -> ctypes.CDLL:
-    library = _open(path)
-    if library is None:
-        raise CompilationFailed(f"what the compiler wrote to {path} cannot be loaded")
-    return library
+def _opened_in(parent: Path | None, name: str, write: Callable[[Path], object]) -> tuple[ctypes.CDLL, bytes]:
+    """A library that `write` makes in a temporary folder, in `parent` or where the system has them; and its content."""
+    try:
+        with unfinished(parent or Path(tempfile.gettempdir())) as folder:  # a loaded library does not need its file
+            write(folder / name)
+            return _open(folder / name), (folder / name).read_bytes()
+    except OSError as error:
+        raise CompilationFailed(f"no file can be written to {parent or 'a temporary folder'} ({error})") from error

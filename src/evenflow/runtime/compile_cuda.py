@@ -6,17 +6,15 @@ the GPU's architecture and the versions of NVRTC and the driver: each kernel is 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from evenflow.runtime.compile_cache import cache_folder, compile_once, fingerprint, write_atomically
+from evenflow.runtime.compile_cache import cache_folder, cached_bytes, compile_once, fingerprint
 from evenflow.runtime.cuda_libraries import (
     OPTIONS,
     CudaError,
@@ -77,11 +75,7 @@ def launch(kernel: Kernel, job: ctypes.Structure, like: Tensor, models: int, bat
 def loaded(kernel: Kernel, device: int) -> ctypes.c_void_p:
     """The kernel on one GPU, from memory, from disk or freshly compiled."""
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    try:
-        driver("cuModuleLoadData", ctypes.byref(module), machine_code(kernel, device))
-    except CudaError:
-        cubin_path(kernel, device).unlink(missing_ok=True)  # a damaged file: compile once more
-        driver("cuModuleLoadData", ctypes.byref(module), machine_code(kernel, device))
+    driver("cuModuleLoadData", ctypes.byref(module), machine_code(kernel, device))
     driver("cuModuleGetFunction", ctypes.byref(function), module, b"run")
     if kernel.memory > DEFAULT_SHARED_BYTES:
         driver("cuFuncSetAttribute", function, MAX_SHARED_BYTES, kernel.memory)
@@ -100,17 +94,6 @@ def cubin_path(kernel: Kernel, device: int) -> Path:
     versions = str(nvrtc_version()), str(driver_version())
     name = fingerprint(*OPTIONS, kernel.source(), architecture(device), *versions)
     return cache_folder() / f"{kernel.function}-{name}.cubin"
-
-
-def cached_bytes(path: Path, make: Callable[[], bytes]) -> bytes:
-    """The content of a file, made and written where it is missing or empty; an unwritable folder is no error."""
-    with contextlib.suppress(OSError):
-        if content := path.read_bytes():
-            return content
-    content = make()
-    with contextlib.suppress(OSError):
-        write_atomically(path, lambda target: target.write_bytes(content))
-    return content
 
 
 def architecture(device: int) -> str:
