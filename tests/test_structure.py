@@ -30,6 +30,7 @@ ROOMS = (
     "reservoir",
     "models",
     "export",
+    "system",
     "systems",
     "probes",
     "bounds",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -32,27 +32,8 @@ from evenflow.layers.feedback_stack import GatedFeedbackRNN
 from evenflow.layers.named import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.reservoir import EchoState
-
-
-@dataclass(frozen=True)
-class System:
-    """One row of the table: a layer with the settings that make it this system.
-
-    Attributes:
-        layer: the class of the layer.
-        equation: the step and its ingredients: activation f, recurrent matrix U.
-        document: where the system is from.
-        map: the map of the recurrent matrix; None for a layer that takes no map.
-        map_options: options of `map`, left out if the user chooses another map.
-        options: options of the layer.
-    """
-
-    layer: Callable[..., Recurrent]
-    equation: str
-    document: str
-    map: str | None = "free"
-    map_options: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+from evenflow.runtime.import_path import COLON, announced, import_path, imported
+from evenflow.system import System, own_system
 
 
 @dataclass(frozen=True)
@@ -177,6 +158,7 @@ SYSTEMS: dict[str, System] = {
     "esn": _row(EchoState, RESERVOIR, "Jaeger 2001; Galvan", None),
 }
 
+GROUP = "evenflow.systems"  # of entry points
 POSITIONAL = ("num_layers", "bias", "batch_first", "dropout", "bidirectional")  # torch's order
 
 NETWORKS: dict[str, Network] = {
@@ -196,40 +178,71 @@ def systems() -> Mapping[str, System]:
     return MappingProxyType(SYSTEMS)
 
 
-def create(name: str, input_size: int, hidden_size: int, *positional: Any, **options: Any) -> Recurrent:
+def find_system(name: Any) -> System:
+    """The system that a name, an import path or an object of the user's own stands for.
+
+    Args:
+        name: a row of `systems()`; a name that an installed package announces in its entry points `evenflow.systems`;
+            "module:name"; or what `own_system` takes.
+    """
+    if not isinstance(name, str):
+        return own_system(name, import_path(name))
+    if name in SYSTEMS:
+        return SYSTEMS[name]
+    others = announced(GROUP)
+    path = others.get(name, name)
+    if COLON not in path:
+        raise ValueError(unknown("system", name, [*SYSTEMS, *NETWORKS, *others]))
+    return own_system(imported("system", path), path)
+
+
+def system_name(name: Any) -> str:
+    """The text by which a config names a system, so that another process finds it: of one's own the import path."""
+    if isinstance(name, str):
+        return name if name in SYSTEMS or name in NETWORKS else announced(GROUP).get(name, name)
+    if not hasattr(name, "__qualname__"):
+        raise ValueError(
+            "system must be a name, an import path, or a class or function with a name of its own, which a config can "
+            f"hold, got {name!r}"
+        )
+    return import_path(name)
+
+
+def create(name: Any, input_size: int, hidden_size: int, *positional: Any, **options: Any) -> Recurrent:
     """The layer of the system `name`, with the signature of `torch.nn.RNN`.
 
     Args:
-        name: a row of `systems()`.
+        name: a row of `systems()`; or a system of your own: a cell, a class of layers, a function that makes a layer,
+            or its import path, "my_package.cells:mgu".
         input_size, hidden_size: widths of the input and the state.
         positional: further arguments in torch's order, ``num_layers, bias, batch_first, dropout, bidirectional``.
         options: any option of the layer (``num_layers=2``, ``bidirectional=True``, ``activation="oplu"``,
-            ``map="householder"``, and the options of that map); it overrides the system's setting.
+            ``map="householder"``, and the options of that map, or the constants of a cell of your own); it overrides
+            the system's setting.
     """
-    if name in NETWORKS:
+    if isinstance(name, str) and name in NETWORKS:
         network = NETWORKS[name].network.__name__
         raise ValueError(
             f"system {name!r} has no time and so is no recurrent layer: it is "
             f"evenflow.{network}({input_size}, output_size, width={hidden_size})"
         )
-    if name not in SYSTEMS:
-        raise ValueError(unknown("system", name, [*SYSTEMS, *NETWORKS]))
+    system = find_system(name)
     if len(positional) > len(POSITIONAL):
         raise ValueError(
             f"create takes at most {', '.join(POSITIONAL)} by position, got {len(positional)} more arguments"
         )
     options = dict(zip(POSITIONAL, positional, strict=False)) | options
-    system = SYSTEMS[name]
     settings = dict(system.options)
     if system.map is not None:
         settings["map"] = system.map
         if options.get("map", system.map) == system.map:
             settings |= system.map_options
     # A layer with `**options` checks the names of options itself.
-    parameters = inspect.signature(system.layer).parameters.values()
-    allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    parameters = list(inspect.signature(system.layer).parameters.values())
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        allowed = [p.name for p in parameters[2:] if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
         for option in options:
             if option not in allowed:
-                raise ValueError(f"system {name!r} has no option {option!r}; it takes {', '.join(allowed)}")
+                known = f"it takes {', '.join(allowed)}" if allowed else "it takes none"
+                raise ValueError(f"system {name!r} has no option {option!r}; {known}")
     return system.layer(input_size, hidden_size, **settings | options)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +12,7 @@ from torch.nn.utils import parametrize
 from evenflow.maps.attach import attach_fitted, detach
 from evenflow.maps.map import Map
 from evenflow.runtime.constructor_call import CALL, MAPPING, NAME, OBSTACLE, TORCH_LAYERS, Described, describe
+from evenflow.runtime.import_path import find
 
 LARGEST_SIZE = 1 << 20  # of a layer whose weights are not at hand yet
 DEEPEST = 20  # calls and lists inside each other
@@ -173,9 +172,7 @@ def _imported(path: Any) -> Any:
     if not colon or not name or not module:
         raise ValueError(f"{str(path)[:60]!r} is no import path of the form module:name")
     try:
-        found: Any = sys.modules[module] if module == "__main__" else importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        return find(str(path))
     except (ImportError, AttributeError, ValueError) as error:
         if module == "__main__":
             raise ValueError(
@@ -185,4 +182,3 @@ def _imported(path: Any) -> Any:
         raise ValueError(
             f"the model needs {name!r} of the module {module!r}, which cannot be imported here ({error})"
         ) from error
-    return found

@@ -78,6 +78,10 @@ def run(application: typer.Typer, name: str, arguments: Sequence[str] | None = N
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may lack a letter that is printed
     torch.set_flush_denormal(True)  # vanishing gradients are denormal numbers, which slow a CPU down
+    paths = list(sys.path)
+    # The current folder holds systems and tasks of the user's own. It comes last, so that no file in it takes the place
+    # of a module of an installed package.
+    sys.path.append("")
     try:
         code = application(args=arguments, prog_name=name, standalone_mode=False)
         if code == INTERRUPTED:
@@ -104,6 +108,7 @@ def run(application: typer.Typer, name: str, arguments: Sequence[str] | None = N
         help_shown = type(error).__name__ == "NoArgsIsHelpError"
         code = 2 if help_shown else complain(error.format_message(), 2)
     finally:
+        sys.path[:] = paths
         torch.set_flush_denormal(False)
     sys.exit(code or 0)
 

@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from evenflow.lab.terminal import new_table, say, show
+from evenflow.runtime.import_path import announced
 
 from .application import app
 
@@ -17,14 +18,23 @@ if TYPE_CHECKING:
 def systems() -> None:
     """List the named systems: the document each comes from, its equation and its number of parameters.
 
+    Systems of other packages, which announce them in their entry points evenflow.systems, stand at the end.
+
     Example:  evenflow systems
     """
-    from evenflow.systems import NETWORKS, SYSTEMS, create
+    from evenflow.systems import GROUP, NETWORKS, SYSTEMS, create, find_system
 
     table = new_table("system", "document", "equation", "parameters", right=("parameters",))
     for name, system in SYSTEMS.items():
         count = sum(p.numel() for p in create(name, 2, 128).parameters())
         table.add_row(name, system.document, system.equation, f"{count:,}")
+    for name, path in announced(GROUP).items():
+        try:
+            own, count = find_system(path), sum(p.numel() for p in create(path, 2, 128).parameters())
+        except (TypeError, ValueError) as error:  # a package that is broken must not hide the others
+            table.add_row(name, path, str(error), "")
+        else:
+            table.add_row(name, own.document or path, own.equation, f"{count:,}")
     show(table)
     say("Parameters: of the layer alone, 2 inputs, 128 hidden units; only the readout of esn is trained.")
     say('Use one:  evenflow.create("sgornn", 2, 128)   or   evenflow train adding sgornn')
@@ -41,19 +51,26 @@ def systems() -> None:
 def tasks() -> None:
     """List the tasks, their options, and the loss that a network without memory reaches.
 
+    Tasks of other packages, which announce them in their entry points evenflow.tasks, stand at the end.
+
     Example:  evenflow tasks
     """
     from evenflow.lab.tasks import TASKS
+    from evenflow.lab.tasks.registry import GROUP, find_task
     from evenflow.lab.tasks.task import option_fields
 
     table = new_table("task", "option", "default", "meaning")
-    for name, kind in TASKS.items():
-        task = kind()
-        for field in option_fields(kind):
+    for name in [*TASKS, *announced(GROUP)]:
+        try:
+            kind = find_task(name)
+            task, fields = kind.from_options({}), option_fields(kind)
+        except ValueError as error:  # a package that is broken must not hide the others
+            table.add_row(name, "", "", str(error))
+            continue
+        for number, field in enumerate(fields):
             shown = "" if field.default is None else str(field.default)
-            table.add_row(name, field.name, shown, field.metadata["help"])
-            name = ""
-        table.add_row("", "", "", _facts(task))
+            table.add_row("" if number else name, field.name, shown, field.metadata.get("help", ""))
+        table.add_row("" if fields else name, "", "", _facts(task))
         table.add_section()
     show(table)
     say("Use one:  evenflow train adding sgornn --task-option length=400")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,6 +59,7 @@ OWN_OPTION = {
     },
 }
 FLAGS = {"start_from": "--from"}  # options that are not called like their setting
+TEXT = ("str", "str | None", str, str | None)  # types of fields, which a module of the user's own may hold as they are
 ALIASES = {"batch_size": ("--batch",)}  # the name of this option in `evenflow sweep` and `evenflow bench`
 
 
@@ -107,16 +109,19 @@ def task_table(name: str, options: Sequence[str] | None, data: Path | None) -> d
 
 def _text_options(task: str, options: Sequence[str] | None) -> set[str]:
     """The options of a task whose values are text: names of columns, folders, choices."""
-    from evenflow.lab.tasks import TASKS
+    from evenflow.lab.tasks.registry import find_task, with_file
     from evenflow.lab.tasks.task import option_fields
 
     inner = [text.partition("=")[2] for text in options or () if text.startswith("task=")]  # of a curriculum
-    kinds = [TASKS[name] for name in (task.partition(":")[0], *inner) if name in TASKS]
-    return {field.name for kind in kinds for field in option_fields(kind) if field.type in ("str", "str | None")}
+    fields: list[dataclasses.Field[Any]] = []
+    for name in (task, *inner):
+        with suppress(ValueError):  # an unknown task has an error of its own
+            fields += option_fields(find_task(with_file(name, {})[0]))
+    return {field.name for field in fields if field.type in TEXT}
 
 
 def task_name(task: str) -> str:
-    """A name for a folder: the task's name, or the file's for a task such as csv:some/where/motion.csv ("motion")."""
+    """A name for a folder: the task's name, or the end of csv:some/where/motion.csv ("motion") or of an import path."""
     return Path(task.partition(":")[2]).stem or task.rstrip(":")
 
 

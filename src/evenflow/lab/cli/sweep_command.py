@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenflow.lab.terminal import new_table, say, show
+from evenflow.lab.training.optimizers import OPTIMIZERS
+from evenflow.runtime.import_path import short_name
 
 from .application import app, same_command_continues
 from .options import (
@@ -45,13 +47,15 @@ def sweep(
     maps: Annotated[
         str, typer.Option(help="Maps, with commas; options of a map in brackets: svd(margin=0.1).")
     ] = "exponential,householder,rotations,svd",
-    cells: Annotated[str, typer.Option(help="elman, gated, scrn, gru, lstm, complex.")] = "elman,gated,gru,lstm",
+    cells: Annotated[
+        str, typer.Option(help="elman, gated, scrn, gru, lstm, complex, or of your own: module:name.")
+    ] = "elman,gated,gru,lstm",
     activations: Annotated[str, typer.Option(help="For the cells that take an activation.")] = "relu,abs,tanh,modrelu",
     hidden: Annotated[
         str | None,
         typer.Option(help="Hidden sizes. Default: the largest multiple of 16 up to 512 within --parameters."),
     ] = None,
-    optimizers: Annotated[str, typer.Option(help="Optimizers: adam, rmsprop, sgd.")] = "adam",
+    optimizers: Annotated[str, typer.Option(help=f"Optimizers: {', '.join(OPTIMIZERS)}.")] = "adam",
     lrs: Annotated[str, typer.Option(help="Learning rates.")] = "1e-2,1e-3,1e-4",
     first: Annotated[int, typer.Option(help="Updates of every candidate in the first round.")] = 500,
     keep: Annotated[float, typer.Option(help="Share of the candidates that enter the next round.")] = 0.33,
@@ -120,7 +124,7 @@ def show_sweep(result: Sweep) -> None:
         table.add_row(
             str(rank),
             point.map,
-            point.cell,
+            short_name(point.cell),
             point.activation,
             str(point.hidden_size),
             f"{point.parameters:,}",

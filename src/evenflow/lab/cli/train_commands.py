@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenflow.lab.terminal import new_table, say, show
+from evenflow.runtime.import_path import short_name
 
 from .application import app
 from .options import (
@@ -46,18 +47,21 @@ def train(
 ) -> None:
     """Train one system on one task. The run folder can be resumed and reported on.
 
-    TASK is a name, or a file of your own: csv:FILE (one row per step; columns sequence, target, and the inputs) or
-    npz:FILE (arrays x, y, lengths). See docs/data.md.
+    TASK is a name; a file of your own, csv:FILE (one row per step; columns sequence, target, and the inputs) or
+    npz:FILE (arrays x, y, lengths), see docs/data.md; or a class of your own, module:Class. SYSTEM is a name, or a cell
+    or a layer of your own, module:name. The module may lie in the current folder. See docs/cells.md.
 
     Example:  evenflow train adding sgornn --hidden 64 --lr 0.01 --optimizer rmsprop -t length=200 --probe-every 50
 
     Example:  evenflow train adding sgornn --hidden 64 --lr 0.001 --from runs/adding-sgornn --folder runs/finer
 
     Example:  evenflow train csv:motion.csv lstm --hidden 32 --epochs 20 -t target=activity
+
+    Example:  evenflow train my_package.tasks:Bursts my_package.cells:mgu --hidden 64 -t length=200
     """
     from evenflow.lab.training import train as train_run
 
-    folder = folder or Path("runs") / f"{task_name(task)}-{system}"
+    folder = folder or Path("runs") / f"{task_name(task)}-{short_name(system)}"
     config = {
         "task": task_table(task, task_option, data),
         "system": {"name": system, "hidden_size": hidden, **parse_options("--system-option", system_option)},

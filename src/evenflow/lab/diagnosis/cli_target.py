@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from evenflow.checks import one_of, unknown, whole_number
+from evenflow.checks import one_of, whole_number
 from evenflow.lab.diagnosis.diagnose import doctor
 from evenflow.lab.diagnosis.diagnosis import Diagnosis
 from evenflow.lab.tasks.own_data import OwnData
@@ -25,7 +25,7 @@ from evenflow.layers.named import GRU, LSTM
 from evenflow.models import Predictor, load
 from evenflow.models.bundle import BUNDLE
 from evenflow.probes.model_layer import find_layer
-from evenflow.systems import SYSTEMS, create
+from evenflow.systems import create, find_system
 
 WEIGHTS = ("best", "last")
 SEQUENCES, LENGTH = 4, 200
@@ -58,8 +58,8 @@ def diagnose_target(
 
     Args:
         target: a run folder, whose model is diagnosed on a batch that its training did not use; a folder of
-            `evenflow.save`; a file of weights; or the name of a system, for a new layer. The last three get random
-            inputs, N(0, 1), and so does a run whose data are gone.
+            `evenflow.save`; a file of weights; or the name or import path of a system, for a new layer. The last three
+            get random inputs, N(0, 1), and so does a run whose data are gone.
         hidden: units of a new layer, 128 by default.
         input: input width of a new layer, 2 by default.
         length: steps of the random inputs, 200 by default.
@@ -83,15 +83,24 @@ def diagnose_target(
     whole_number("length", length, 2)  # a gradient over time needs two steps
     if path.is_file():
         model, width = _file(path, trusted)
-    elif target in SYSTEMS:
-        whole_number("hidden", hidden, 1)
-        whole_number("input", input, 1)
-        model, width = create(target, input, hidden, generator=torch.Generator().manual_seed(0)), input
     else:
-        raise ValueError(f"{target!r} is no run folder and no file: {unknown('system', target, SYSTEMS)}")
+        model, width = _system(target, input, hidden), input
     x = torch.randn(length, SEQUENCES, width, generator=torch.Generator().manual_seed(1))
     like = next(iter(model.state_dict().values()))
     return doctor(model, (x.transpose(0, 1) if getattr(model, "batch_first", False) else x).to(like), steps=length)
+
+
+def _system(name: str, input: int, hidden: int) -> nn.Module:
+    """A new layer of a named system, or of one of the user's own."""
+    whole_number("hidden", hidden, 1)
+    whole_number("input", input, 1)
+    try:
+        find_system(name)
+    except ValueError as error:
+        raise ValueError(f"{name!r} is no run folder and no file: {error}") from None
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        return create(name, input, hidden)
 
 
 def _run(folder: Path, which: str | None) -> Diagnosis:

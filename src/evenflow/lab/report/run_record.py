@@ -11,6 +11,7 @@ import numpy as np
 
 from evenflow.lab import tasks
 from evenflow.lab.training import Run
+from evenflow.runtime.import_path import short_name
 
 NO_PROBES = "No gradient probes were recorded in this run."
 
@@ -90,11 +91,11 @@ class RunRecord(Run):
 
     @property
     def system(self) -> str:
-        return str(self.settings.get("system", {}).get("name", self.folder.name))
+        return short_name(str(self.settings.get("system", {}).get("name", self.folder.name)))
 
     @property
     def task_name(self) -> str:
-        return str(self.settings.get("task", {}).get("name", "an unnamed task"))
+        return short_name(str(self.settings.get("task", {}).get("name", "an unnamed task")))
 
     @property
     def metric_name(self) -> str:

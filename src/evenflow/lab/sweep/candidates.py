@@ -15,6 +15,8 @@ from evenflow.lab.tasks import Task
 from evenflow.lab.terminal import read_value
 from evenflow.lab.training.config import build
 from evenflow.lab.training.optimizers import OPTIMIZERS
+from evenflow.runtime.import_path import COLON
+from evenflow.systems import create, system_name
 
 OWN = "own"  # the activation of a cell without a choice
 STEP, LARGEST, DEFAULT = 16, 512, 128  # hidden sizes: multiples of 16 up to 512; 128 without a limit on parameters
@@ -47,7 +49,8 @@ class Axes:
 
     Args:
         maps: names of `maps.MAPS`, with options in brackets: ``"svd(margin=0.1)"``.
-        cells: names of `CELLS`. An LSTM has no map and appears once; GRU, LSTM and complex have their own activation.
+        cells: names of `CELLS`, or systems of your own as import paths. An LSTM has no map and appears once; GRU, LSTM,
+            complex and your own have their own activation.
         activations: names as in `activations`, also ``"leaky(0.5)"``.
         hidden: hidden sizes. Default: the largest multiple of 16, up to 512, within the limit on parameters, and 128
             without a limit.
@@ -70,8 +73,7 @@ class Axes:
         for text in self.maps:
             read_map(text)
         for cell in self.cells:
-            if cell not in CELLS:
-                raise ValueError(unknown("cell", cell, CELLS))
+            _kind(cell)
         for activation in self.activations:
             activations.make(activation)
         for size in self.hidden or ():
@@ -181,10 +183,24 @@ def read_map(text: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
+def _kind(cell: str) -> CellKind:
+    """The row of `CELLS`, or that of a system of the user's own, whose map can be chosen if it takes one."""
+    if cell in CELLS:
+        return CELLS[cell]
+    if COLON not in (path := system_name(cell)):
+        raise ValueError(unknown("cell", cell, CELLS))
+    create(path, 2, STEP)
+    try:
+        mapped = bool(create(path, 2, STEP, map="exponential"))
+    except (ValueError, TypeError):
+        mapped = False
+    return CellKind(path, mapped, activated=False)
+
+
 def _products(axes: Axes) -> Iterator[tuple[str, str, str]]:
     """Map, cell and activation of every model; a cell without a choice of map or activation appears once for it."""
     for cell in axes.cells:
-        kind = CELLS[cell]
+        kind = _kind(cell)
         for map in axes.maps if kind.mapped else ["free"]:
             for activation in axes.activations if kind.activated else [OWN]:
                 yield map, cell, activation
@@ -193,7 +209,7 @@ def _products(axes: Axes) -> Iterator[tuple[str, str, str]]:
 def _system(map: str, cell: str, activation: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The table of a system, without its hidden size."""
     name, map_options = read_map(map)
-    kind = CELLS[cell]
+    kind = _kind(cell)
     # The bounds on SGORNN's gates need a matrix that preserves lengths; a free matrix has the free gates of FastRNN.
     system = "fastrnn" if cell == "gated" and name == "free" else kind.system
     chosen = {"map": name, **map_options} if kind.mapped else {}

@@ -15,6 +15,8 @@ from evenflow.lab.training.config import build, check_model, read_config
 from evenflow.lab.training.fit import earlier_run, train_or_resume
 from evenflow.lab.training.run_writer import folder_lock
 from evenflow.lab.training.settings import Settings
+from evenflow.runtime.import_path import short_name
+from evenflow.systems import system_name
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def compare(
     plans = []
     for system in systems:
         table = dict(system)
-        label = str(table.pop("label", table["name"]))
+        label = str(table.pop("label", short_name(system_name(table["name"]))))
         for lr in lrs:
             own = {} if math.isnan(lr) else {"lr": lr}
             config = {"task": dict(task), "system": table, "training": dict(training) | own}

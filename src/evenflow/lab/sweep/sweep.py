@@ -108,7 +108,8 @@ def sweep(
     points, omitted = candidates(instance, axes, parameters)
     planned = plan(len(points), rules)
     request = {
-        "task": {"name": instance.name} | {name: value for name, value in instance.options().items() if name != "data"},
+        "task": {"name": instance.reference}
+        | {name: value for name, value in instance.options().items() if name != "data"},
         "parameters": parameters,
         **dataclasses.asdict(axes),
         **dataclasses.asdict(rules),

@@ -17,7 +17,8 @@ from .own_formats import CsvData, NpzData
 from .pixels import Pixels
 from .recall_first import RecallFirst
 from .registry import TASKS, make
-from .task import Batch, Position, Task
+from .synthetic import Draw, Synthetic
+from .task import Batch, Position, Task, option
 from .temporal_order import TemporalOrder
 from .ucr import Ucr
 from .words import Words
@@ -33,6 +34,7 @@ __all__ = [
     "Curriculum",
     "DataSet",
     "Digits",
+    "Draw",
     "Har",
     "HarRebuilt",
     "HarSubset",
@@ -44,10 +46,12 @@ __all__ = [
     "Pixels",
     "Position",
     "RecallFirst",
+    "Synthetic",
     "Task",
     "TemporalOrder",
     "Ucr",
     "Words",
     "Xor",
     "make",
+    "option",
 ]

@@ -103,7 +103,7 @@ class Curriculum(Task):
         return dataclasses.replace(self.task, length=length)  # type: ignore[type-var]
 
     def options(self) -> dict[str, Any]:
-        return {"task": self.task.name, **self.task.options(), "start": self.start, "until": self.until}
+        return {"task": self.task.reference, **self.task.options(), "start": self.start, "until": self.until}
 
 
 def _sizes(task: Task) -> tuple[int | None, ...]:

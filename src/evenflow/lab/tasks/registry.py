@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evenflow.checks import unknown
+from evenflow.runtime.import_path import COLON, announced, imported
 
 from .adding import Adding
 from .characters import Characters
@@ -35,27 +36,48 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-def make(name: str, **options: Any) -> Task:
-    """Make the task called `name` with these options. ``csv:FILE`` and ``npz:FILE`` name a file of your own.
+GROUP = "evenflow.tasks"  # of entry points
+
+
+def make(name: str | type[Task], **options: Any) -> Task:
+    """Make the task called `name` with these options.
+
+    ``csv:FILE``, ``parquet:FILE`` and ``npz:FILE`` name a file of your own, ``module:name`` a class of your own, which
+    may also be given itself; installed packages announce names in their entry points ``evenflow.tasks``.
 
     >>> make("copy", length=50).baseline
     0.2970...
     """
     name, options = with_file(name, options)
-    if name not in TASKS:
-        kind = Path(str(name)).suffix.removeprefix(".").lower()
-        if issubclass(TASKS.get(kind, Task), OwnData):
-            raise ValueError(f"unknown task {name!r}; for a file of your own write {kind}:{name}")
-        raise ValueError(unknown("task", name, TASKS))
-    return _curriculum(options) if name == Curriculum.name else TASKS[name].from_options(options)
+    kind = find_task(name)
+    return _curriculum(options) if kind is Curriculum else kind.from_options(options)
+
+
+def find_task(name: Any) -> type[Task]:
+    """The class of tasks that a name, an import path or the class itself stands for."""
+    kind = name
+    if isinstance(name, str):
+        if name in TASKS:
+            return TASKS[name]
+        others = announced(GROUP)
+        path = others.get(name, name)
+        if COLON not in path:
+            ending = Path(name).suffix.removeprefix(".").lower()
+            if issubclass(TASKS.get(ending, Task), OwnData):
+                raise ValueError(f"unknown task {name!r}; for a file of your own write {ending}:{name}")
+            raise ValueError(unknown("task", name, [*TASKS, *others]))
+        kind = imported("task", path)
+    if not (isinstance(kind, type) and issubclass(kind, Task)):
+        raise ValueError(f"task must be a name or a subclass of evenflow.tasks.Task, got {name!r}, which is {kind!r}")
+    return kind
 
 
 def _curriculum(options: Mapping[str, Any]) -> Task:
     """A curriculum around the task that the option ``task`` names; both take their options from the same ones."""
     name = options.get("task", Adding.name)
-    if not isinstance(name, str) or name not in TASKS or name == Curriculum.name:
+    if name == Curriculum.name or not _is_known(name):
         raise ValueError(unknown("task of a curriculum", name, (task for task in TASKS if task != Curriculum.name)))
-    inner = [field.name for field in option_fields(TASKS[name])]
+    inner = [field.name for field in option_fields(find_task(name))]
     for option in options:
         if option not in (*CURRICULUM_OPTIONS, *inner):
             known = [*CURRICULUM_OPTIONS, *inner]
@@ -64,7 +86,15 @@ def _curriculum(options: Mapping[str, Any]) -> Task:
     return Curriculum(make(name, **{key: options[key] for key in options if key not in CURRICULUM_OPTIONS}), **own)
 
 
-def with_file(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _is_known(name: Any) -> bool:
+    """Whether a name is listed, announced by a package or an import path; or a class itself."""
+    if not isinstance(name, str):
+        return isinstance(name, type)
+    kind, colon, _ = name.partition(COLON)
+    return name in TASKS or (bool(colon) and kind not in TASKS) or name in announced(GROUP)
+
+
+def with_file(name: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Turn ``("csv:FILE", {})`` into ``("csv", {"file": "/absolute/path/FILE"})``; leave other names unchanged."""
     kind, colon, file = str(name).partition(":")
     if not colon or not issubclass(TASKS.get(kind, Task), OwnData):

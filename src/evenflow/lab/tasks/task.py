@@ -12,6 +12,7 @@ from torch import Tensor
 
 from evenflow.checks import number, one_of, unknown, whole_number
 from evenflow.models.data_schema import DataColumn, DataSchema
+from evenflow.runtime.import_path import import_path
 
 
 class Batch(NamedTuple):
@@ -54,6 +55,13 @@ class Position(NamedTuple):
     processes: int = 1
 
 
+class _ClassName:
+    """A class attribute: the name of the class in lower case."""
+
+    def __get__(self, instance: object, kind: type) -> str:
+        return kind.__name__.lower()
+
+
 class Task(ABC):
     """A problem to train on. A subclass is a frozen dataclass whose fields are the options of the task.
 
@@ -62,7 +70,8 @@ class Task(ABC):
     is also trained on in epochs, validated on the whole of its validation part, and may have a test part.
 
     Attributes:
-        name: the name that `make` takes.
+        name: the task's name in messages and, for the tasks of evenflow, the name that `make` takes. Default: that of
+            the class in lower case.
         problem: what the outputs are: "classification", "multilabel", "regression" or "next", as in `DataSchema`.
         readout: "last" if the output is read after the last step, "every" if at every step.
         carries: whether a batch may continue the batch before.
@@ -73,7 +82,7 @@ class Task(ABC):
             input_size is the width of the embedding.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = _ClassName()  # type: ignore[assignment]
     problem: ClassVar[str] = "regression"
     readout: ClassVar[str]
     carries: ClassVar[bool] = False
@@ -82,6 +91,12 @@ class Task(ABC):
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    @property
+    def reference(self) -> str:
+        """What `make` makes this task of: its name, or the import path of a class that is not of evenflow."""
+        kind = type(self)
+        return self.name if kind.__module__.partition(".")[0] == "evenflow" else import_path(kind)
 
     @property
     def vocabulary(self) -> int | None:
@@ -215,7 +230,10 @@ class Task(ABC):
         for option in options:
             if option not in names:
                 raise ValueError(unknown(f"option of task {cls.name}", option, names))
-        return cls(**options)
+        try:
+            return cls(**options)
+        except TypeError as error:  # an abstract class
+            raise ValueError(f"task {cls.name} cannot be made: {error}") from None
 
     def __str__(self) -> str:
         return self.name
@@ -258,6 +276,8 @@ def check_options(options: Any) -> None:
 
 def option_fields(kind: type[Task]) -> list[dataclasses.Field[Any]]:
     """The fields of a task that are options."""
+    if any(isinstance(value, dataclasses.Field) for value in vars(kind).values()):
+        raise ValueError(f"the class of task {kind.name} has options and must be decorated: @dataclass(frozen=True)")
     return [field for field in dataclasses.fields(kind) if field.init] if dataclasses.is_dataclass(kind) else []
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.lab.tasks import Task
+from evenflow.runtime.import_path import import_path
 
-from .given_parts import path_of
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class RunCallbacks:
 
     def state(self) -> list[Any]:
         """The class and the state of every callback that has one."""
-        states = [[path_of(callback), dict(callback.state_dict())] for callback in self._callbacks]
+        states = [[import_path(callback), dict(callback.state_dict())] for callback in self._callbacks]
         for path, state in states:
             for value in _values(state):
                 if not isinstance(value, PLAIN_TYPES):
@@ -151,7 +151,7 @@ class RunCallbacks:
         """Give the states of a checkpoint to the callbacks of the same classes."""
         left = list(self._callbacks)
         for path, state in states:
-            found = next((callback for callback in left if path_of(callback) == path), None)
+            found = next((callback for callback in left if import_path(callback) == path), None)
             if found is None:
                 raise ValueError(f"callbacks must hold a {path}, whose state is in the checkpoint")
             left.remove(found)

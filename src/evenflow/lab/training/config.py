@@ -21,7 +21,7 @@ from evenflow.layers.recurrent import Recurrent
 from evenflow.models.flat_model import FlatModel
 from evenflow.models.residual_stack import ResidualStack
 from evenflow.models.sequence_model import SequenceModel
-from evenflow.systems import NETWORKS, create
+from evenflow.systems import NETWORKS, create, system_name
 
 from . import evaluation
 from .given_parts import NOTHING_GIVEN, OWN, GivenParts
@@ -59,8 +59,10 @@ def read_config(config: Mapping[str, Any]) -> tuple[Task, dict[str, Any], Settin
 
 def config_tables(task: Task, settings: Settings, system: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The tables of config.toml: task, system if there is one, training, and data for a file of the user's own."""
+    # Without a system the run can only be resumed by `fit`, with the model and the task in hand.
+    name = task.name if system is None else task.reference
     return {
-        "task": {"name": task.name, **task.options()},
+        "task": {"name": name, **task.options()},
         **({} if system is None else {"system": system_table(system)}),
         "training": settings.to_dict(),
         **({DATA: {"sha256": task.sha256()}} if isinstance(task, OwnData) else {}),
@@ -68,13 +70,13 @@ def config_tables(task: Task, settings: Settings, system: Mapping[str, Any] | No
 
 
 def system_table(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a system without None, which TOML cannot hold.
+    """The name and the options of a system as TOML can hold them: without None, and a system of one's own by its path.
 
     All options that may be None have None as their default, except margin, whose None is written as "none".
     """
     return {
         name: "none" if value is None else value
-        for name, value in options.items()
+        for name, value in {**options, "name": system_name(options["name"])}.items()
         if value is not None or name == "margin"
     }
 

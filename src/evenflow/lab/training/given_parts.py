@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-OWN = ":"  # in the name of an optimiser or a schedule of the user's own, as in "my_package.optim:Lion"
+from evenflow.runtime.import_path import COLON, import_path
+
+OWN = COLON  # in the name of an optimiser or a schedule of the user's own, as in "my_package.optim:Lion"
 # Settings that an optimiser which is made already has decided.
 DECIDED = ("lr", "weight_decay", "momentum", "nesterov", "alpha", "eps", "map_lr", "bases", "bases_lr")
 
@@ -40,7 +41,7 @@ def given_parts(settings: dict[str, Any], callbacks: tuple[Any, ...]) -> tuple[d
     for name in ("optimizer", "schedule"):
         value = settings.get(name)
         if value is not None and not isinstance(value, str):
-            own[name], named[name] = value, path_of(value)
+            own[name], named[name] = value, import_path(value)
     optimizer, schedule = own.get("optimizer"), own.get("schedule")
     if isinstance(optimizer, Optimizer):
         for name in DECIDED:
@@ -55,24 +56,6 @@ def given_parts(settings: dict[str, Any], callbacks: tuple[Any, ...]) -> tuple[d
     if isinstance(schedule, LRScheduler) and schedule.optimizer is not optimizer:
         raise ValueError("schedule must be a scheduler of the optimizer that is given with it, got that of another")
     return named, GivenParts(**own, callbacks=callbacks)
-
-
-def path_of(value: Any) -> str:
-    """Where a class, a function or the class of an object is defined, as "module:name"."""
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}{OWN}{named.__qualname__}"
-
-
-def imported(setting: str, path: str) -> Any:
-    """What "module:name" names; a ValueError says what is missing."""
-    module, _, name = path.partition(OWN)
-    try:
-        value: Any = import_module(module)
-        for part in name.split("."):
-            value = getattr(value, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{setting} {path!r} cannot be imported: {error}") from None
-    return value
 
 
 def check_own_optimizer(optimizer: Optimizer, model: torch.nn.Module, bases: list[dict[str, Any]]) -> None:

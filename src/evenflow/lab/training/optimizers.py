@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from evenflow.maps import mapped
 from evenflow.optim import GeodesicAdam, GeodesicSGD, Joined, divide
+from evenflow.runtime.import_path import imported
 
-from .given_parts import NOTHING_GIVEN, OWN, GivenParts, check_own_optimizer, imported
+from .given_parts import NOTHING_GIVEN, OWN, GivenParts, check_own_optimizer
 
 if TYPE_CHECKING:
     from .settings import Settings

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from .given_parts import OWN, GivenParts, imported
+from evenflow.runtime.import_path import imported
+
+from .given_parts import OWN, GivenParts
 
 if TYPE_CHECKING:
     from .settings import Settings
