@@ -131,7 +131,10 @@ def test_a_run_remembers_the_file_in_full(motion, tmp_path, monkeypatch):
         ("npz", {"file": 5}, r"file must be a path as text, got 5"),
         ("npz", {"data": 5}, r"data must be a path as text, got 5"),
         ("csv", {"length": 1}, r"length must be a whole number of at least 2, got 1"),
-        ("tsv:file", {}, r"unknown task 'tsv:file', .*"),
+        *(
+            (name, {}, f"unknown task '{name}', a file of your own is csv:FILE, parquet:FILE or npz:FILE")
+            for name in ("tsv:file", "parket:file", "xlsx:data/table.xlsx", "CSV:motion.csv")
+        ),
     ],
 )
 def test_wrong_options(name, options, sentence):

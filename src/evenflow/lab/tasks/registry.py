@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from .kth_largest import KthLargest
 from .multilabel import MultilabelRows
 from .multiplication import Multiplication
 from .music import Music
-from .own_data import OwnData
 from .own_formats import CsvData, NpzData, ParquetData
 from .pixels import Pixels
 from .recall_first import RecallFirst
@@ -31,10 +31,8 @@ from .xor import Xor
 
 SYNTHETIC = (Adding, Multiplication, Xor, TemporalOrder, Copy, RecallFirst, KthLargest)
 REAL = (Digits, Pixels, Words, Characters, Har, HarRebuilt, HarSubset, Ucr, Music, MultilabelRows)
-TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (*SYNTHETIC, *REAL, CsvData, ParquetData, NpzData, Curriculum)
-}
-
+FILES: dict[str, type[Task]] = {task.name: task for task in (CsvData, ParquetData, NpzData)}
+TASKS: dict[str, type[Task]] = {task.name: task for task in (*SYNTHETIC, *REAL)} | FILES | {"curriculum": Curriculum}
 
 GROUP = "evenflow.tasks"  # of entry points
 
@@ -63,13 +61,25 @@ def find_task(name: Any) -> type[Task]:
         path = others.get(name, name)
         if COLON not in path:
             ending = Path(name).suffix.removeprefix(".").lower()
-            if issubclass(TASKS.get(ending, Task), OwnData):
+            if ending in FILES:
                 raise ValueError(f"unknown task {name!r}; for a file of your own write {ending}:{name}")
             raise ValueError(unknown("task", name, [*TASKS, *others]))
-        kind = imported("task", path)
+        try:
+            kind = imported("task", path)
+        except ValueError:
+            if _names_file(name):
+                *first, last = (f"{kind}:FILE" for kind in FILES)
+                raise ValueError(f"unknown task {name!r}, a file of your own is {', '.join(first)} or {last}") from None
+            raise
     if not (isinstance(kind, type) and issubclass(kind, Task)):
         raise ValueError(f"task must be a name or a subclass of evenflow.tasks.Task, got {name!r}, which is {kind!r}")
     return kind
+
+
+def _names_file(name: str) -> bool:
+    """Whether a text with a colon that cannot be imported looks like a file of the user's own."""
+    kind, _, file = name.partition(COLON)
+    return bool(get_close_matches(kind.lower(), FILES)) or len(Path(file).parts) > 1 or Path(file).is_file()
 
 
 def _curriculum(options: Mapping[str, Any]) -> Task:
@@ -97,7 +107,7 @@ def _is_known(name: Any) -> bool:
 def with_file(name: Any, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Turn ``("csv:FILE", {})`` into ``("csv", {"file": "/absolute/path/FILE"})``; leave other names unchanged."""
     kind, colon, file = str(name).partition(":")
-    if not colon or not issubclass(TASKS.get(kind, Task), OwnData):
+    if not colon or kind not in FILES:
         return name, dict(options)
     if not file:
         raise ValueError(f"{kind}: must be followed by a file, as in {kind}:motion.{kind}")
