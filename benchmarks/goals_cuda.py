@@ -30,7 +30,7 @@ from evenflow import SequenceModel, create
 from evenflow.activations import ACTIVATIONS
 from evenflow.layers.named import GRU, LSTM, RNN, ScalarGatedRNN
 from evenflow.models.population import Population
-from evenflow.runtime.cuda_graphs import capturing
+from evenflow.runtime.captured_function import capturing
 from evenflow.scan import recurrence
 from evenflow.scan.cuda import cuda_recurrence as kernels
 from evenflow.scan.engine import ScanInputs

@@ -24,7 +24,7 @@ from evenflow.layers.layer_graphs import TensorLayer
 from evenflow.layers.named import LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.reservoir import EchoState
-from evenflow.runtime.cuda_graphs import CapturedFunction
+from evenflow.runtime.captured_function import CapturedFunction
 
 SAME = 1e-6
 

@@ -23,7 +23,8 @@ from evenflow.maps import MAPS
 from evenflow.optim import GeodesicAdam, GeodesicSGD
 from evenflow.optim.step_graphs import CapturedStep
 from evenflow.runtime import cuda_graphs
-from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache
+from evenflow.runtime.captured_function import CapturedFunction, capturing, in_capturing
+from evenflow.runtime.cuda_graphs import GraphCache
 
 
 class Graph:
@@ -219,12 +220,12 @@ def test_a_failed_capture_is_a_warning_and_runs_plainly() -> None:
 
 
 def test_collection_pauses_during_a_capture_alone() -> None:
-    assert not cuda_graphs.in_capturing()
-    with cuda_graphs.capturing():
-        assert cuda_graphs.in_capturing()
+    assert not in_capturing()
+    with capturing():
+        assert in_capturing()
         assert not gc.isenabled()
     assert gc.isenabled()
-    assert not cuda_graphs.in_capturing()
+    assert not in_capturing()
 
 
 DEVICE = torch.device("cuda")

@@ -22,8 +22,7 @@ from evenflow.layers.recurrent import Recurrent
 from evenflow.maps import MAPS, make
 from evenflow.optim import GeodesicAdam, GeodesicSGD
 from evenflow.optim.step_graphs import CapturedStep
-from evenflow.runtime import cuda_graphs
-from evenflow.runtime.cuda_graphs import CapturedFunction
+from evenflow.runtime.captured_function import CapturedFunction, in_capturing
 
 SAME = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -192,4 +191,4 @@ def test_updates() -> None:
         for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
             torch.testing.assert_close(one, other, **SAME)
     assert len(update.graphs.captured) == 1
-    assert not cuda_graphs.in_capturing()
+    assert not in_capturing()

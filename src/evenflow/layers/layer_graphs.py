@@ -17,7 +17,8 @@ from torch.func import functional_call
 
 from evenflow.layers.weight_slots import WeightSlots
 from evenflow.maps import Map
-from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache
+from evenflow.runtime.captured_function import CapturedFunction
+from evenflow.runtime.cuda_graphs import GraphCache
 from evenflow.runtime.torch_state import (
     has_saved_tensor_hooks,
     parametrizations_are_cached,

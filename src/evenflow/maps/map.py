@@ -12,8 +12,9 @@ from evenflow.checks import one_of, whole_number
 from evenflow.maps.last_matrix import LastMatrix
 from evenflow.maps.rounding import rounded
 from evenflow.maps.written_numbers import check_shapes, warn_of_orthogonal
+from evenflow.runtime.captured_function import CapturedFunction, recomputed_gradients
 from evenflow.runtime.constructor_call import Described
-from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache, recomputed_gradients
+from evenflow.runtime.cuda_graphs import GraphCache
 from evenflow.runtime.torch_state import (
     ieee_products,
     in_dispatch_mode,

@@ -12,7 +12,7 @@ from torch import Tensor
 from evenflow.maps.chebyshev import Polynomial, nonic, quartic, sextic
 from evenflow.maps.map import Map
 from evenflow.maps.matrix_operations import addmm, tighten
-from evenflow.runtime.cuda_graphs import in_capturing
+from evenflow.runtime.captured_function import in_capturing
 
 # In-place changes of the numbers, a few for each update, after which a map that was not replayed is measured again.
 UNSEEN_CHANGES = 8

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from evenflow.optim.stiefel import narrow
-from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache
+from evenflow.runtime.captured_function import CapturedFunction
+from evenflow.runtime.cuda_graphs import GraphCache
 from evenflow.runtime.torch_state import stream_id
 
 WARM_UP = 3  # steps: the state exists then, and an optimiser that makes one step is not captured

@@ -11,7 +11,8 @@ from torch.autograd.graph import increment_version
 from torch.utils import _pytree as tree
 
 from evenflow.maps import Map
-from evenflow.runtime.cuda_graphs import CapturedFunction, GraphCache
+from evenflow.runtime.captured_function import CapturedFunction
+from evenflow.runtime.cuda_graphs import GraphCache
 
 WARM_UP = 5  # calls, in which libraries allocate workspaces and optimisers their state; a short run is not captured
 LIMIT = 8  # captures of one update
