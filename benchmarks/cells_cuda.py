@@ -369,7 +369,10 @@ def make(made: dict[str, Any], name: str, hidden: int, batch: int, mode: str) ->
     torch.cuda.synchronize()
     ready: Callable[[], object] = run
     if mode == "graph" and not slow:
-        from evenflow.runtime.captured_function import capturing
+        try:
+            from evenflow.runtime.captured_function import capturing
+        except ModuleNotFoundError:  # the version before
+            from evenflow.maps.recorded import uncollected as capturing
 
         stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())

@@ -17,6 +17,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
+import evenflow
 from evenflow.cells import Elman
 from evenflow.layers import layer_graphs
 from evenflow.layers.feedback_stack import GatedFeedbackRNN
@@ -25,6 +26,7 @@ from evenflow.layers.named import LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.reservoir import EchoState
 from evenflow.runtime.captured_function import CapturedFunction
+from evenflow.scan import can_capture
 
 SAME = 1e-6
 
@@ -299,6 +301,33 @@ def test_another_cell_is_another_pass() -> None:
             found = layer_graphs.replay_layer(layer, a, None)
             torch.testing.assert_close(found[0], layer._forward(a, None)[0])
     assert len(layer.graphs.cache) == 2
+
+
+@evenflow.cell(matrices=("W",))
+def leaky(a: Tensor, h: Tensor, W: Tensor, *, rate: float = 0.5) -> Tensor:
+    return (1 - rate) * h + rate * torch.tanh(a + h @ W.mT)
+
+
+def test_a_cell_of_the_users_own_and_its_successor() -> None:
+    layer, a = Recurrent(leaky(), 2, 4), x(5, 3, 2)
+    for rate in (0.5, 0.2):
+        layer.cell = leaky(rate=rate)
+        with torch.no_grad():
+            found = layer_graphs.replay_layer(layer, a, None)
+            torch.testing.assert_close(found[0], layer._forward(a, None)[0])
+        assert len(captures(layer)) == 1
+
+
+@pytest.mark.parametrize("name", evenflow.systems())
+def test_every_system_is_captured(name: str) -> None:
+    layer, a = evenflow.create(name, 2, 4), x(5, 3, 2)
+    layer.eval()
+    with torch.no_grad():
+        found = layer_graphs.replay_layer(layer, a, None)
+        if found is None:
+            assert not can_capture(layer.cell, 5) or layer.cell.draws
+            return
+        torch.testing.assert_close(found[0], layer._forward(a, None)[0])
 
 
 def test_another_margin_is_another_pass() -> None:

@@ -43,6 +43,7 @@ class Cell(Described):
         each state ``(B, H)``, the first of them the layer's output.
 
     Attributes:
+        revision: how often a setting was assigned; what is computed for a cell is valid for one revision of it.
         states: names of the states.
         recurrent: names of the matrices that `step` takes, among those that `prepare` returns.
         parameters: names of the vectors that `step` takes after them; a layer may lack some of these weights.
@@ -59,10 +60,11 @@ class Cell(Described):
     takes_complex = False  # whether its matrices may be complex
     equation = ""
     programs: dict[Sizes, str | Untranslatable]  # by sizes, what `program` returned
+    revision: int
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         cell = super().__new__(cls)
-        cell.__dict__["programs"] = {}
+        cell.__dict__.update(programs={}, revision=0)
         return cell
 
     @property
@@ -180,10 +182,11 @@ class Cell(Described):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self.programs.clear()  # they are those of the step as it was
+        self.__dict__["revision"] += 1
         super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "programs"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("programs", "revision")}
 
 
 def unchanged(x: Tensor, blocks: int = 1) -> Tensor:

@@ -39,6 +39,7 @@ class LayerGraphs:
     def __init__(self, layer: nn.Module, weights: list[nn.Parameter]) -> None:
         self.cache: GraphCache[CapturedFunction] = GraphCache("a layer runs", WARM_UP, LIMIT)
         self.layer, self.weights = weakref.ref(layer), weights
+        self._cell = layer.cell
         self._slots = WeightSlots(layer)
         self._buffers = [value for value in self._slots.tensors if not isinstance(value, nn.Parameter)]
         self.device = self._slots.tensors[0].device  # a reservoir has nothing but buffers
@@ -47,8 +48,9 @@ class LayerGraphs:
         return type(None), ()  # the copy of a layer has no captures
 
     def is_valid(self, layer: nn.Module) -> bool:
-        """Return True while the layer has these tensors at these addresses, and no others."""
-        return self.layer() is layer and self._slots.are_unchanged() and not self.buffers_need_gradient()
+        """Return True while the layer has this cell and these tensors at these addresses, and no others."""
+        same = self.layer() is layer and layer.cell is self._cell
+        return same and self._slots.are_unchanged() and not self.buffers_need_gradient()
 
     def buffers_need_gradient(self) -> bool:
         """Return True if a buffer requires a gradient, which captured passes do not compute."""
@@ -92,9 +94,8 @@ def replay_layer(layer: Any, input: Tensor, hx: Tensor | tuple[Tensor, ...] | No
     if any(map.needs_recapture(*chain._parameters.values()) for map, chain in maps):
         layer.graphs = None  # the plain pass prepares each map for a larger range
         return None
-    cells = (layer.cell, layer.cell.core)
-    constants = (v for cell in cells for name, v in vars(cell).items() if name not in ("programs", "_made_by"))
-    settings = (type(layer.cell).__name__, resets is None, *constants, *((type(p), p.extra_repr()) for p in parts))
+    revisions = layer.cell.revision, layer.cell.core.revision
+    settings = (*revisions, resets is None, *((type(p), p.extra_repr()) for p in parts))
     inputs = (input, *states, *(() if resets is None else (resets,)))
     taps = [_states_shape(layer, input)] * len(layer.suffixes) if tapped else []
     result = replay(layer, size, inputs, settings, lambda: tuple(m.captured_range for m, _ in maps), taps)

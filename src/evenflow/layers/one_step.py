@@ -107,9 +107,7 @@ class _Plan:
         if suits and plain_tensors(tensors):
             with torch.inference_mode(False), torch.no_grad():
                 self._keep_steps(layer, cell)
-        dictionaries = [vars(cell), vars(cell.core)]
-        constants = [(names, name, value) for names in dictionaries for name, value in names.items()]
-        self._constants = [constant for constant in constants if constant[1] != "programs"]
+        self._revisions = cell.revision, cell.core.revision
 
     def _keep_steps(self, layer: Recurrent, cell: Cell) -> None:
         parts, times = (1, self._count) if self._together else (self._count, 1)
@@ -131,9 +129,8 @@ class _Plan:
         """Return True while neither the layer nor a weight has changed."""
         if layer.cell is not self._cell or not self._slots.are_unchanged():
             return False
-        for names, name, value in self._constants:
-            if names.get(name) is not value:
-                return False
+        if (self._cell.revision, self._cell.core.revision) != self._revisions:
+            return False
         for settings in self._settings:
             if not settings.are_unchanged():
                 return False
