@@ -1,13 +1,14 @@
 """Prediction of many windows beside the bare forward passes of the same model, and the memory of a long file.
 
-    python benchmarks/predict.py [--out benchmarks/results] [--windows 100000] [--threads 1]
+    python benchmarks/predict.py [--device cuda] [--out benchmarks/results] [--windows 100000] [--threads 1]
 
 sgornn, 128 units, windows of 128 steps of 9 numbers, classification. Prediction reads an array in the user's units,
 scales it, runs the model and answers with labels. The bare passes are those of the model alone, on inputs that are
-scaled and time first already, in batches of several sizes; the fastest size counts. Every 2,000 windows are predicted
-in all ways, which take turns in being the first; medians over these parts in seconds, of the clock and of the
-processor. The memory is the largest resident set, in MB, of `evenflow predict` with CSV files of two lengths. To
-predict-cpu.json.
+scaled, time first and on the device already, in batches of several sizes; the fastest size counts. On a CPU every 2,000
+windows are predicted in all ways, which take turns in being the first; medians over these parts in seconds, of the
+clock and of the processor. A GPU takes all windows at once, in seven rounds, and also makes bare passes whose batches
+are copied from the memory of the CPU; seconds are those of the clock. The memory, measured on a CPU, is the largest
+resident set, in MB, of `evenflow predict` with CSV files of two lengths. To predict-DEVICE.json.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ import numpy as np
 import torch
 
 from evenflow import SequenceModel, create, save
-from evenflow.lab.bench import hardware
+from evenflow.lab.bench import find_device, hardware
 from evenflow.models import DataColumn, DataSchema, Predictor
 
 STEPS, INPUTS, UNITS, LABELS = 128, 9, 128, 6
-BATCHES = (64, 128, 256, 512)
-PART = 2000
+BATCHES = {"cpu": (64, 128, 256, 512), "cuda": (256, 1024, 4096, 16384)}
+PART = 2000  # on a CPU
+ROUNDS = 7  # on a GPU
 ROWS = (100_000, 400_000)
 
 
@@ -59,10 +61,23 @@ def timed(work: Callable[[], object]) -> Seconds:
 
 
 @torch.no_grad()
-def bare(model: SequenceModel, scaled: torch.Tensor, batch: int) -> Seconds:
-    """The forward passes; each batch is made time first before."""
+def bare(model: SequenceModel, scaled: torch.Tensor, batch: int, device: torch.device, copied: bool) -> Seconds:
+    """The forward passes; each batch is made time first before, and copied to the device before or in between."""
     batches = [part.transpose(0, 1).contiguous() for part in scaled.split(batch)]
-    return timed(lambda: [model(part) for part in batches])
+    batches = batches if copied else [part.to(device) for part in batches]
+
+    def work() -> None:
+        for part in batches:
+            model(part.to(device))
+        wait(device)
+
+    wait(device)
+    return timed(work)
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def peak(rows: int, folder: Path) -> float:
@@ -87,41 +102,52 @@ finally:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", default="cpu", choices=tuple(BATCHES))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--windows", type=int, default=100_000)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of the CPU; with a GPU all of them")
     options = parser.parse_args()
+    device = find_device(options.device)
+    cpu = device.type == "cpu"
     torch.set_flush_denormal(True)
-    torch.set_num_threads(options.threads)
-    made = predictor()
-    made.predict(windows(1000))  # compiles
-    taken: dict[str, list[Seconds]] = {"predict": []} | {f"bare, batches of {batch}": [] for batch in BATCHES}
-    ways: list[int | None] = [None, *BATCHES]  # None is predict
-    for _ in range(0, options.windows, PART):
-        x = windows(PART)
+    if cpu:
+        torch.set_num_threads(options.threads)
+    made = predictor().to(device)
+    part = PART if cpu else options.windows
+    kinds = {f"bare, batches of {batch}": (batch, False) for batch in BATCHES[device.type]}
+    if not cpu:
+        kinds |= {f"bare, copied, batches of {batch}": (batch, True) for batch in BATCHES[device.type]}
+    taken: dict[str, list[Seconds]] = {way: [] for way in ("predict", *kinds)}
+    ways = list(taken)
+    warm_up = 1 if cpu else 2  # rounds: kernels are compiled, memory is allocated
+    for turn in range(warm_up + (options.windows // PART if cpu else ROUNDS)):
+        x = windows(part)
         scaled = made.schema.scale_inputs(torch.from_numpy(x)).float()
-        for batch in ways:
-            if batch is None:
-                taken["predict"].append(timed(lambda x=x: made.predict(x)))
+        for way in ways:
+            if way == "predict":
+                seconds = timed(lambda x=x: made.predict(x))
             else:
-                taken[f"bare, batches of {batch}"].append(bare(made.model, scaled, batch))
+                seconds = bare(made.model, scaled, kinds[way][0], device, kinds[way][1])
+            if turn >= warm_up:
+                taken[way].append(seconds)
         ways.append(ways.pop(0))
     found: dict[str, object] = {
-        "hardware": hardware(torch.device("cpu")),
-        "threads": options.threads,
+        "hardware": hardware(device),
         "windows": options.windows,
-        "windows in a part": PART,
+        "windows in a part": part,
         "T, I, H": [STEPS, INPUTS, UNITS],
     }
-    for place, name in enumerate(("seconds", "processor seconds")):
+    for place, name in enumerate(("seconds", "processor seconds") if cpu else ("seconds",)):
         medians = {way: statistics.median(times[place] for times in parts) for way, parts in taken.items()}
-        fastest = min(value for way, value in medians.items() if way != "predict")
         found[name] = medians
-        found[f"ratio of {name}"] = medians["predict"] / fastest
-    with tempfile.TemporaryDirectory() as folder:
-        found["MB for a file of rows"] = {str(rows): round(peak(rows, Path(folder))) for rows in ROWS}
+        for bare_name in ("bare", "bare, copied") if not cpu else ("bare",):
+            fastest = min(value for way, value in medians.items() if way.startswith(f"{bare_name}, batches"))
+            found[f"ratio of {name}, predict / {bare_name}"] = medians["predict"] / fastest
+    if cpu:
+        with tempfile.TemporaryDirectory() as folder:
+            found["MB for a file of rows"] = {str(rows): round(peak(rows, Path(folder))) for rows in ROWS}
     print(json.dumps(found, indent=1))
-    (options.out / "predict-cpu.json").write_text(json.dumps(found, indent=1) + "\n")
+    (options.out / f"predict-{device.type}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def test_small_batches_give_the_same(x, monkeypatch):
     made = predictor_of("regression", "every")
     ragged = [each[: 1 + n % 5] for n, each in enumerate(x)]
     whole, pieces = made.predict(x), made.predict(ragged)
-    monkeypatch.setattr(predictor, "BUDGET", 1000)
+    monkeypatch.setitem(predictor.BUDGET, "cpu", 1000)
     np.testing.assert_allclose(made.predict(x), whole, rtol=1e-5)
     for found, expected in zip(made.predict(ragged), pieces, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5)

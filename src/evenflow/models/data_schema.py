@@ -140,14 +140,16 @@ class DataSchema:
             out: where to put them, float64 in the shape of the result.
         """
         x = read_numbers(self.inputs, x)
-        mean, deviation = (torch.from_numpy(values) for values in self.input_scale)
-        if not mean.any() and bool((deviation == 1).all()):
+        if not self.input_scale[0].any() and bool((self.input_scale[1] == 1).all()):
             return x
+        mean, deviation = (torch.from_numpy(values).to(x.device, non_blocking=True) for values in self.input_scale)
         return torch.sub(x, mean, out=out).div_(deviation)
 
     def in_units(self, outputs: Tensor) -> Tensor:
         """Outputs ``(..., O)`` of the model in the user's units, float64."""
-        mean, deviation = (torch.from_numpy(values).to(outputs.device) for values in self.output_scale)
+        mean, deviation = (
+            torch.from_numpy(values).to(outputs.device, non_blocking=True) for values in self.output_scale
+        )
         return outputs.double() * deviation + mean
 
     def export_options(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,22 @@ from evenflow.models.data_schema import DataSchema
 from evenflow.models.table_values import BadCell, column_values, cut_lengths, grouped, time_gaps, time_values
 
 TABLES = ("pandas", "polars")
+
+
+class GivenBatch(NamedTuple):
+    """Some of the sequences as a model reads them, on the device of the model.
+
+    Attributes:
+        rows: their numbers.
+        inputs: ``(T, B, I)``, which the next batch may overwrite.
+        lengths: ``(B,)`` on the CPU; None if all are T.
+        finite: whether the sum of the inputs is a finite number; None for symbols. Asking waits for the device.
+    """
+
+    rows: np.ndarray
+    inputs: Tensor
+    lengths: Tensor | None
+    finite: Tensor | None
 
 
 class GivenSequences:
@@ -64,52 +80,69 @@ class GivenSequences:
     def __len__(self) -> int:
         return len(self._arrays)
 
-    def batch(self, rows: np.ndarray) -> tuple[Tensor, Tensor | None]:
-        """The sequences with these numbers as the model reads them ``(T, B, I)``, and their lengths if they differ.
-
-        The next call may overwrite them.
-        """
+    def batch(self, rows: np.ndarray, device: torch.device | str = "cpu") -> GivenBatch:
+        """The sequences with these numbers. A GPU scales them itself, and this call does not wait for it."""
         lengths = self.lengths[rows]
         longest = int(lengths.max())
+        x = self._raw(rows, lengths)
+        same = None if (lengths == longest).all() else torch.from_numpy(lengths)
+        if self.schema.vocabulary is not None:
+            return GivenBatch(rows, self._symbols(x[..., 0].transpose(0, 1), rows).to(device), same, None)
+        if self._coded:
+            self._check_categories(x, rows)
+        if torch.device(device).type == "cuda":
+            x = x.pin_memory().to(device, non_blocking=True)
+        scaled = self._scaled(x)
+        if same is not None:
+            steps = torch.arange(longest, device=x.device)[:, None]
+            scaled = scaled * (steps < same.to(x.device, non_blocking=True))[..., None]
+        return GivenBatch(rows, scaled.to(device), same, torch.isfinite(scaled.sum()))
+
+    def check(self, batch: GivenBatch) -> None:
+        """Raise a ValueError that names the first number of a batch that is not finite."""
+        if batch.finite is None or batch.finite:
+            return
+        x = self._raw(batch.rows, self.lengths[batch.rows])
+        wrong = torch.nonzero(~torch.isfinite(self._scaled(x)))
+        if len(wrong):  # otherwise only their sum is infinite
+            widths = [column.width for column in self.schema.inputs]
+            step, place, number = wrong[0].tolist()
+            number = int(np.repeat(np.arange(len(widths)), widths)[number])
+            raise ValueError(
+                f"X must hold finite numbers, step {step} of sequence {int(batch.rows[place])} has "
+                f"{x[place, step, number].item()!r} in {self.schema.inputs[number].name}"
+            )
+
+    def _raw(self, rows: np.ndarray, lengths: np.ndarray) -> Tensor:
+        """The sequences ``(B, T, C)`` in the user's units, with zeros after the end of each."""
         if isinstance(self._arrays, np.ndarray):
             whole = rows[-1] - rows[0] + 1 == len(rows)  # a view, if they stand side by side
             taken = self._arrays[rows[0] : rows[-1] + 1] if whole else self._arrays[rows]
-            x = torch.from_numpy(np.ascontiguousarray(taken))
-        else:
-            first = self._arrays[int(rows[0])]
-            padded = np.zeros((len(rows), longest, *first.shape[1:]), self._dtype)
-            for place, row in enumerate(rows.tolist()):
-                padded[place, : lengths[place]] = self._arrays[row]
-            x = torch.from_numpy(padded)
-        return self._scaled(x, rows, lengths), torch.from_numpy(lengths) if (lengths < longest).any() else None
+            return torch.from_numpy(np.ascontiguousarray(taken))
+        first = self._arrays[int(rows[0])]
+        padded = np.zeros((len(rows), int(lengths.max()), *first.shape[1:]), self._dtype)
+        for place, row in enumerate(rows.tolist()):
+            padded[place, : lengths[place]] = self._arrays[row]
+        return torch.from_numpy(padded)
 
-    def _scaled(self, x: Tensor, rows: np.ndarray, lengths: np.ndarray) -> Tensor:
-        if self.schema.vocabulary is not None:
-            return self._symbols(x[..., 0].transpose(0, 1), rows)
-        if self._coded and (wrong := unknown_categories(self.schema.inputs, x)).any():
+    def _scaled(self, x: Tensor) -> Tensor:
+        """What the model reads ``(T, B, I)`` float32, in memory that every batch uses again."""
+        shape = x.shape[1], x.shape[0], self.schema.width
+        size = math.prod(shape)
+        if size > len(self._exact) or self._exact.device != x.device:  # new memory costs more than the scaling
+            self._exact = torch.empty(size, dtype=torch.float64, device=x.device)
+            self._rounded = torch.empty(size, device=x.device)
+        units = self.schema.scale_inputs(x, self._exact[:size].view(shape[1], shape[0], shape[2])).transpose(0, 1)
+        return self._rounded[:size].view(shape).copy_(units)  # rounds and turns in one pass
+
+    def _check_categories(self, x: Tensor, rows: np.ndarray) -> None:
+        if (wrong := unknown_categories(self.schema.inputs, x)).any():
             place, step, number = torch.nonzero(wrong)[0].tolist()
             column = self.schema.inputs[number]
             raise ValueError(
                 f"X must hold whole numbers from 0 to {len(column.categories) - 1} in {column.name}, positions in its "
                 f"categories, step {step} of sequence {int(rows[place])} has {x[place, step, number].item()!r}"
             )
-        shape = x.shape[1], x.shape[0], self.schema.width
-        size = math.prod(shape)
-        if size > len(self._exact):  # memory that every batch uses again: new memory costs more than the scaling
-            self._exact, self._rounded = torch.empty(size, dtype=torch.float64), torch.empty(size)
-        units = self.schema.scale_inputs(x, self._exact[:size].view(shape[1], shape[0], shape[2])).transpose(0, 1)
-        scaled = self._rounded[:size].view(shape).copy_(units)  # rounds and turns in one pass
-        if not torch.isfinite(scaled.sum()) and not torch.isfinite(scaled).all():
-            widths = [column.width for column in self.schema.inputs]
-            step, place, number = torch.nonzero(~torch.isfinite(scaled))[0].tolist()
-            number = int(np.repeat(np.arange(len(widths)), widths)[number])
-            raise ValueError(
-                f"X must hold finite numbers, step {step} of sequence {int(rows[place])} has "
-                f"{x[place, step, number].item()!r} in {self.schema.inputs[number].name}"
-            )
-        if bool((lengths == len(scaled)).all()):
-            return scaled
-        return scaled * (torch.arange(len(scaled))[:, None] < torch.from_numpy(lengths))[..., None]
 
     def _symbols(self, x: Tensor, rows: np.ndarray) -> Tensor:
         most = (self.schema.vocabulary or 1) - 1

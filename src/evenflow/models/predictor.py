@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,11 +13,16 @@ from torch.nn.utils import parametrize
 from evenflow.checks import whole_number
 from evenflow.models.data_schema import DataSchema
 from evenflow.models.flat_model import FlatModel
-from evenflow.models.given_sequences import GivenSequences
+from evenflow.models.given_sequences import GivenBatch, GivenSequences
 from evenflow.models.sequence_model import SequenceModel
 
-BUDGET = 1 << 26  # bytes of inputs and states of a batch
-LARGEST = 256  # sequences of a batch: with more, states leave the cache
+# Bytes of the inputs and states of a batch, and its most sequences, by the type of the device. On a CPU a larger batch
+# does not fit in the cache, on a GPU a smaller one leaves processors idle.
+BUDGET = {"cpu": 1 << 26, "cuda": 1 << 31}
+LARGEST = {"cpu": 256, "cuda": 1 << 14}
+FREE_SHARE = 8  # a batch takes at most this part of a GPU's free memory
+
+_Item = TypeVar("_Item")
 
 
 class Predictor:
@@ -88,8 +93,10 @@ class Predictor:
         given = GivenSequences(x, self.schema, newest=True)
         result = np.empty((len(given), horizon, self.schema.outputs))
         with parametrize.cached():
-            for rows, inputs, lengths in self._batches(given):
-                outputs, state = model(inputs, lengths=lengths)
+            for batch in self._batches(given):
+                given.check(batch)
+                rows = batch.rows
+                outputs, state = model(batch.inputs, lengths=batch.lengths)
                 ends = torch.as_tensor(given.lengths[rows] - 1, device=outputs.device)
                 y = outputs[ends, torch.arange(len(rows), device=outputs.device)]
                 steps = [y]
@@ -127,9 +134,11 @@ class Predictor:
         pieces: list[Any] = [None] * len(given)
         equal = bool((given.lengths == given.lengths[0]).all())
         with parametrize.cached():
-            for rows, inputs, lengths in self._batches(given):
-                outputs = self._outputs(inputs, lengths)
-                answers = finish(outputs.transpose(0, 1) if every else outputs).cpu().numpy()
+            outputs = ((batch, self._outputs(batch)) for batch in self._batches(given))
+            finished = ((batch, finish(y.transpose(0, 1) if every else y)) for batch, y in outputs)
+            for batch, found in _one_late(finished):
+                given.check(batch)
+                rows, answers = batch.rows, found.cpu().numpy()
                 if equal:
                     if together is None:
                         together = np.empty((len(given), *answers.shape[1:]), answers.dtype)
@@ -140,17 +149,18 @@ class Predictor:
         if self.schema.kind == "next" and next_step and given.flat:
             together = None if together is None else together[..., 0]
             pieces = [each if each is None else each[..., 0] for each in pieces]
-        found: Any = together if together is not None else pieces
+        result: Any = together if together is not None else pieces
         if not every:
-            return name(np.asarray(found))
+            return name(np.asarray(result))
         if given.rows is not None:
-            by_row = np.concatenate(list(found))
+            by_row = np.concatenate(list(result))
             ordered = np.empty_like(by_row)
             ordered[given.rows] = by_row
             return name(ordered)
-        return [name(each) for each in found] if given.ragged else name(np.asarray(found))
+        return [name(each) for each in result] if given.ragged else name(np.asarray(result))
 
-    def _outputs(self, inputs: Tensor, lengths: Tensor | None) -> Tensor:
+    def _outputs(self, batch: GivenBatch) -> Tensor:
+        inputs, lengths = batch.inputs, batch.lengths
         if isinstance(self.model, FlatModel):
             size: int = self.model.network.input_size  # type: ignore[assignment]
             if lengths is not None or inputs.shape[0] * inputs.shape[2] != size:
@@ -159,22 +169,38 @@ class Predictor:
             return self.model(inputs)[0]
         return self.model(inputs, lengths=lengths)[0]
 
-    def _batches(self, given: GivenSequences) -> Iterator[tuple[np.ndarray, Tensor, Tensor | None]]:
-        """Batches of a bounded size: numbers of sequences, inputs and lengths. Ragged sequences go by their length."""
+    def _batches(self, given: GivenSequences) -> Iterator[GivenBatch]:
+        """Batches of a bounded size. Ragged sequences go by their length."""
         parameter = next(self.model.parameters())
+        budget, largest = _batch_limits(parameter.device)
         equal = bool((given.lengths == given.lengths[0]).all())
         order = np.arange(len(given)) if equal else np.argsort(given.lengths, kind="stable")
         first, width = 0, model_sizes(self.model)["width"]
         while first < len(order):
             # Lengths ascend, so the last sequence of a batch is its longest: halve until the batch fits.
-            count = min(LARGEST, len(order) - first)
-            while count > 1 and count * int(given.lengths[order[first + count - 1]]) * width * 4 > BUDGET:
+            count = min(largest, len(order) - first)
+            while count > 1 and count * int(given.lengths[order[first + count - 1]]) * width * 4 > budget:
                 count = -(-count // 2)
-            rows = order[first : first + count]
-            inputs, lengths = given.batch(rows)
-            inputs = inputs.to(parameter.device, None if self.schema.vocabulary is not None else parameter.dtype)
-            yield rows, inputs, lengths
+            batch = given.batch(order[first : first + count], parameter.device)
+            yield batch if batch.finite is None else batch._replace(inputs=batch.inputs.to(parameter.dtype))
             first += count
+
+
+def _batch_limits(device: torch.device) -> tuple[int, int]:
+    """The bytes and the sequences that a batch may have on a device."""
+    if device.type != "cuda":
+        return BUDGET["cpu"], LARGEST["cpu"]
+    free, _ = torch.cuda.mem_get_info(device)
+    return min(BUDGET["cuda"], free // FREE_SHARE), LARGEST["cuda"]
+
+
+def _one_late(items: Iterable[_Item]) -> Iterator[_Item]:
+    """Each item once the next one is there: a GPU computes the next batch while the answers of one are stored."""
+    before: list[_Item] = []
+    for item in items:
+        yield from before
+        before = [item]
+    yield from before
 
 
 def _after_the_end(schema: DataSchema) -> tuple[Tensor, Tensor]:
