@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from random_steps import Step, steps
 from test_random_steps import examples
 
@@ -49,7 +49,12 @@ def exported(step: Step, matrices: list[torch.Tensor], parameters: list[torch.Te
     return "\n".join([*products.constants.text, *products.functions.values(), *functions.texts, *text, ""])
 
 
+# The new state takes the place of one whose largest number the same loop finds.
+SHIFTED = "def step(a, s0, s1, m0):\n    h = torch.tanh(s0 @ m0.mT - s1.amax(-1, keepdim=True))\n    return h, s0\n"
+
+
 @examples(25)
+@example(step=Step(SHIFTED, 7, (7, 7), ((7, 7),), ()))
 @given(step=steps())
 def test_exported_steps_equal_the_step(step, tmp_path_factory):
     torch.manual_seed(0)

@@ -132,17 +132,17 @@ class CLoops:
 
         of_width = [v for v in targets if self.sizes.loop(v) == width and self.stores.get(v)]
         for v in [*(v for v in computed if self.sizes.loop(v) == width), *of_width]:
-            value(v)  # all are computed before any is stored, where another may be read from
-        for v in of_width:
-            for pointer in self.stores[v]:
-                sign = "+=" if pointer.kind == "double" else "="
-                cast = "(int8_t)" if pointer.kind == "int8_t" else ""
-                lines.append(f"{self._variable(pointer)}[{at}] {sign} {cast}{value(v)};")
+            value(v)  # all is computed before anything is stored, as a store may replace a state that is read
         for v in sums:
             if self.sizes.loop(v.args[0]) == width:
                 total, x = _total(v), value(v.args[0])
                 larger = f"{total} > {x} || {total} != {total} ? {total} : {x}"
                 lines.append(f"{total} = {larger};" if v.op == "amax" else f"{total} += {x};")
+        for v in of_width:
+            for pointer in self.stores[v]:
+                sign = "+=" if pointer.kind == "double" else "="
+                cast = "(int8_t)" if pointer.kind == "int8_t" else ""
+                lines.append(f"{self._variable(pointer)}[{at}] {sign} {cast}{value(v)};")
         return lines
 
 
