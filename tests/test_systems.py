@@ -62,6 +62,10 @@ NOT_ONE_UNIT = {
     "arjovsky-urnn": "even",
     "full-urnn": "even",
     "scrn": "context",
+    "lru": "even",
+    "s4d": "even",
+    "s5": "even",
+    "rotrnn": "even",
 }
 
 

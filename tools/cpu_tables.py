@@ -127,6 +127,21 @@ def cpu_linear_table() -> Rows:
     ]
 
 
+def linear_scans_table() -> Rows:
+    runs = {(r["case"], r["engine"], r["steps"]): r for r in measured("linear-scans-cpu")["rows"]}
+    lengths = list(dict.fromkeys(steps for _, _, steps in runs))
+    systems = list(dict.fromkeys(case for case, engine, _ in runs if engine == "c"))
+
+    def cell(system: str, steps: int) -> str:
+        compiled, pieces = runs[system, "c", steps], runs[system, "pieces", steps]
+        return f"{compiled['to_gru']:.2f}, {compiled['to_loop']:.2f}, {pieces['to_loop']:.2f}"
+
+    return [
+        ["system", *(f"T={steps:,}" for steps in lengths)],
+        *([f"`{system}`", *(cell(system, steps) for steps in lengths)] for system in systems),
+    ]
+
+
 def last_state_table() -> Rows:
     heading = ["H, B, T", "one product, ms", "all steps, ms", "ratio", "ratio, forward only", "`torch.nn.RNN`, ms",
                "error", "error of all steps"]  # fmt: skip

@@ -77,6 +77,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "cpu-parts": cpu_tables.cpu_parts_table,
     "cpu-memory": cpu_tables.cpu_memory_table,
     "cpu-linear": cpu_tables.cpu_linear_table,
+    "linear-scans": cpu_tables.linear_scans_table,
     "last-state": cpu_tables.last_state_table,
     "own-cells": cpu_tables.own_cells_table,
     "regularisers": cpu_tables.regularisers_table,

@@ -18,16 +18,23 @@ from evenflow.cells import (
     LSTM1997,
     AdaptiveSaturated,
     Cell,
+    DiagonalSSM,
     Elman,
     GatedAntisymmetric,
     GatedFeedback,
     GORUStep,
     GRUStep,
     IndRNNStep,
+    LinOSSStep,
     LipschitzStep,
+    LRUStep,
     LSTMStep,
+    MinGRUStep,
+    MinLSTMStep,
     PeepholeLSTM,
     Regularised,
+    RGLRUStep,
+    RotRNNStep,
     ScalarGated,
     SCRNStep,
     SLSTMStep,
@@ -61,6 +68,8 @@ CELLS |= {
 }
 CELLS |= {"lipschitz": LipschitzStep(), "slstm": SLSTMStep()}
 CELLS |= {"indrnn": IndRNNStep(), "unicornn": UnICORNNStep()}
+CELLS |= {"lru": LRUStep(), "diagonal ssm": DiagonalSSM(), "linoss": LinOSSStep(), "rotrnn": RotRNNStep()}
+CELLS |= {"mingru": MinGRUStep(), "minlstm": MinLSTMStep(), "rglru": RGLRUStep()}
 
 
 class Case(NamedTuple):

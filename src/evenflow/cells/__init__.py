@@ -4,6 +4,7 @@ from evenflow.cells.adaptive_saturated import AdaptiveSaturated
 from evenflow.cells.cell import Cell, Matrix, State, Weights
 from evenflow.cells.complex_elman import ComplexElman
 from evenflow.cells.cornn import CoRNNStep
+from evenflow.cells.diagonal_ssm import DiagonalSSM
 from evenflow.cells.elman import Elman
 from evenflow.cells.fast_grnn import FastGRNNStep
 from evenflow.cells.function_cell import CellMaker, FunctionCell, Parameter, cell
@@ -13,14 +14,20 @@ from evenflow.cells.goru import GORUStep
 from evenflow.cells.gru import GRUStep
 from evenflow.cells.indrnn import IndRNNStep
 from evenflow.cells.lem import LEMStep
+from evenflow.cells.linoss import LinOSSStep
 from evenflow.cells.lipschitz import LipschitzStep
+from evenflow.cells.lru import LRUStep
 from evenflow.cells.lstm import LSTMStep
 from evenflow.cells.lstm_1997 import LSTM1997
 from evenflow.cells.lstm_peephole import PeepholeLSTM
 from evenflow.cells.lstm_projected import ProjectedLSTM
 from evenflow.cells.mgu import MGUStep
+from evenflow.cells.min_gru import MinGRUStep
+from evenflow.cells.min_lstm import MinLSTMStep
 from evenflow.cells.regularised import Regularised, regularised
 from evenflow.cells.reset_first_gru import ResetFirstGRU
+from evenflow.cells.rg_lru import RGLRUStep
+from evenflow.cells.rotrnn import RotRNNStep
 from evenflow.cells.scalar_gated import ScalarGated
 from evenflow.cells.scrn import SCRNStep
 from evenflow.cells.slstm import SLSTMStep
@@ -50,6 +57,13 @@ CELLS: dict[str, type[Cell]] = {
     "slstm": SLSTMStep,
     "indrnn": IndRNNStep,
     "unicornn": UnICORNNStep,
+    "lru": LRUStep,
+    "diagonal_ssm": DiagonalSSM,
+    "linoss": LinOSSStep,
+    "rotrnn": RotRNNStep,
+    "min_gru": MinGRUStep,
+    "min_lstm": MinLSTMStep,
+    "rg_lru": RGLRUStep,
 }
 
 __all__ = [
@@ -60,6 +74,7 @@ __all__ = [
     "CellMaker",
     "CoRNNStep",
     "ComplexElman",
+    "DiagonalSSM",
     "Elman",
     "FastGRNNStep",
     "FunctionCell",
@@ -69,15 +84,21 @@ __all__ = [
     "GatedFeedback",
     "IndRNNStep",
     "LEMStep",
+    "LRUStep",
     "LSTMStep",
+    "LinOSSStep",
     "LipschitzStep",
     "MGUStep",
     "Matrix",
+    "MinGRUStep",
+    "MinLSTMStep",
     "Parameter",
     "PeepholeLSTM",
     "ProjectedLSTM",
+    "RGLRUStep",
     "Regularised",
     "ResetFirstGRU",
+    "RotRNNStep",
     "SCRNStep",
     "SLSTMStep",
     "ScalarGated",

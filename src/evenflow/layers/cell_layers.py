@@ -9,13 +9,20 @@ from evenflow.cells import (
     AdaptiveSaturated,
     Cell,
     CoRNNStep,
+    DiagonalSSM,
     FastGRNNStep,
     GatedAntisymmetric,
     GORUStep,
     IndRNNStep,
     LEMStep,
+    LinOSSStep,
     LipschitzStep,
+    LRUStep,
     MGUStep,
+    MinGRUStep,
+    MinLSTMStep,
+    RGLRUStep,
+    RotRNNStep,
     SLSTMStep,
     UGRNNStep,
     UnICORNNStep,
@@ -65,3 +72,10 @@ UGRNN = layer_class("UGRNN", UGRNNStep)
 FastGRNN = layer_class("FastGRNN", FastGRNNStep)
 GORU = layer_class("GORU", GORUStep)
 SLSTM = layer_class("SLSTM", SLSTMStep)
+LRU = layer_class("LRU", LRUStep)
+DiagonalStateSpace = layer_class("DiagonalStateSpace", DiagonalSSM)
+LinOSS = layer_class("LinOSS", LinOSSStep)
+RotRNN = layer_class("RotRNN", RotRNNStep)
+MinGRU = layer_class("MinGRU", MinGRUStep)
+MinLSTM = layer_class("MinLSTM", MinLSTMStep)
+RGLRU = layer_class("RGLRU", RGLRUStep)

@@ -202,7 +202,7 @@ class Recurrent(Described, SteppedLayer, NotQuantized):
         noise = cell if isinstance(cell, Regularised) and self.training else None
         weights: Weights = self.direction_weights(index)
         weights = cell.prepare(weights if noise is None else noise.drop_weights(weights))
-        like = weights[(cell.recurrent or cell.parameters)[0]]
+        like = weights[(*cell.recurrent, *cell.parameters, "weight_ih")[0]]
         reverse = self.bidirectional and index % 2 == 1
         if reverse:
             x, resets = sequences.reverse(x), None if resets is None else sequences.reverse_resets(resets)

@@ -118,7 +118,7 @@ def source(step: CompiledStep, dtype: torch.dtype) -> str:
 def runs(step: CompiledStep, *tensors: Tensor | None) -> bool:
     """Return True if there is compiled code of the step for these tensors."""
     present = [t for t in tensors if t is not None]
-    return accepts(*present) and step_library(step, present[0].dtype) is not None
+    return bool(present) and accepts(*present) and step_library(step, present[0].dtype) is not None
 
 
 def forward(inputs: ScanInputs) -> ScanOutputs:

@@ -27,11 +27,11 @@ class KeptStep:
     Args:
         step: the program.
         weights: the matrices and then the parameters of the program; contiguous, on a CPU, of one dtype.
+        dtype: theirs, and that of the states.
     """
 
-    def __init__(self, step: CompiledStep, weights: Sequence[Tensor | None]) -> None:
-        self._step, self._weights = step, weights
-        self._dtype = next(w.dtype for w in weights if w is not None)
+    def __init__(self, step: CompiledStep, weights: Sequence[Tensor | None], dtype: torch.dtype) -> None:
+        self._step, self._weights, self._dtype = step, weights, dtype
         loaded = cpu.step_library(step, self._dtype)
         assert loaded is not None
         self._function = getattr(loaded, f"forward_{cpu.SUFFIXES[self._dtype]}")
@@ -104,11 +104,12 @@ def kept_step(cell: Cell, a_size: int, state_sizes: Sequence[int], weights: Weig
         present = [p.detach().contiguous() for p in with_derived(text, parameters)]
         listed = [*(m.detach().contiguous() for m in matrices), *present]
         step = compiled_step(text)
-        if not cpu.runs(step, *listed):
+        like = listed[0] if listed else next(iter(weights.values()))
+        if not cpu.runs(step, like, *listed):
             return None
         left = iter(present)
         read = [next(left) if nodes else None for nodes in step.program.parameters]
-        return KeptStep(step, [*listed[: len(matrices)], *read])
+        return KeptStep(step, [*listed[: len(matrices)], *read], like.dtype)
 
 
 class Watch:

@@ -57,7 +57,7 @@ def checkpointed(
     device = x.device.type
     casts = not x.is_meta and torch.is_autocast_enabled(device)
     autocast = torch.get_autocast_dtype(device) if casts else None
-    dtype = weights[(cell.recurrent or cell.parameters)[0]].dtype
+    dtype = weights[(*cell.recurrent, *cell.parameters, "weight_ih")[0]].dtype
     keeps_states = every == 1 and engine != "reference" and dtype not in HALF
     keeps_states = keeps_states and _translated(cell, x, state, weights, beside)
     if every == 1:

@@ -1,49 +1,36 @@
-"""Forty years of recurrent networks in one table: each system is a layer, a map and an activation.
-
->>> layer = create("sgornn", 2, 128)
->>> output, h_n = layer(torch.randn(1000, 50, 2))
-"""
+"""The table of systems: each is a layer, a map and an activation."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
-from evenflow.checks import unknown
-from evenflow.feedforward import MLP, FeedForward, ResNet, SpectralMLP, SpectralResNet
 from evenflow.layers.cell_layers import (
     GORU,
     LEM,
+    LRU,
     MGU,
+    RGLRU,
     SLSTM,
     UGRNN,
     AdaptiveSaturatedRNN,
     CoRNN,
+    DiagonalStateSpace,
     FastGRNN,
     GatedAntisymmetricRNN,
     IndRNN,
+    LinOSS,
     LipschitzRNN,
+    MinGRU,
+    MinLSTM,
+    RotRNN,
     UnICORNN,
 )
 from evenflow.layers.feedback_stack import GatedFeedbackRNN
 from evenflow.layers.named import GRU, LSTM, RNN, SCRN, ComplexRNN, ScalarGatedRNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.reservoir import EchoState
-from evenflow.runtime.import_path import COLON, announced, import_path, imported
-from evenflow.system import System, own_system
-
-
-@dataclass(frozen=True)
-class Network:
-    """One row of the table of feed-forward networks."""
-
-    network: type[FeedForward]
-    equation: str
-    document: str
-
+from evenflow.system import System
 
 # The ingredients: equations of a step, and of the recurrent matrix.
 PLAIN = "h = f(W x + b + U h)"
@@ -67,6 +54,13 @@ LIPSCHITZ = "h = h + ε (A h + tanh(W x + b + U h))"
 SATURATED = "h = V⁻¹ tanh(V (W x + b + U h)), V = F diag(s)"
 FEEDBACK = "h_j = tanh(W h_{j-1} + b + Σ_i g_ij U h_i), g_ij = σ(w h_{j-1} + u h), 3 layers"
 RESERVOIR = "h = (1 - a) h + a tanh(W x + b + U h), U sparse, nothing trained"
+RING = "z = λ z + exp(γ) W x, λ = exp(-exp(ν) + i exp(θ)), z complex"
+STATE_SPACE = "z = exp(λ d) z + (exp(λ d) - 1) / λ W x, z complex"
+DRIVEN = "z = z + d (W x - k y), y = y + d z"
+TURNED = "z = γ R(θ) z + √(1 - γ²) W x / |W|, R plane rotations"
+MIN_GRU = "h = (1 - z) h + z (W x + b), z = σ(V x + c)"
+MIN_LSTM = "h = (f h + i (W x + b)) / (f + i), f, i = σ(V x + c)"
+REAL_GATED = "h = λ h + √(1 - λ²) i (W x + b), λ = σ(p)^(8 r), r, i = σ(V x + c)"
 EXP = "U = exp(B), B skew"
 CAYLEY = "U = (I + A)⁻¹ (I - A) D, A skew"
 ROTATIONS = "U = R_1 Q_1 ... R_k Q_k"
@@ -142,6 +136,14 @@ SYSTEMS: dict[str, System] = {
     "unicornn": _row(UnICORNN, UNDAMPED, "Rusch, Mishra 2021"),
     "indrnn": _row(IndRNN, INDEPENDENT, "Li et al. 2018"),
     "lem": _row(LEM, EXPRESSIVE, "Rusch et al. 2022"),
+    "lru": _row(LRU, RING, "Orvieto et al. 2023", bias=False),
+    "s4d": _row(DiagonalStateSpace, f"{STATE_SPACE}, λ = -1/2 + iπk", "Gu et al. 2022", start="lin", bias=False),
+    "s5": _row(DiagonalStateSpace, f"{STATE_SPACE}, λ of HiPPO-LegS", "Smith et al. 2023", bias=False),
+    "linoss": _row(LinOSS, DRIVEN, "Rusch, Rus 2025", bias=False),
+    "rotrnn": _row(RotRNN, TURNED, "Biegun et al. 2024", bias=False),
+    "mingru": _row(MinGRU, MIN_GRU, "Feng et al. 2024"),
+    "minlstm": _row(MinLSTM, MIN_LSTM, "Feng et al. 2024"),
+    "rglru": _row(RGLRU, REAL_GATED, "De et al. 2024"),
     "scrn": _row(SCRN, CONTEXT, "Mikolov et al. 2015; Galvan"),
     "gru": _row(GRU, GRU_STEP, "Cho et al. 2014"),
     "gru-2014": _row(GRU, "h = (1 - z) n + z h, n = tanh(W x + b + U (r h))", "Cho et al. 2014; Galvan", form="2014"),
@@ -157,92 +159,3 @@ SYSTEMS: dict[str, System] = {
     "gated-feedback": _row(GatedFeedbackRNN, FEEDBACK, "Chung et al. 2015; Galvan"),
     "esn": _row(EchoState, RESERVOIR, "Jaeger 2001; Galvan", None),
 }
-
-GROUP = "evenflow.systems"  # of entry points
-POSITIONAL = ("num_layers", "bias", "batch_first", "dropout", "bidirectional")  # torch's order
-
-NETWORKS: dict[str, Network] = {
-    "mlp": Network(MLP, "h = f(W h + b), f = relu", "Rumelhart et al. 1986"),
-    "resnet": Network(ResNet, "h = h + W_2 f(W_1 h + b_1) + b_2, f = relu", "He et al. 2016"),
-    "spectral-mlp": Network(SpectralMLP, f"h = f(W h + b), f = oplu, W = {SVD}", ZHANG),
-    "spectral-resnet": Network(
-        SpectralResNet,
-        "h = h + W_2 f(W_1 h + b_1) + b_2, f = relu, W as above, |s_1 - 1| <= r, |s_2| <= r",
-        ZHANG,
-    ),
-}
-
-
-def systems() -> Mapping[str, System]:
-    """The table of named systems, read-only."""
-    return MappingProxyType(SYSTEMS)
-
-
-def find_system(name: Any) -> System:
-    """The system that a name, an import path or an object of the user's own stands for.
-
-    Args:
-        name: a row of `systems()`; a name that an installed package announces in its entry points `evenflow.systems`;
-            "module:name"; or what `own_system` takes.
-    """
-    if not isinstance(name, str):
-        return own_system(name, import_path(name))
-    if name in SYSTEMS:
-        return SYSTEMS[name]
-    others = announced(GROUP)
-    path = others.get(name, name)
-    if COLON not in path:
-        raise ValueError(unknown("system", name, [*SYSTEMS, *NETWORKS, *others]))
-    return own_system(imported("system", path), path)
-
-
-def system_name(name: Any) -> str:
-    """The text by which a config names a system, so that another process finds it: of one's own the import path."""
-    if isinstance(name, str):
-        return name if name in SYSTEMS or name in NETWORKS else announced(GROUP).get(name, name)
-    if not hasattr(name, "__qualname__"):
-        raise ValueError(
-            "system must be a name, an import path, or a class or function with a name of its own, which a config can "
-            f"hold, got {name!r}"
-        )
-    return import_path(name)
-
-
-def create(name: Any, input_size: int, hidden_size: int, *positional: Any, **options: Any) -> Recurrent:
-    """The layer of the system `name`, with the signature of `torch.nn.RNN`.
-
-    Args:
-        name: a row of `systems()`; or a system of your own: a cell, a class of layers, a function that makes a layer,
-            or its import path, "my_package.cells:mgu".
-        input_size, hidden_size: widths of the input and the state.
-        positional: further arguments in torch's order, ``num_layers, bias, batch_first, dropout, bidirectional``.
-        options: any option of the layer (``num_layers=2``, ``bidirectional=True``, ``activation="oplu"``,
-            ``map="householder"``, and the options of that map, or the constants of a cell of your own); it overrides
-            the system's setting.
-    """
-    if isinstance(name, str) and name in NETWORKS:
-        network = NETWORKS[name].network.__name__
-        raise ValueError(
-            f"system {name!r} has no time and so is no recurrent layer: it is "
-            f"evenflow.{network}({input_size}, output_size, width={hidden_size})"
-        )
-    system = find_system(name)
-    if len(positional) > len(POSITIONAL):
-        raise ValueError(
-            f"create takes at most {', '.join(POSITIONAL)} by position, got {len(positional)} more arguments"
-        )
-    options = dict(zip(POSITIONAL, positional, strict=False)) | options
-    settings = dict(system.options)
-    if system.map is not None:
-        settings["map"] = system.map
-        if options.get("map", system.map) == system.map:
-            settings |= system.map_options
-    # A layer with `**options` checks the names of options itself.
-    parameters = list(inspect.signature(system.layer).parameters.values())
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        allowed = [p.name for p in parameters[2:] if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        for option in options:
-            if option not in allowed:
-                known = f"it takes {', '.join(allowed)}" if allowed else "it takes none"
-                raise ValueError(f"system {name!r} has no option {option!r}; {known}")
-    return system.layer(input_size, hidden_size, **settings | options)
