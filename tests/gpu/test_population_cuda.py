@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,20 @@ def test_sequences_of_different_lengths_are_captured_by_the_longest(tmp_path: Pa
     for one, config in zip(together, given, strict=True):
         (alone,) = train_population([config], progress=False)
         assert one.valid_loss == pytest.approx(alone.valid_loss, rel=1e-3)
+
+
+def test_captured_updates_draw_dropout_by_seed(captures: list[Any]) -> None:
+    """Two runs of one seed draw the same masks at every replay, and a replay others than the one before."""
+    given = configs("gru", 3)
+    for config, seed in zip(given, (1, 2, 1), strict=True):
+        config["system"] |= {"output_dropout": 0.5, "num_layers": 2, "dropout": 0.3}
+        config["training"] |= {"seed": seed, "lr": 1e-3, "log_every": 1}
+    one, other, same = train_population(given, progress=False)
+    assert [entry is not None for entry in captures] == [True]
+    assert one.loss == pytest.approx(same.loss, rel=1e-4)
+    assert one.loss != pytest.approx(other.loss, rel=1e-4)
+    still = copy.deepcopy(given[:2])
+    for config in still:
+        config["training"] |= {"lr": 1e-12, "optimizer": "sgd"}
+    (alone,) = train_population(still[:1], progress=False)
+    assert len(set(alone.history["loss"].tolist())) == STEPS

@@ -7,6 +7,7 @@ import torch
 
 from evenflow import RNN, SequenceModel, create
 from evenflow.maps import MAPS, attach
+from evenflow.models.model_noise import ModelNoise
 from evenflow.models.population import Population
 from evenflow.systems import SYSTEMS
 
@@ -238,3 +239,38 @@ def test_what_a_map_has_recorded_is_no_setting() -> None:
     other = copy.deepcopy(one)
     other.load_state_dict(one.state_dict())
     assert all(Population([one, other])._shared.values())
+
+
+def test_masks_drawn_from_generators_are_those_of_the_models_alone():
+    models = models_of(lambda draw: create("lstm", I, H, num_layers=2, dropout=0.4, generator=draw), output_dropout=0.3)
+    inputs = random(M, T, B, I)
+    generators = [torch.Generator().manual_seed(seed) for seed in (4, 5, 6)]
+    together, _ = Population(models)(inputs, generators=generators)
+    for m, seed in enumerate((4, 5, 6)):
+        torch.manual_seed(seed)
+        torch.testing.assert_close(together[m], models[m](inputs[m])[0], atol=ROUNDING, rtol=ROUNDING)
+
+
+def test_draws_of_stacked_models_come_from_their_own_generators():
+    def draws(x):
+        return (
+            torch.nn.functional.dropout(x, 0.4),
+            torch.rand(3, 4),
+            torch.randn(5),
+            torch.rand_like(x),
+            torch.randn_like(x),
+            torch.bernoulli(x.sigmoid()),
+            torch.empty_like(x).bernoulli_(0.3),
+            torch.empty_like(x).uniform_(2, 3),
+            torch.empty_like(x).normal_(5, 2),
+        )
+
+    x = torch.randn(3, 6, 7)
+    generators = [torch.Generator().manual_seed(seed) for seed in (4, 5, 4)]
+    with ModelNoise(generators) as noise:
+        together = torch.func.vmap(draws, randomness="different")(x)
+    assert noise.drawn == len(together)
+    for m, seed in enumerate((4, 5, 4)):
+        torch.manual_seed(seed)
+        for stacked, alone in zip(together, draws(x[m]), strict=True):
+            torch.testing.assert_close(stacked[m], alone, rtol=0, atol=0)

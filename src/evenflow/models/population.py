@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from evenflow.maps import MAPS, Map, detach
 from evenflow.maps.singular_values import SingularValues, WithSingularValues
+from evenflow.models.model_noise import ModelNoise
 from evenflow.models.sequence_model import SequenceModel
 
 TRANSIENT = ("training", "graphs", "angle_range", "programs", "free_maps")  # attributes that are not settings
@@ -80,11 +81,22 @@ class Population(nn.Module):
         # Compared once, since comparing tensors makes a GPU wait.
         self._shared = {weight.full: self._has_one_map(weight) for weight in self._mapped}
         self._bare = {weight.full: self._map_without_margin(weight) for weight in self._mapped}
+        self._draws = True  # until a pass in training has drawn no random number
 
     def forward(
-        self, inputs: Tensor, state: Any = None, lengths: Tensor | None = None, resets: Tensor | None = None
+        self,
+        inputs: Tensor,
+        state: Any = None,
+        lengths: Tensor | None = None,
+        resets: Tensor | None = None,
+        generators: Sequence[torch.Generator] | None = None,
     ) -> tuple[Tensor, Any]:
-        """Outputs and final states of all models; with lengths, states beyond a sequence's end depend on padding."""
+        """Outputs and final states of all models; with lengths, states beyond a sequence's end depend on padding.
+
+        Args:
+            generators: one for each model, from which its dropout masks are drawn. Default: torch's global generator
+                for all.
+        """
         if len(inputs) != len(self.models):
             raise ValueError(
                 f"inputs must have {len(self.models)} as first dimension, one for each model, got {tuple(inputs.shape)}"
@@ -96,7 +108,13 @@ class Population(nn.Module):
             return functional_call(skeleton, weights, (x, state, lengths, True, resets))
 
         dims = (0, 0, *(None if v is None else 0 for v in (state, lengths, resets)))
-        return vmap(run, in_dims=dims, randomness="different")(self._weights(), inputs, state, lengths, resets)
+        pass_of_all = vmap(run, in_dims=dims, randomness="different")
+        if generators is None or not (self.training and self._draws):
+            return pass_of_all(self._weights(), inputs, state, lengths, resets)
+        with ModelNoise(generators) as noise:
+            answer = pass_of_all(self._weights(), inputs, state, lengths, resets)
+        self._draws = noise.drawn > 0
+        return answer
 
     def _weights(self) -> dict[str, Tensor]:
         """Every parameter and buffer of the skeleton, stacked over the models."""

@@ -71,6 +71,7 @@ class CapturedFunction:
         taps: how many of the last inputs exist only for their gradients. They are never copied.
         warm_up: runs before the capture, in which libraries allocate their workspaces.
         warm_up_function: runs instead of `function` in the warm-up. For a function that changes tensors in place.
+        generators: those that `function` draws from, besides torch's global one; a replay draws on from their states.
 
     `replay` serves a function without gradients. Calling the captured function gives results that autograd can
     differentiate; the memory of the graph then belongs to this pass until its backward pass has run or its results are
@@ -87,11 +88,14 @@ class CapturedFunction:
         taps: int = 0,
         warm_up: int = 2,
         warm_up_function: Callable[..., Any] | None = None,
+        generators: Sequence[torch.Generator] = (),
     ) -> None:
         self._serial = 0  # of the last replay; it has overwritten the tensors that earlier replays saved
         self._lock = threading.Lock()  # one thread at a time copies inputs, replays and copies outputs
         self._owner: Callable[[], object] = lambda: None
         self._forward = torch.cuda.CUDAGraph()
+        for generator in generators:
+            self._forward.register_generator_state(generator)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         options: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}

@@ -141,7 +141,7 @@ def test_ragged_batches_of_a_model_of_ones_own_are_packed(optimizer: str, monkey
 def test_a_failed_capture_leaves_no_gradients(monkeypatch: pytest.MonkeyPatch, small_data: Path) -> None:
     expected = trained("copy", "rnn", small_data)
 
-    def fails(function: Any, leaves: Any, warm_up: int) -> None:
+    def fails(function: Any, leaves: Any, **_: Any) -> None:
         """Leaves gradients that a backward pass has made and no step has used."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(GradientMethod, "apply", lambda self, loss, state: 1 / 0)

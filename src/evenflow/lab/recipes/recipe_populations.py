@@ -26,7 +26,7 @@ from .run_data import RunData
 
 MOST_NUMBERS = 1.6e10  # that the states of one population may take: 64 GB; on a GPU with less memory it is halved
 STATES = 6  # tensors of the size of the states that an update keeps, roughly
-# Options of a system that draw masks, which a population draws otherwise.
+# Options of a system that draw masks, which a population on a GPU draws otherwise.
 NOISE = ("dropout", "recurrent_dropout", "zoneout", "weight_dropout", *DROPS)
 NAMED = 3  # rows that an announcement names
 

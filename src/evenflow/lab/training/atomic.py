@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,19 @@ def write(path: Path, content: bytes) -> None:
                 temporary.unlink()
             raise
         flush_folder(path.parent)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files and folders that writes killed in the middle have left in `folder`.
+
+    Only for the process that holds the lock of the folder: another may be writing.
+    """
+    for entry in folder.glob(TEMPORARY + "*"):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                entry.unlink()
 
 
 def write_output(path: Path, text: str) -> Path:

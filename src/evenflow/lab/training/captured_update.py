@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -24,12 +24,13 @@ class CapturedUpdate:
     Args:
         work: called with the arguments of `__call__`; must not read a number on the host.
         model: whose weights it changes, and whose maps it computes: a capture is valid for a range of their numbers.
+        generators: those it draws from, besides torch's global one.
 
     The next call with the same shapes overwrites the results.
     """
 
-    def __init__(self, work: Callable[..., Any], model: nn.Module) -> None:
-        self._work, self._weights = work, list(model.parameters())
+    def __init__(self, work: Callable[..., Any], model: nn.Module, generators: Sequence[torch.Generator] = ()) -> None:
+        self._work, self._weights, self._generators = work, list(model.parameters()), generators
         self._maps = [part for part in model.modules() if isinstance(part, Map)]
         self.graphs: GraphCache[CapturedFunction] = GraphCache("updates run", WARM_UP, LIMIT)
 
@@ -41,7 +42,12 @@ class CapturedUpdate:
         leaves, form = tree.tree_flatten(arguments)
 
         def capture() -> CapturedFunction:
-            return CapturedFunction(lambda *own: self._work(key, *tree.tree_unflatten(own, form)), leaves, warm_up=0)
+            return CapturedFunction(
+                lambda *own: self._work(key, *tree.tree_unflatten(own, form)),
+                leaves,
+                warm_up=0,
+                generators=self._generators,
+            )
 
         captured = self.graphs.get(
             (key, form, *((v.shape, v.dtype) for v in leaves)),

@@ -39,7 +39,7 @@ from . import atomic
 LATEST, BEST = "latest", "best.safetensors"
 WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.pt", "manifest.json"  # the files of a version
 AGAIN = "-again"  # suffix of a version that a run has gone back to
-VERSION = re.compile(rf"step-\d{{9,}}({AGAIN})?")
+VERSION = re.compile(rf"step-(\d{{9,}})({AGAIN})?")
 KEEP = 2
 
 
@@ -94,6 +94,18 @@ def go_back(folder: Path, older: Checkpoint) -> str:
         if version > name:
             shutil.rmtree(folder / version, ignore_errors=True)
     return name
+
+
+def rewind(folder: Path, step: int) -> None:
+    """Make the newest intact version of at most `step` updates the latest, and remove the versions after it."""
+    for version in versions(folder):
+        if step_of(version) <= step and intact(folder / version):
+            if _pointed_at(folder) != version:
+                atomic.write(folder / LATEST, (version + "\n").encode())
+            break
+    for version in versions(folder):
+        if step_of(version) > step:
+            shutil.rmtree(folder / version, ignore_errors=True)
 
 
 def find(folder: Path) -> str | None:
@@ -153,7 +165,12 @@ def _pointed_at(folder: Path) -> str | None:
 
 def versions(folder: Path) -> list[str]:
     """All complete versions, newest first, damaged or not."""
-    return sorted((entry.name for entry in folder.glob("step-*")), reverse=True)
+    return sorted((entry.name for entry in folder.glob("step-*") if VERSION.fullmatch(entry.name)), reverse=True)
+
+
+def step_of(version: str) -> int:
+    """The step in the name of a version."""
+    return int(version.split("-")[1])
 
 
 def intact(version: Path) -> bool:

@@ -19,7 +19,7 @@ from evenflow.lab.tasks import Task
 from evenflow.models.bundle import RUN_WEIGHTS, bundle_text
 from evenflow.models.predictor import Predictor
 
-from . import metrics, recovery
+from . import checkpoint, metrics, recovery
 from .checkpoint import load_weights
 from .given_parts import NOTHING_GIVEN, GivenParts
 from .launch import matmul_precision
@@ -97,8 +97,13 @@ def open_run(
     table: Mapping[str, Any],
     resume: bool,
     given: GivenParts = NOTHING_GIVEN,
+    until: int | None = None,
 ) -> Iterator[Loop]:
-    """A loop ready to run. Its folder, if it has one, is created or resumed, and closed at the end of the block."""
+    """A loop ready to run. Its folder, if it has one, is created or resumed, and closed at the end of the block.
+
+    Args:
+        until: the newest step from which it may resume; later checkpoints are removed.
+    """
     start_weights(model, settings, folder, resume)
     writer = _open_folder(fabric, folder, table, resume)
     try:
@@ -106,7 +111,7 @@ def open_run(
         if writer is not None:
             writer.bundle(bundle_text(model, task.schema(), RUN_WEIGHTS, partial=True))
         if folder is not None and resume:
-            _restore(loop, Path(folder))
+            _restore(loop, Path(folder), until)
         with matmul_precision(settings.precision):
             yield loop
     finally:
@@ -204,12 +209,16 @@ def _open_folder(fabric: Fabric, folder: Folder, table: Mapping[str, Any], resum
     return writers[0] if writers else None
 
 
-def _restore(loop: Loop, folder: Path) -> None:
+def _restore(loop: Loop, folder: Path, until: int | None) -> None:
     """Go back to the last checkpoint; rows and probes after it are dropped and will be computed again."""
     run, writer = Run(folder), loop.writer
-    start, lines = _on_first_process(
-        loop.fabric, lambda: (recovery.find_start(folder / CHECKPOINT), run.metric_lines())
-    )
+
+    def find() -> tuple[recovery.Start | None, list[str]]:
+        if until is not None:
+            checkpoint.rewind(folder / CHECKPOINT, until)
+        return recovery.find_start(folder / CHECKPOINT), run.metric_lines()
+
+    start, lines = _on_first_process(loop.fabric, find)
     if start is not None:
         saved, best = recovery.load_start(folder / CHECKPOINT, start)
         if saved.state["processes"] != loop.fabric.world_size:

@@ -16,6 +16,7 @@ from evenflow.lab.tasks import Batch, Position, Task
 from . import checkpoint, evaluation, optimizers
 from .batch_source import BatchSource
 from .callbacks import RunCallbacks
+from .common_start import POPULATION
 from .evaluation import BestValidation, RunEvaluator
 from .given_parts import NOTHING_GIVEN, GivenParts
 from .metrics import MetricsLog
@@ -71,6 +72,7 @@ class Loop:
         self.probing = None if settings.probe_every is None else Probing(derive(settings.seed, "directions"))
         self.step, self.seconds = 0, 0.0
         self.restored = False
+        self.population: list[str] = []  # of a run in a population: the folders of all, seen from its own
         self.stopping = False  # whether a callback has asked to end the run
         self.last_lr, self.last_loss = settings.lr, torch.full((), math.nan, device=fabric.device)  # of the last update
         self.callbacks = RunCallbacks(given.callbacks, self)
@@ -124,7 +126,11 @@ class Loop:
 
     def seed_noise(self) -> None:
         """Seed dropout, anew at every update."""
-        seed_global(derive(self.settings.seed, "noise", self.step, self.fabric.global_rank), self.fabric.device)
+        seed_global(self.noise_seed(), self.fabric.device)
+
+    def noise_seed(self) -> int:
+        """The seed of the dropout of the next update."""
+        return derive(self.settings.seed, "noise", self.step, self.fabric.global_rank)
 
     def next_batch(self) -> Batch:
         """The batch of the next update."""
@@ -220,6 +226,8 @@ class Loop:
         }
         if self.task.carries:
             state["carried"] = self.state
+        if self.population:
+            state[POPULATION] = self.population
         saved = checkpoint.Checkpoint(self.step, checkpoint.weights_of(self.model), state)
         checkpoint.save(self.writer.checkpoints, saved)
         self.callbacks.after_checkpoint()

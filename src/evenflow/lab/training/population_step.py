@@ -29,8 +29,9 @@ class PopulationStep:
         self.loops = loops
         self.population = Population([cast(SequenceModel, loop.model) for loop in loops])
         self._methods = [cast(GradientMethod, loop.method) for loop in loops]
+        self._noise = [torch.Generator(loop.fabric.device) for loop in loops]
         capturable = all(method.capturable for method in self._methods)
-        self._captured = CapturedUpdate(self._work, self.population) if capturable else None
+        self._captured = CapturedUpdate(self._work, self.population, self._noise) if capturable else None
         self._sums = [total for loop in loops for total in loop.log.sums]
         # Runs that differ in their learning rate alone read the same batches: each batch is drawn once.
         sources: dict[str, int] = {}
@@ -40,7 +41,8 @@ class PopulationStep:
 
     def update(self) -> None:
         """Update the weights of every loop once."""
-        self.loops[0].seed_noise()
+        for loop, generator in zip(self.loops, self._noise, strict=True):
+            generator.manual_seed(loop.noise_seed())
         batches = self._next_batches()
         states = _stack(
             [loop.state if batches[i].carried else None for loop, i in zip(self.loops, self._source, strict=True)]
@@ -79,7 +81,7 @@ class PopulationStep:
         for method in self._methods:
             method.optimizer.zero_grad()  # a failed capture may have left gradients
         with self.loops[0].fabric.autocast():
-            outputs, after = _answer(self.population.train(), batches, optional(state), tasks)
+            outputs, after = _answer(self.population.train(), batches, optional(state), tasks, self._noise)
             answers = zip(tasks, outputs, batches, strict=True)
             losses = torch.stack([task.loss(output, batch.targets) for task, output, batch in answers])
             total = torch.stack([method.penalized(loss) for method, loss in zip(self._methods, losses, strict=True)])
@@ -112,7 +114,11 @@ def validate(population: Population, loops: Sequence[Loop]) -> list[tuple[float,
 
 
 def _answer(
-    population: Population, batches: Sequence[Batch], state: Any, tasks: Sequence[Task]
+    population: Population,
+    batches: Sequence[Batch],
+    state: Any,
+    tasks: Sequence[Task],
+    generators: Sequence[torch.Generator] | None = None,
 ) -> tuple[list[Tensor], Any]:
     """The outputs of each model for its batch; shorter batches are padded for the pass."""
     steps = [len(batch.inputs) for batch in batches]
@@ -123,7 +129,8 @@ def _answer(
     ]
     inputs = torch.stack(padded)
     lengths = None if batches[0].lengths is None else torch.stack([cast(Tensor, batch.lengths) for batch in batches])
-    outputs, ends = population(inputs.to(dtype) if inputs.is_floating_point() else inputs, state, lengths)
+    numbers = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    outputs, ends = population(numbers, state, lengths, generators=generators)
     every = tasks[0].readout == "every"
     if outputs.dtype == torch.bfloat16:  # too coarse for a loss; Fabric converts too, for a run alone
         outputs = outputs.float()

@@ -54,6 +54,8 @@ class RunWriter:
         path = Run(folder).folder
         with atomic.writable(path):
             writer = cls(path)
+            for place in (path, writer.checkpoints):
+                atomic.remove_unfinished(place)
             atomic.write(path / METRICS, (path / METRICS).read_bytes() if (path / METRICS).is_file() else b"")
             return writer
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -12,6 +13,7 @@ from evenflow import penalties
 from evenflow.models.population import Population
 from evenflow.models.sequence_model import SequenceModel
 
+from .common_start import MemberStart, common_start, members
 from .config import build, read_config
 from .fit import checked_tables
 from .given_parts import OWN
@@ -26,7 +28,16 @@ from .settings import Settings
 from .stopping import NonFiniteLoss, check_stop, signal_handlers, stop_requested
 
 # Settings that all runs of a population share, because their updates are made together.
-SHARED = ("steps", "epochs", "batch_size", "validate_every", "validation_batches", "device", "precision")
+SHARED = (
+    "steps",
+    "epochs",
+    "batch_size",
+    "validate_every",
+    "validation_batches",
+    "checkpoint_every",
+    "device",
+    "precision",
+)
 
 
 def train_population(
@@ -44,10 +55,12 @@ def train_population(
 
     Args:
         configs: tables as in `train`. Models differ in their numbers alone, and tasks have the same sizes. Steps, batch
-            size, validations, device and precision are the same in all; the optimiser follows the gradient, and a
-            penalty reads the weights alone. Dropout masks differ from those of a run alone.
+            size, validations, checkpoints, device and precision are the same in all; the optimiser follows the
+            gradient, and a penalty reads the weights alone. On a GPU dropout masks differ from those of a run alone.
         folders: one for each config; None keeps the runs in memory.
-        resume: continue the runs in `folders`.
+        resume: continue the runs in `folders`; those that were trained together go on from the newest step that all of
+            them have saved, so that the result is bit-identical to that of an undisturbed training. A run that has
+            diverged by then stays so.
         progress: show a progress bar on a terminal.
 
         >>> seeds = [{"task": {"name": "adding"}, "system": system, "training": {"seed": seed}} for seed in range(8)]
@@ -71,12 +84,24 @@ def train_population(
     if fabric.world_size > 1:
         raise ValueError("a population trains in one process, got several: start torchrun for each run by itself")
     check_stop()
+    starts = _starts(places, resume)
     with signal_handlers(), ExitStack() as stack:
-        loops = [
-            stack.enter_context(open_run(fabric, model, each[0], each[2], folder, table, resume))
-            for model, each, folder, table in zip(models, read, places, tables, strict=True)
-        ]
-        return _PopulationLoop(loops, places).run(progress)
+        loops: dict[int, Loop] = {}
+        for i, (model, each, start) in enumerate(zip(models, read, starts, strict=True)):
+            if start.error is None:
+                opened = open_run(fabric, model, each[0], each[2], places[i], tables[i], resume, until=start.until)
+                loops[i] = stack.enter_context(opened)
+                folder = places[i]
+                if folder is not None:
+                    loops[i].population = members(Path(folder), start.population)
+        return _PopulationLoop(loops, places, starts).run(progress)
+
+
+def _starts(places: Sequence[Folder], resume: bool) -> list[MemberStart]:
+    """Where each run starts; all runs of a new population are together."""
+    folders = [Path(folder) for folder in places if folder is not None]
+    found = iter(common_start(folders) if resume else [MemberStart(tuple(folders))] * len(folders))
+    return [MemberStart() if folder is None else next(found) for folder in places]
 
 
 def _check(settings: Sequence[Settings]) -> None:
@@ -95,34 +120,46 @@ def _check(settings: Sequence[Settings]) -> None:
 
 
 class _PopulationLoop:
-    """Loops whose updates and validations are made together; each records its own."""
+    """Loops whose updates and validations are made together; each records its own.
 
-    def __init__(self, loops: Sequence[Loop], places: Sequence[Folder]) -> None:
-        self.loops, self.places = list(loops), places
-        self.ended: dict[int, Result | NonFiniteLoss] = {}  # by the place in the list of loops
+    Args:
+        loops: by the place of the run; a run that has diverged before has none.
+        places: the folders of all runs.
+        starts: how they start. Runs that were not trained together before are not mixed.
+    """
+
+    def __init__(self, loops: Mapping[int, Loop], places: Sequence[Folder], starts: Sequence[MemberStart]) -> None:
+        self.loops, self.places, self.starts = dict(loops), places, starts
+        self.ended: dict[int, Result | NonFiniteLoss] = {
+            i: start.error for i, start in enumerate(starts) if start.error is not None
+        }
 
     def run(self, progress: bool) -> list[Result | NonFiniteLoss]:
         """Train to the end."""
-        first = self.loops[0]
+        if self.loops:
+            self._run(progress)
+        return [self.ended[i] for i in range(len(self.places))]
+
+    def _run(self, progress: bool) -> None:
+        first = next(iter(self.loops.values()))
         device = first.fabric.device
-        bar = ProgressBar(first.settings.steps, min(loop.step for loop in self.loops), progress)
+        bar = ProgressBar(first.settings.steps, min(loop.step for loop in self.loops.values()), progress)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             try:
-                for loop in self.loops:
+                for loop in self.loops.values():
                     write_status(loop, "running")
-                for loop in self.loops:
+                for loop in self.loops.values():
                     loop.start()
                 self._train(bar)
-                for i in range(len(self.loops)):
+                for i in self.loops:
                     self._finish(i)
             except BaseException as error:
-                for i, loop in enumerate(self.loops):
+                for i, loop in self.loops.items():
                     if i not in self.ended:
                         write_failure(loop, error)
                 raise
             finally:
                 bar.close()
-        return [self.ended[i] for i in range(len(self.loops))]
 
     def _train(self, bar: ProgressBar) -> None:
         active: list[int] = []
@@ -146,7 +183,7 @@ class _PopulationLoop:
                 if not loop.running:  # finished now, so that a failure of another run does not change its status
                     self._finish(i)
             running = len(self._running())
-            bar.update(loops[0].step, f"{running} of {len(self.loops)} runs, {loops[0].note}")
+            bar.update(loops[0].step, f"{running} of {len(self.places)} runs, {loops[0].note}")
 
     def _finish(self, i: int) -> None:
         if i not in self.ended:
@@ -154,10 +191,11 @@ class _PopulationLoop:
             self.ended[i] = finish_run(self.loops[i], self.places[i])
 
     def _running(self) -> list[int]:
-        return [i for i, loop in enumerate(self.loops) if loop.running and i not in self.ended]
+        return [i for i, loop in self.loops.items() if loop.running and i not in self.ended]
 
     def _behind(self) -> list[int]:
-        """The running loops with the fewest updates: after a crash some may be a checkpoint ahead."""
+        """The running loops of one population with the fewest updates; only damaged or old checkpoints part them."""
         running = self._running()
-        least = min((self.loops[i].step for i in running), default=0)
-        return [i for i in running if self.loops[i].step == least]
+        together = [i for i in running if self.starts[i].population == self.starts[running[0]].population]
+        least = min((self.loops[i].step for i in together), default=0)
+        return [i for i in together if self.loops[i].step == least]
