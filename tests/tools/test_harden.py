@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+import random
+import subprocess
+import sys
+import tomllib
+import zlib
+from pathlib import Path
 
 import pytest
 
 from harden import ATTACKS, Attack, Trials
 from harden.__main__ import main
 from harden.campaign import run_attacks
+from harden.fuzz import problem
+from harden.mutants import changed_value, mutant
+from harden.page_payloads import Elements
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a POSIX system")
+
+STANDING = ("code-caches", "fuzz-parquet", "pages")  # what evenflow withstands today
 
 
 def some_fail(trials: Trials) -> None:
@@ -44,3 +57,81 @@ def test_the_table_and_the_exit_code(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--only", "no-such-attack"])
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "parse"),
+    [
+        ("a.csv", b"a,b\n1,2\n", bytes),
+        ("a.json", b'{"a": [1, {"b": "c"}], "d": 2.5}', json.loads),
+        ("a.toml", b"[a]\nb = 1\nc = ['d']\n", lambda content: tomllib.loads(content.decode())),
+        ("a.gz", gzip.compress(b"a,b\n1,2\n" * 50, mtime=0), gzip.decompress),
+    ],
+    ids=["csv", "json", "toml", "gz"],
+)
+def test_mutants_follow_from_the_seed_and_some_keep_their_format(name, good, parse):
+    first, again = ([mutant(random.Random(seed), Path(name), good) for seed in range(200)] for _ in range(2))
+    assert first == again
+    parsed = 0
+    for content in first:
+        try:
+            parse(content)
+            parsed += content != good
+        except (ValueError, OSError, EOFError, RecursionError, zlib.error):
+            pass
+    assert parsed > 20
+    assert len(set(first)) > 100
+
+
+def test_a_changed_value_is_another_and_leaves_the_first_alone():
+    value = {"a": [1, 2, {"b": "c"}], "d": 0.5}
+    kept = json.dumps(value)
+    others = {repr(changed_value(random.Random(seed), value)) for seed in range(100)}
+    assert len(others - {repr(value)}) > 50
+    assert json.dumps(value) == kept
+
+
+def raising(error: BaseException):
+    def read() -> None:
+        raise error
+
+    return read
+
+
+def test_what_a_reader_may_do():
+    assert problem(lambda: None) == ""
+    assert problem(raising(ValueError("one line"))) == ""
+    assert problem(raising(ValueError("two\nlines"))) == "ValueError: two | lines"
+    assert problem(raising(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no"))).startswith("UnicodeDecodeError: ")
+    assert problem(raising(KeyError("name"))) == "KeyError: 'name'"
+    assert problem(raising(MemoryError())) == "more memory asked for than allowed"
+
+    def endless() -> None:
+        while True:
+            pass
+
+    assert problem(endless, 0.05).startswith("Hung: not back in time in test_harden.py:")
+
+
+def test_what_a_page_may_hold():
+    assert Elements('<p class="a">text</p><a href="#b">').found == [("p", ("class",)), ("a", ("href",))]
+    for page in ("<p onclick=x>", "<a href=' JavaScript:x'>", '<img src="//example.org/x">', "<base href='https://x'>"):
+        with pytest.raises(AssertionError):
+            Elements(page)
+
+
+def campaign(*arguments: str) -> str:
+    """The campaign in a process of its own, which has used no threads; its table."""
+    command = [sys.executable, str(Path(__file__).parents[2] / "tools" / "harden"), *arguments]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_minute_of_the_campaign():
+    campaign("--minutes", "0.7", "--jobs", "1", "--only", *STANDING)
+
+
+@pytest.mark.slow
+def test_ten_minutes_of_the_campaign():
+    campaign("--minutes", "10", "--only", *STANDING)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from harden import kills
+from harden import code_caches, damaged_runs, fuzz, kills, memory_limits, page_payloads, planted_pickles
 from harden.trials import Attack, Trials
 
-ATTACKS: dict[str, Attack] = {attack.name: attack for module in (kills,) for attack in module.ATTACKS}
+ATTACKS: dict[str, Attack] = {
+    attack.name: attack
+    for module in (kills, damaged_runs, fuzz, code_caches, page_payloads, memory_limits, planted_pickles)
+    for attack in module.ATTACKS
+}
 
 __all__ = ["ATTACKS", "Attack", "Trials"]

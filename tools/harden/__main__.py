@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # so that the folder can be 
 from harden import ATTACKS
 from harden.campaign import run_attacks
 
+KEPT = Path(__file__).parents[2] / "build" / "harden"  # inputs that failed
+SHOWN = 20  # different failures of an attack
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python tools/harden", description=__doc__)
@@ -24,10 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=sorted(ATTACKS), help="these attacks alone")
     options = parser.parse_args(arguments)
     chosen = [attack for name, attack in ATTACKS.items() if options.only is None or name in options.only]
-    outcomes = run_attacks(chosen, options.seed, options.minutes, options.jobs, lambda said: print(said, flush=True))
+    shutil.rmtree(KEPT, ignore_errors=True)
+    outcomes = run_attacks(
+        chosen, options.seed, options.minutes, options.jobs, lambda said: print(said, flush=True), KEPT
+    )
     for outcome in outcomes:
-        for sentence in (*outcome.notes, *outcome.failures[:20]):
+        for sentence in outcome.notes:
             print(f"\n{sentence}")
+        for sentence, times in Counter(outcome.failures).most_common(SHOWN):
+            print(f"\n{sentence}" + (f" ({times} times)" if times > 1 else ""))
+    if KEPT.exists():
+        print(f"\nInputs that failed are in {KEPT}.")
     print("\n| attack | tried | failed | seconds |\n|---|---|---|---|")
     for outcome in outcomes:
         counts = f"{outcome.tried:,} | {len(outcome.failures):,} | {outcome.seconds:.0f}"

@@ -30,12 +30,17 @@ class Outcome:
 
 
 def run_attacks(
-    attacks: Sequence[Attack], seed: int, minutes: float, jobs: int, announce: Callable[[str], None]
+    attacks: Sequence[Attack],
+    seed: int,
+    minutes: float,
+    jobs: int,
+    announce: Callable[[str], None],
+    kept: Path | None = None,
 ) -> list[Outcome]:
     """Run attacks in their shares of `minutes` on `jobs` processes; the outcomes are in the order of the attacks.
 
     A process that dies counts as a failure of its attack. The caller must not have used OpenMP, whose threads a forked
-    process does not have.
+    process does not have. Inputs that failed are written to the folder `kept`.
     """
     total = sum(attack.share for attack in attacks)
     waiting, outcomes = list(attacks), dict[str, Outcome]()
@@ -46,7 +51,7 @@ def run_attacks(
             attack = waiting.pop(0)
             seconds = 60 * minutes * jobs * attack.share / total
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_attack, args=(attack, seed, seconds, sender))
+            process = context.Process(target=_attack, args=(attack, seed, seconds, sender, kept))
             process.start()
             sender.close()
             under_way[receiver] = (attack, process, time.monotonic(), seconds)
@@ -78,9 +83,10 @@ def _outcome(attack: Attack, process: Any, receiver: Connection, seconds: float)
     return Outcome(attack, tried, failures, notes, seconds)
 
 
-def _attack(attack: Attack, seed: int, seconds: float, sender: Connection) -> None:
+def _attack(attack: Attack, seed: int, seconds: float, sender: Connection, kept: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix=f"harden-{attack.name}-") as folder:
         trials = Trials(random.Random(f"{seed}/{attack.name}"), Path(folder), seconds)
+        trials.kept = None if kept is None else kept / attack.name
         try:
             attack.run(trials)
         except BaseException:

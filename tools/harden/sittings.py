@@ -14,7 +14,7 @@ from harden.file_operations import Operation, watch_files
 from harden.run_kinds import RunKind
 
 PATIENCE = 180  # seconds after which a sitting counts as hung
-DONE, FAILED, INTERRUPTED = 0, 1, 3  # exit codes
+DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 3  # exit codes
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class Sitting:
     @property
     def done(self) -> bool:
         return self.code == DONE
+
+    @property
+    def refused(self) -> bool:
+        """Whether a ValueError ended it, as it ends a command with exit code 2."""
+        return self.code == REFUSED
 
 
 def sit(
@@ -59,6 +64,9 @@ def sit(
             code = DONE
         except KeyboardInterrupt:
             code = INTERRUPTED
+        except ValueError as error:
+            code = REFUSED if type(error) is ValueError else FAILED
+            os.write(2, (str(error) if code == REFUSED else traceback.format_exc()).encode())
         except BaseException:
             os.write(2, traceback.format_exc().encode())
         finally:
@@ -68,7 +76,7 @@ def sit(
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     seconds = time.monotonic() - start
     said = log.read_text(errors="replace") if log.exists() else ""
-    if code not in (DONE, INTERRUPTED, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT):
+    if code not in (DONE, REFUSED, INTERRUPTED, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT):
         raise AssertionError(f"a sitting ended with {code}: {said[-1500:]}")
     return Sitting(code, said, seconds)
 

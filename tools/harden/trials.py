@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+MOST_KEPT = 5  # inputs that failed, of one kind
+
 
 @dataclass
 class Trials:
@@ -21,6 +23,7 @@ class Trials:
         tried: trials so far.
         failures: a sentence for each that failed.
         notes: sentences for the report, such as what was left out.
+        kept: where `keep` writes; None for nowhere.
     """
 
     chance: random.Random
@@ -29,6 +32,7 @@ class Trials:
     tried: int = 0
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    kept: Path | None = None
     start: float = field(default_factory=time.monotonic)
 
     @property
@@ -45,6 +49,18 @@ class Trials:
         except Exception as error:
             said = (str(error).strip() or repr(error)).splitlines()
             self.failures.append(f"{what}: {type(error).__name__}: {' | '.join(said[-3:])[:1000]}")
+
+    def keep(self, name: str, content: bytes) -> None:
+        """Keep an input that failed, for whoever mends it; the first few of a name."""
+        if self.kept is None:
+            return
+        self.kept.mkdir(parents=True, exist_ok=True)
+        stem, dot, ending = name.partition(".")
+        for number in range(MOST_KEPT):
+            path = self.kept / f"{stem}-{number}{dot}{ending}"
+            if not path.exists():
+                path.write_bytes(content)
+                break
 
 
 @dataclass(frozen=True)

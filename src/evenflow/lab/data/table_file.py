@@ -71,7 +71,7 @@ class TableFile:
                 first += batch.num_rows
                 self._read = self.size * first // total
         except (OSError, ValueError, NotImplementedError) as error:
-            raise cannot_read(self.path, f"it is damaged ({error})") from None
+            raise cannot_read(self.path, f"it is damaged ({str(error).splitlines()[0]})") from None
 
     def need(self, names: Iterable[str]) -> None:
         """Raise a ValueError unless the table has these columns."""
