@@ -19,7 +19,7 @@ from .stored_record import StoredLine, StoredRecord, StoredRun
 from .stored_sweep import StoredSweep
 
 # Settings that do not count as changes of the recipe: they change neither model nor data.
-FREE = ("seed", "device", "data", "checkpoint_every", "log_every", "tensorboard")
+FREE = ("seed", "device", "data", "checkpoint_every", "log_every", "tensorboard", "logger")
 ENDED = ("finished", "stopped early", "diverged", "not trained")
 
 

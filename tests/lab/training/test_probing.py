@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -150,44 +149,6 @@ def test_probes_of_gradients_alone_can_be_gone_on_with() -> None:
     assert found["step"].tolist() == [0, 1]
     assert found["gradient_norm"].shape == (2, LENGTH)
     assert "band" not in found
-
-
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-
-
-def test_tensorboard_logs_hold_the_rows_of_the_metrics(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    model = SequenceModel(create("urnn", 2, UNITS), 1)
-    fit(model, ADDING, folder=tmp_path / "run", tensorboard=True, **QUICK)
-    logged, metrics = scalars(tmp_path / "run" / "tensorboard"), Run(tmp_path / "run").metrics
-    assert set(logged) == set(metrics) - {"step"}
-    for name, points in logged.items():
-        assert [step for step, _ in points] == metrics["step"].tolist()
-        np.testing.assert_allclose([value for _, value in points], metrics[name], rtol=SAME)
-
-
-def test_a_resumed_run_may_turn_the_logs_on(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    model = SequenceModel(create("urnn", 2, UNITS), 1)
-    fit(model, ADDING, folder=tmp_path / "run", **QUICK)
-    fit(model, ADDING, folder=tmp_path / "run", resume=True, tensorboard=True, **QUICK)
-
-
-def test_logs_that_cannot_be_written_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = SequenceModel(create("urnn", 2, UNITS), 1)
-    with pytest.raises(ValueError, match=r"^tensorboard writes into the run folder, got tensorboard true with folder"):
-        fit(model, ADDING, tensorboard=True, **QUICK)
-    with pytest.raises(ValueError, match=r"^tensorboard must be true or false, got 1$"):
-        fit(model, ADDING, tensorboard=1, **QUICK)
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(ValueError, match=r"^tensorboard needs the package of that name: pip install"):
-        fit(model, ADDING, folder=tmp_path / "run", tensorboard=True, **QUICK)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["rnn", "sgornn", "gru"])

@@ -239,5 +239,5 @@ def test_what_cannot_walk_in_step(configs, sentence, tmp_path):
 
 
 def test_tensorboard_needs_a_folder():
-    with pytest.raises(ValueError, match=r"^tensorboard writes into the run folder, got tensorboard true"):
-        train_population([config(tensorboard=True)], progress=False)
+    with pytest.raises(ValueError, match=r"^logger tensorboard writes into the run folder, got folder None"):
+        train_population([config(logger="tensorboard")], progress=False)

@@ -33,7 +33,7 @@ WITHOUT = (
     *("steps", "epochs", "batch_size", "optimizer", "lr", "schedule", "decay", "decay_every"),
     *("warmup", "decay_patience", "start_from"),
     *("momentum", "nesterov", "alpha", "psi", "damping", "structural", "curvature_size", "penalty", "patience"),
-    *("stop_when_solved", "tensorboard", "validate_every", "checkpoint_every"),
+    *("stop_when_solved", "logger", "validate_every", "checkpoint_every"),
 )
 ROWS = 20  # of the leaderboard that are printed
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from evenflow.lab import tasks
 from evenflow.lab.training import Run
+from evenflow.lab.training.loggers import flatten
 from evenflow.runtime.import_path import short_name
 
 NO_PROBES = "No gradient probes were recorded in this run."
@@ -220,11 +221,3 @@ def _labels(records: Sequence[RunRecord]) -> list[str]:
             names[i] = f"{name}, {differing}" if differing else name
     names = [f"{n} ({r.name})" if names.count(n) > 1 else n for n, r in zip(names, records, strict=True)]
     return names if len(set(names)) == len(names) else [f"{i}: {name}" for i, name in enumerate(names, 1)]
-
-
-def flatten(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"task": {"name": "copy"}} → {"task.name": "copy"}."""
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenflow.lab.report.run_record import RunRecord, flatten
+from evenflow.lab.report.run_record import RunRecord
+from evenflow.lab.training.loggers import flatten
 
 ABSENT = "–"
 

@@ -30,7 +30,7 @@ from .sweep_rounds import SweepRounds, same_model
 CHOSEN_SETTINGS = (
     *("steps", "epochs", "optimizer", "lr", "schedule", "warmup", "decay", "decay_every", "decay_patience"),
 )
-EXCLUDED_SETTINGS = ("patience", "stop_when_solved", "penalty", "tensorboard", "start_from")
+EXCLUDED_SETTINGS = ("patience", "stop_when_solved", "penalty", "logger", "start_from")
 
 
 @dataclass(frozen=True)

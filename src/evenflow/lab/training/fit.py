@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import inspect
 import os
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from .config import build, check_data, check_model, check_same, config_tables, r
 from .given_parts import NOTHING_GIVEN, GivenParts, given_parts
 from .launch import check_device, launch
 from .lifecycle import Result, finish_run, open_run, status_written
+from .loggers import check_loggers
 from .longer_run import lengthen, longer_config
 from .run_folder import CONFIG, Run
 from .run_writer import check_unused
@@ -239,7 +239,7 @@ def checked_tables(
     given: GivenParts = NOTHING_GIVEN,
 ) -> dict[str, Any]:
     """Check all arguments of a run before it starts, and return the tables of its config.toml."""
-    _check_tensorboard(settings, folder)
+    check_loggers(settings.logger, given.loggers, folder)
     if folder is None and resume:
         raise ValueError("resume needs the folder of the run, got folder None")
     if folder is not None and not resume:
@@ -253,13 +253,3 @@ def checked_tables(
     if earlier is not None:
         check_same(earlier, table, settings)
     return table
-
-
-def _check_tensorboard(settings: Settings, folder: str | os.PathLike[str] | None) -> None:
-    """Raise a ValueError if TensorBoard logs are asked for and cannot be written."""
-    if not settings.tensorboard:
-        return
-    if folder is None:
-        raise ValueError("tensorboard writes into the run folder, got tensorboard true with folder None")
-    if importlib.util.find_spec("tensorboard") is None:
-        raise ValueError("tensorboard needs the package of that name: pip install 'evenflow[tensorboard]'")

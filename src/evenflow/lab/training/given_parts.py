@@ -12,6 +12,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from evenflow.runtime.import_path import COLON, import_path
 
+from .loggers import PLUS
+
 OWN = COLON  # in the name of an optimiser or a schedule of the user's own, as in "my_package.optim:Lion"
 # Settings that an optimiser which is made already has decided.
 DECIDED = ("lr", "weight_decay", "momentum", "nesterov", "alpha", "eps", "map_lr", "bases", "bases_lr")
@@ -25,11 +27,13 @@ class GivenParts:
         optimizer: a class of optimisers, or an optimiser.
         schedule: a scheduler of torch, or a function that makes one of an optimiser.
         callbacks: called as the run goes on; see `Callback`.
+        loggers: of Lightning Fabric.
     """
 
     optimizer: type[Optimizer] | Optimizer | None = None
     schedule: LRScheduler | Callable[[Optimizer], Any] | None = None
     callbacks: tuple[Any, ...] = ()
+    loggers: tuple[Any, ...] = ()
 
 
 NOTHING_GIVEN = GivenParts()
@@ -38,6 +42,7 @@ NOTHING_GIVEN = GivenParts()
 def given_parts(settings: dict[str, Any], callbacks: tuple[Any, ...]) -> tuple[dict[str, Any], GivenParts]:
     """Divide what a caller gave into settings, which name everything, and the parts themselves."""
     named, own = dict(settings), {}
+    named["logger"], loggers = _given_loggers(settings.get("logger"))
     for name in ("optimizer", "schedule"):
         value = settings.get(name)
         if value is not None and not isinstance(value, str):
@@ -55,7 +60,23 @@ def given_parts(settings: dict[str, Any], callbacks: tuple[Any, ...]) -> tuple[d
         raise ValueError(f"schedule must be a name, a scheduler of torch or a function, got {schedule!r}")
     if isinstance(schedule, LRScheduler) and schedule.optimizer is not optimizer:
         raise ValueError("schedule must be a scheduler of the optimizer that is given with it, got that of another")
-    return named, GivenParts(**own, callbacks=callbacks)
+    return named, GivenParts(**own, callbacks=callbacks, loggers=loggers)
+
+
+def _given_loggers(logger: Any) -> tuple[str | None, tuple[Any, ...]]:
+    """The setting that names all loggers of the user's, and those of them that are objects."""
+    if logger is None or isinstance(logger, str):
+        return logger, ()
+    from lightning_fabric.loggers import Logger
+
+    each = list(logger) if isinstance(logger, list | tuple) else [logger]
+    for one in each:
+        if not isinstance(one, str | Logger):
+            raise ValueError(f"logger must be a name, a logger of Lightning Fabric or a list of these, got {one!r}")
+    named = [one if isinstance(one, str) else import_path(one) for one in each]
+    if len(set(named)) < len(named):
+        raise ValueError(f"logger must hold one logger of a class, got {', '.join(named)}")
+    return PLUS.join(named) or None, tuple(one for one in each if not isinstance(one, str))
 
 
 def check_own_optimizer(optimizer: Optimizer, model: torch.nn.Module, bases: list[dict[str, Any]]) -> None:

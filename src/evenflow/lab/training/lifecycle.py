@@ -23,6 +23,7 @@ from . import checkpoint, metrics, recovery
 from .checkpoint import load_weights
 from .given_parts import NOTHING_GIVEN, GivenParts
 from .launch import matmul_precision
+from .loggers import RunLoggers
 from .longer_run import start_weights
 from .loop import Loop
 from .metrics import Metrics
@@ -105,9 +106,10 @@ def open_run(
         until: the newest step from which it may resume; later checkpoints are removed.
     """
     start_weights(model, settings, folder, resume)
+    loggers = RunLoggers(settings.logger, given.loggers, table, folder, fabric.is_global_zero)
     writer = _open_folder(fabric, folder, table, resume)
     try:
-        loop = Loop(fabric, model, task, settings.for_task(task, fabric.world_size), writer, given)
+        loop = Loop(fabric, model, task, settings.for_task(task, fabric.world_size), writer, given, loggers)
         if writer is not None:
             writer.bundle(bundle_text(model, task.schema(), RUN_WEIGHTS, partial=True))
         if folder is not None and resume:
@@ -115,6 +117,7 @@ def open_run(
         with matmul_precision(settings.precision):
             yield loop
     finally:
+        loggers.close("failed")  # those of a finished run are closed
         if writer is not None:
             writer.close()
 
@@ -132,6 +135,7 @@ def status_written(loop: Loop) -> Iterator[None]:
 
 def write_failure(loop: Loop, error: BaseException) -> None:
     """Write that the run was interrupted or failed."""
+    loop.loggers.close("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
     if isinstance(error, KeyboardInterrupt):
         write_status(loop, "interrupted", message=f"interrupted at step {loop.step}")
     elif isinstance(error, Exception):
@@ -163,6 +167,8 @@ def finish_run(loop: Loop, folder: Folder) -> Result:
         **({} if math.isnan(loop.test_loss) else {"test_loss": loop.test_loss, "test_metric": loop.test_metric}),
         **({"data_note": loop.task.note} if loop.task.note else {}),
     )
+    outcome = {"best_step": best.step, "best_loss": best.loss, "best_metric": best.metric, "solved": solved}
+    loop.loggers.finish(outcome | {"test_loss": loop.test_loss, "test_metric": loop.test_metric}, loop.step)
     history = metrics.to_arrays(loop.log.lines)
 
     def last(column: str) -> float:

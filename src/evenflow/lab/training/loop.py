@@ -18,7 +18,8 @@ from .batch_source import BatchSource
 from .callbacks import RunCallbacks
 from .common_start import POPULATION
 from .evaluation import BestValidation, RunEvaluator
-from .given_parts import NOTHING_GIVEN, GivenParts
+from .given_parts import GivenParts
+from .loggers import RunLoggers
 from .metrics import MetricsLog
 from .probing import Probing
 from .progress import ProgressBar
@@ -46,6 +47,7 @@ class Loop:
         fabric: device, precision and processes.
         model: trained in place.
         writer: of the run folder; None keeps the run in memory.
+        loggers: also get every row of the metrics.
     """
 
     def __init__(
@@ -55,9 +57,11 @@ class Loop:
         task: Task,
         settings: Settings,
         writer: RunWriter | None,
-        given: GivenParts = NOTHING_GIVEN,
+        given: GivenParts,
+        loggers: RunLoggers,
     ) -> None:
         self.fabric, self.model, self.task, self.settings, self.writer = fabric, model, task, settings, writer
+        self.loggers = loggers
         model.zero_grad()  # gradients of a backward pass by the caller
         self.module = fabric.setup_module(model)
         self.method = make_method(fabric, self.module, model, task, settings, given)
@@ -67,7 +71,7 @@ class Loop:
         seed = functools.partial(derive, settings.seed, "train", rank=fabric.global_rank)
         on_gpu = fabric.device.type == "cuda"
         self._batches = BatchSource(task, settings.batch_size, self._generator, seed, on_gpu)
-        self.log = MetricsLog(fabric.device, writer, settings.tensorboard)
+        self.log = MetricsLog(fabric.device, writer)
         self.evaluator, self.best = RunEvaluator(self), BestValidation(self)
         self.probing = None if settings.probe_every is None else Probing(derive(settings.seed, "directions"))
         self.step, self.seconds = 0, 0.0
@@ -100,6 +104,7 @@ class Loop:
         """Start the clock; a new run probes and saves its starting weights."""
         self._start_time = time.monotonic() - self.seconds
         self.module.train()
+        self.loggers.start(self.step)
         if not self.restored:
             self._probe()
             self._save()
@@ -187,6 +192,7 @@ class Loop:
             validation = None
         row["seconds"] = round(time.monotonic() - self._start_time, 3)
         self.log.add(row)
+        self.loggers.log(row)
         if validation is not None:
             self._validated = f", validation {self.task.metric_name} {validation[1]:.4g}"
         self.note = f"loss {loss:.4g}{self._validated}"
@@ -222,6 +228,7 @@ class Loop:
             "best": self.best.state(),
             "schedule": self.schedule.state_dict(),
             "callbacks": self.callbacks.state(),
+            "loggers": self.loggers.state(),
             **self.log.state(),
         }
         if self.task.carries:
@@ -246,6 +253,7 @@ class Loop:
         optimizers.load(self.optimizer, state["optimizer"])
         self.schedule.load_state_dict(state.get("schedule", {}))
         self.callbacks.restore(state.get("callbacks", []))
+        self.loggers.restore(state.get("loggers", {}))
         self.seconds = state["seconds"]
         self.best.restore(state["best"], best)
         self.state = self.fabric.to_device(state.get("carried"))

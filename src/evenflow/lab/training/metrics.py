@@ -1,4 +1,4 @@
-"""metrics.csv: its format, and the log that averages updates into its rows (and TensorBoard's)."""
+"""metrics.csv: its format, and the log that averages updates into its rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from lightning_fabric.loggers import TensorBoardLogger
-
     from .run_writer import RunWriter
 
 COLUMNS = ("step", "loss", "gradient_norm", "lr", "valid_loss", "valid_metric", "seconds")
@@ -20,7 +18,6 @@ HEADER = ",".join(COLUMNS)
 NUMBER = r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|inf|nan)"
 ROW = re.compile(rf"\d+(,({NUMBER})?){{{len(COLUMNS) - 1}}}", re.ASCII)
 NOISE = 0.05  # share by which the mean losses of two rows may differ without a meaning
-EVENTS = "tensorboard"  # the folder of TensorBoard logs inside the run folder
 
 Metrics = dict[str, np.ndarray]
 
@@ -73,7 +70,6 @@ class MetricsLog:
     Args:
         device: where the updates run.
         writer: of the run folder; None keeps the rows in memory.
-        tensorboard: also write TensorBoard logs into the run folder.
 
     Attributes:
         sums: of the loss and of the gradient norm since the last row.
@@ -81,12 +77,11 @@ class MetricsLog:
         lines: the rows so far, as text.
     """
 
-    def __init__(self, device: torch.device, writer: RunWriter | None, tensorboard: bool) -> None:
+    def __init__(self, device: torch.device, writer: RunWriter | None) -> None:
         self.sums = [torch.zeros((), device=device) for _ in range(2)]
         self.since = 0
         self.lines: list[str] = []
-        self._writer, self._tensorboard = writer, tensorboard and writer is not None
-        self._logger: TensorBoardLogger | None = None
+        self._writer = writer
 
     def mean(self) -> Tensor:
         """Mean loss and mean gradient norm since the last row; clears the sums."""
@@ -99,19 +94,6 @@ class MetricsLog:
         self.lines.append(to_line(row))
         if self._writer is not None:
             self._writer.append(self.lines[-1])
-        if self._tensorboard:
-            self._log_scalars(row)
-
-    def _log_scalars(self, row: Mapping[str, float | None]) -> None:
-        from lightning_fabric.loggers import TensorBoardLogger
-
-        assert self._writer is not None
-        step = int(row["step"] or 0)
-        if self._logger is None:
-            # A resumed run repeats the rows since its checkpoint: TensorBoard drops the first copies.
-            self._logger = TensorBoardLogger(self._writer.folder, name="", version=EVENTS, purge_step=step)
-        self._logger.log_metrics({k: v for k, v in row.items() if v is not None and k != "step"}, step)
-        self._logger.save()
 
     def state(self) -> dict[str, Any]:
         """The sums, for a checkpoint between two rows; empty for a checkpoint at a row."""

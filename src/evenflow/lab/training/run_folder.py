@@ -53,6 +53,8 @@ class Run:
         if not (self.folder / CONFIG).is_file():
             raise ValueError(f"folder {str(self.folder)!r} holds no run: it has no {CONFIG}")
         self.config: dict[str, Any] = self._toml(CONFIG)
+        if "tensorboard" in (training := self.config.get("training", {})):  # its name until there were other loggers
+            training |= {"logger": "tensorboard"} if training.pop("tensorboard") else {}
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ from evenflow.checks import one_of, unknown
 from evenflow.lab.tasks.task import Task, check_options, option
 
 from .given_parts import OWN
+from .loggers import logger_names
 from .optimizers import BASES, OPTIMIZERS, SCOPES, WEIGHT_DECAYS, WITH_EPS
 from .schedules import DECAYING, SCHEDULES
 
@@ -21,9 +22,9 @@ VALIDATION_BATCHES, VALIDATE_EVERY = 10, 100
 OWN_METHODS = ("temporal-simplex", "hessian-free")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 # What may be another when a run is resumed: its weights are in its checkpoint by then.
-FREE = ("device", "tensorboard", "start_from")
+FREE = ("device", "logger", "start_from")
 # Names that other libraries use for a setting; an unknown setting is answered with the name to use.
-SYNONYMS = {"rate": "lr", "learning_rate": "lr", "smoothing": "alpha", "epsilon": "eps"}
+SYNONYMS = {"rate": "lr", "learning_rate": "lr", "smoothing": "alpha", "epsilon": "eps", "tensorboard": "logger"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,11 @@ class Settings:
     patience: int | None = option(None, "stop after this many validations without improvement", whole=1)
     stop_when_solved: bool = option(False, "stop at the first validation that solves the task")
     probe_every: int | None = option(None, "updates between two probes of the gradient over time", whole=1)
-    tensorboard: bool = option(False, "also write TensorBoard logs into the run folder")
+    logger: str | None = option(
+        None,
+        "tensorboard, wandb or mlflow: also log the run there; several with a plus between them; for `fit` also a "
+        "logger of Lightning Fabric or a list",
+    )
     start_from: str | None = option(
         None, "run folder whose best weights the run starts from; the model must have the same shapes"
     )
@@ -125,6 +130,7 @@ class Settings:
             object.__setattr__(self, "start_from", str(Path(self.start_from).expanduser().absolute()))
         if self.penalty is not None:
             penalties.make(self.penalty)
+        logger_names(self.logger)
         kind, colon, index = str(self.device).partition(":")
         if kind not in DEVICES or (colon and not (kind == "cuda" and index.isdigit())):
             raise ValueError(f"device must be auto, cpu, cuda, cuda:N or mps, got {self.device!r}")
