@@ -32,7 +32,8 @@ def predictor_of(kind: str, readout: str, columns=COLUMNS) -> Predictor:
 @pytest.fixture
 def x():
     draw = np.random.default_rng(0)
-    values = np.stack([100 + 20 * draw.normal(size=(50, 9)), draw.integers(0, 3, (50, 9)), draw.normal(size=(50, 9))], 2)
+    numbers = 100 + 20 * draw.normal(size=(50, 9)), draw.normal(size=(50, 9))
+    values = np.stack([numbers[0], draw.integers(0, 3, (50, 9)), numbers[1]], 2)
     values[3, 4, 2] = np.nan
     return values
 

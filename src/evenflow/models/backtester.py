@@ -48,17 +48,20 @@ class Backtester:
         self.predictor, self.horizon, self.season = predictor, horizon, season
         self.origins = 0
         self._places = [schema.inputs.index(column) for column in schema.predicted]
+        self._known = [place for place, column in enumerate(schema.inputs) if column.known]
         self._sums, self._counts = np.zeros((2, 3, horizon, len(self._places)))
         self._change, self._changes = np.zeros((2, len(self._places)))
 
     def add(self, x: np.ndarray, starts: Sequence[int]) -> np.ndarray:
         """Forecast from some steps of a sequence ``(T, I)``, reading only what came before: ``(N, horizon, O)``.
 
+        Inputs that are known ahead are read at the steps that are forecast, too.
         Missing values, which are nan, are not compared.
         """
         y = x[:, self._places]
         true = y[np.array(starts)[:, None] + np.arange(self.horizon)]
-        found = self.predictor.forecast([x[:start] for start in starts], self.horizon).reshape(true.shape)
+        known = [x[start : start + self.horizon, self._known] for start in starts] if self._known else None
+        found = self.predictor.forecast([x[:start] for start in starts], self.horizon, known).reshape(true.shape)
         seasonal = seasonal_forecast(y, starts, self.horizon, self.season)
         for place, forecast in enumerate((found, seasonal_forecast(y, starts, self.horizon, 1), seasonal)):
             error = abs(true - forecast)

@@ -30,6 +30,8 @@ class DataColumn:
         missing: what a missing input (nan) is replaced by: "mean", or "previous", the value of the step before and the
             mean at the start. Default: a missing value is an error. A missing category is none of the values.
         mask: whether the model also reads a number that is 1 where the input was missing.
+        known: whether an input of a forecaster is known ahead, such as a weekday: the model reads its values at the
+            steps that it predicts, and does not predict it.
     """
 
     name: str
@@ -39,6 +41,7 @@ class DataColumn:
     categories: tuple[int, ...] | tuple[str, ...] = ()
     missing: str | None = None
     mask: bool = False
+    known: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -56,9 +59,12 @@ class DataColumn:
         if type(self.mask) is not bool or (self.mask and (self.missing is None or self.kind == "category")):
             raise ValueError(f"mask of column {self.name!r} must be false, or true for a number with missing values")
 
+        if type(self.known) is not bool or (self.known and self.kind == "gap"):
+            raise ValueError(f"known of column {self.name!r} must be false, or true for a number or a category")
+
     @property
     def width(self) -> int:
-        """How many numbers the model reads for this column."""
+        """How many numbers the model reads for a value of this column."""
         return len(self.categories) if self.kind == "category" else 1 + self.mask
 
 
@@ -82,6 +88,29 @@ def read_numbers(columns: Sequence[DataColumn], x: Tensor) -> Tensor:
         if column.mask:
             parts.append(absent[..., None])
     return torch.cat([part.to(x.dtype) for part in parts], -1)
+
+
+def read_ahead(columns: Sequence[DataColumn], x: Tensor, horizon: int) -> Tensor:
+    """The numbers of `read_numbers`, of columns that are known ahead those of the next steps.
+
+    Beyond the last step such a column is its mean, or no category.
+
+    Shapes:
+        x ``(..., T, V)``; result ``(..., T, W)``, with `horizon` numbers in place of each that is known ahead.
+    """
+    parts, place, steps = [], 0, x.shape[-2]
+    for column in columns:
+        block = x[..., place : place + column.width]
+        place += column.width
+        if not column.known:
+            parts.append(block)
+            continue
+        beyond = block.new_zeros((*block.shape[:-2], horizon, column.width))
+        if column.kind == "number":
+            beyond[..., 0] = column.mean
+        longer = torch.cat([block, beyond], -2)
+        parts += [longer[..., ahead : ahead + steps, :] for ahead in range(1, horizon + 1)]
+    return torch.cat(parts, -1)
 
 
 def unknown_categories(columns: Sequence[DataColumn], x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from evenflow.checks import number, one_of, whole_number
-from evenflow.models.data_column import DataColumn, read_numbers
+from evenflow.models.data_column import DataColumn, read_ahead, read_numbers
 from evenflow.models.table_values import TIME_UNITS
 
 KINDS = ("classification", "multilabel", "regression", "next")
@@ -38,6 +38,8 @@ class DataSchema:
             no times; a column of that name is then ignored.
         time_step: the median time between two steps of the training data, in seconds for timestamps.
         length: steps of the pieces that the sequences of a table are cut into; None if they stay whole.
+        horizon: for kind "next", how many of the next steps the model predicts at once, at each step. With 1 it reads
+            its own predictions to forecast further.
     """
 
     kind: str
@@ -50,6 +52,7 @@ class DataSchema:
     length: int | None = None
     time_unit: str | None = None
     time_step: float | None = None
+    horizon: int = 1
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, KINDS)
@@ -73,7 +76,10 @@ class DataSchema:
         if self.kind == "next" and (self.targets or self.readout == "last"):
             raise ValueError("kind next has the inputs as its targets, and the readout every")
         if not self.predicted:
-            raise ValueError("kind next needs an input of kind number")
+            raise ValueError("kind next needs an input of kind number that is not known ahead")
+        whole_number("horizon", self.horizon, 1)
+        if self.kind != "next" and (self.horizon > 1 or any(column.known for column in self.inputs)):
+            raise ValueError(f"a horizon and inputs that are known ahead go with kind next, got {self.kind}")
         for name in ("vocabulary", "length"):
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
@@ -90,56 +96,89 @@ class DataSchema:
 
     @property
     def predicted(self) -> tuple[DataColumn, ...]:
-        """The columns that the outputs are: the targets, or for kind "next" the inputs that are numbers."""
+        """The columns that the outputs are: the targets, or for kind "next" the inputs that are numbers.
+
+        Of these inputs, those that are known ahead are not predicted.
+        """
         if self.kind != "next":
             return self.targets
-        return tuple(column for column in self.inputs if column.kind == "number")
+        return tuple(column for column in self.inputs if column.kind == "number" and not column.known)
+
+    @property
+    def known(self) -> tuple[DataColumn, ...]:
+        """The inputs that are known ahead."""
+        return tuple(column for column in self.inputs if column.known)
+
+    @property
+    def widths(self) -> list[int]:
+        """How many numbers the model reads at a step for each input, which stand side by side."""
+        return [column.width * (self.horizon if column.known else 1) for column in self.inputs]
 
     @property
     def width(self) -> int:
         """How many numbers the model reads at a step."""
-        return sum(column.width for column in self.inputs)
+        return sum(self.widths)
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model has to output."""
-        return len(self.labels) or len(self.predicted)
+        """How many numbers a model has to output; all columns of the next step, then those of the step after it."""
+        return len(self.labels) or len(self.predicted) * self.horizon
 
     @property
     def read_names(self) -> list[str]:
-        """Names of the numbers that the model reads: a column, "column: value" for a category, "column missing"."""
+        """Names of the numbers that the model reads.
+
+        A column, "column: value" for a category, "column missing" for a mask; "column (+1)" is that of the next step.
+        """
         names = []
         for column in self.inputs:
             if column.kind == "category":
-                names += [f"{column.name}: {value}" for value in column.categories]
+                own = [f"{column.name}: {value}" for value in column.categories]
             else:
-                names += [column.name, *([f"{column.name} missing"] if column.mask else [])]
+                own = [column.name, *([f"{column.name} missing"] if column.mask else [])]
+            ahead = range(1, self.horizon + 1)
+            names += [f"{name} (+{step})" for step in ahead for name in own] if column.known else own
         return names
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs: the labels, or the predicted columns, with "(+1)" for the next step and so on."""
+        names = [column.name for column in self.predicted]
+        if self.horizon > 1:
+            names = [f"{name} (+{step})" for step in range(1, self.horizon + 1) for name in names]
+        return [str(label) for label in self.labels] or names
 
     @cached_property
     def input_scale(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and deviations ``(W,)`` float64 of what the model reads; 0 and 1 for categories and masks."""
-        means, deviations = np.zeros(self.width), np.ones(self.width)
-        places = np.cumsum([0, *(column.width for column in self.inputs)])
-        for column, place in zip(self.inputs, places.tolist(), strict=False):
+        means, deviations, place = np.zeros(self.width), np.ones(self.width), 0
+        for column, width in zip(self.inputs, self.widths, strict=True):
             if column.kind != "category":
-                means[place], deviations[place] = column.mean, column.deviation
+                values = slice(place, place + width, column.width)  # not the masks beside them
+                means[values], deviations[values] = column.mean, column.deviation
+            place += width
         return means, deviations
 
     @cached_property
     def output_scale(self) -> tuple[np.ndarray, np.ndarray]:
         """Means and deviations of the outputs ``(O,)`` float64; 0 and 1 where outputs are scores."""
-        return _scale(self.predicted) if not self.labels else (np.zeros(self.outputs), np.ones(self.outputs))
+        if self.labels:
+            return np.zeros(self.outputs), np.ones(self.outputs)
+        means = [column.mean for column in self.predicted] * self.horizon
+        return np.array(means), np.array([column.deviation for column in self.predicted] * self.horizon)
 
     def scale_inputs(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """Inputs ``(..., T, C)`` in the user's units as the model reads them ``(..., T, W)``, in float64.
 
-        Categories are positions in ``column.categories`` and missing values nan. The caller rounds once.
+        Categories are positions in ``column.categories`` and missing values nan. The caller rounds once. An input that
+        is known ahead is read at the next steps; beyond the last step it is its mean, or no category.
 
         Args:
             out: where to put them, float64 in the shape of the result.
         """
         x = read_numbers(self.inputs, x)
+        if self.known:
+            x = read_ahead(self.inputs, x, self.horizon)
         if not self.input_scale[0].any() and bool((self.input_scale[1] == 1).all()):
             return x
         mean, deviation = (torch.from_numpy(values).to(x.device, non_blocking=True) for values in self.input_scale)
@@ -201,7 +240,3 @@ def _fields(kind: type, table: Any, what: str) -> dict[str, Any]:
         if field.default is dataclasses.MISSING and name not in table:
             raise ValueError(f"{what} must have a {name!r}")
     return dict(table)
-
-
-def _scale(columns: Sequence[DataColumn]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array([column.mean for column in columns]), np.array([column.deviation for column in columns])

@@ -46,15 +46,20 @@ class GivenSequences:
     Attributes:
         lengths: ``(N,)`` int64.
         rows: for a table the number of the row of each step, in the order of the sequences; else None.
+        names: for a table with a column of sequences that are not cut, their names; else None.
         flat: whether each step is a single number and not an array of one.
         ragged: whether answers at every step come as a list, because the sequences did.
     """
 
     def __init__(self, x: Any, schema: DataSchema, newest: bool = False) -> None:
         self.schema, self.rows, self.flat, self.ragged = schema, None, False, False
+        self.names: list[Any] | None = None
         self._arrays: np.ndarray | list[np.ndarray]
         if type(x).__module__.split(".")[0] in TABLES:
-            self._arrays, self.rows = _from_table(x, schema, None if newest else schema.length)
+            length = None if newest else schema.length
+            self._arrays, self.rows = _from_table(x, schema, length)
+            if length is None and schema.sequence in x.columns:
+                self.names = list(dict.fromkeys(x[schema.sequence].to_numpy().tolist()))
         elif isinstance(x, list | tuple) and (not x or np.ndim(x[0]) > 0):
             self._arrays, self.ragged = [self._one(each, n) for n, each in enumerate(x)], True
         else:
@@ -79,6 +84,20 @@ class GivenSequences:
 
     def __len__(self) -> int:
         return len(self._arrays)
+
+    def array(self, row: int) -> np.ndarray:
+        """A sequence ``(T, I)`` in the user's units."""
+        return self._arrays[row]
+
+    def append_steps(self, steps: np.ndarray) -> None:
+        """Lengthen each sequence by steps ``(N, S, I)`` in the user's units."""
+        self._dtype = np.result_type(self._dtype, np.float32)
+        steps = steps.astype(self._dtype)
+        if isinstance(self._arrays, np.ndarray):
+            self._arrays = np.concatenate([self._arrays, steps], 1)
+        else:
+            self._arrays = [np.concatenate(pair) for pair in zip(self._arrays, steps, strict=True)]
+        self.lengths = self.lengths + steps.shape[1]
 
     def batch(self, rows: np.ndarray, device: torch.device | str = "cpu") -> GivenBatch:
         """The sequences with these numbers. A GPU scales them itself, and this call does not wait for it."""
@@ -105,9 +124,8 @@ class GivenSequences:
         x = self._raw(batch.rows, self.lengths[batch.rows])
         wrong = torch.nonzero(~torch.isfinite(self._scaled(x)))
         if len(wrong):  # otherwise only their sum is infinite
-            widths = [column.width for column in self.schema.inputs]
             step, place, number = wrong[0].tolist()
-            number = int(np.repeat(np.arange(len(widths)), widths)[number])
+            number = int(np.repeat(np.arange(len(self.schema.inputs)), self.schema.widths)[number])
             raise ValueError(
                 f"X must hold finite numbers, step {step} of sequence {int(batch.rows[place])} has "
                 f"{x[place, step, number].item()!r} in {self.schema.inputs[number].name}"

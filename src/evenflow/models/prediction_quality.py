@@ -67,7 +67,8 @@ class Evaluation:
 
     def add_numbers(self, true: np.ndarray, predicted: np.ndarray) -> None:
         """Add numbers ``(S, O)``."""
-        error, centred = true - predicted, true - self.schema.output_scale[0]  # the shift keeps the variance exact
+        shift = self.schema.output_scale[0][: true.shape[1]]  # keeps the variance exact
+        error, centred = true - predicted, true - shift
         sums = [np.ones_like(error), abs(error), error**2, centred, centred**2]
         total = np.stack([each.sum(0) for each in sums])
         self._sums = total if self._sums is None else self._sums + total

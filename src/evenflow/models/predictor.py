@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from evenflow.checks import whole_number
 from evenflow.models.data_schema import DataSchema
 from evenflow.models.flat_model import FlatModel
+from evenflow.models.forecast import forecast
 from evenflow.models.given_sequences import GivenBatch, GivenSequences
 from evenflow.models.sequence_model import SequenceModel
 
@@ -50,9 +50,9 @@ class Predictor:
 
         Returns:
             labels (classification), true and false (multilabel) or numbers in the user's units (regression; for kind
-            "next" those of the next step): ``(N,)`` with readout "last", ``(N, T)`` with "every", and one dimension
-            more for several targets. With readout "every" a list of arrays if `x` is a list, and one row for each row
-            of a table.
+            "next" those of the next step, and nan after the last step if inputs are known ahead): ``(N,)`` with readout
+            "last", ``(N, T)`` with "every", and one dimension more for several targets. With readout "every" a list of
+            arrays if `x` is a list, and one row for each row of a table.
         """
         schema = self.schema
         if schema.kind == "classification":
@@ -61,7 +61,8 @@ class Predictor:
         if schema.kind == "multilabel":
             return self._run(x, lambda y: y > 0)
         flat = schema.kind == "regression" and len(schema.targets) == 1
-        return self._run(x, lambda y: schema.in_units(y)[..., 0] if flat else schema.in_units(y), next_step=True)
+        columns = 0 if flat else slice(len(schema.predicted))
+        return self._run(x, lambda y: schema.in_units(y)[..., columns], next_step=True)
 
     def predict_proba(self, x: Any) -> Any:
         """The probability of each label, in the order of ``schema.labels``: as `predict`, with the labels last."""
@@ -72,41 +73,23 @@ class Predictor:
         return self._run(x, lambda y: y.float().softmax(-1))
 
     @torch.no_grad()
-    def forecast(self, x: Any, horizon: int) -> np.ndarray:
-        """The steps after the end of each sequence: each prediction is read as the next step.
+    def forecast(self, x: Any, horizon: int, known: Any = None) -> np.ndarray:
+        """The steps after the end of each sequence.
+
+        A model of one step reads each prediction as the next step; one that predicts several steps at once gives them.
 
         Args:
             x: the sequences so far. Of a model trained on pieces of one long series, the last steps of each are read,
                 as many as a piece has.
-            horizon: how many steps to predict.
+            horizon: how many steps to predict; at most ``schema.horizon`` of a model that predicts several at once.
+            known: the inputs that are known ahead at these steps, in the order of ``schema.known``: ``(N, horizon, K)``
+                or in another form of `x`. None for a model without such inputs.
 
         Returns:
-            ``(N, horizon, I)`` in the user's units, or ``(N, horizon)`` if `x` has no dimension for its one column.
+            ``(N, horizon, O)`` in the user's units, or ``(N, horizon)`` if `x` has no dimension for its one column.
         """
-        whole_number("horizon", horizon, 1)
-        if self.schema.kind != "next":
-            raise ValueError(f"forecast needs a model that predicts the next step, this one is for {self.schema.kind}")
-        model = self.model
-        if not isinstance(model, SequenceModel) or getattr(model.layer, "bidirectional", False):
-            raise ValueError("forecast needs a model that reads forwards, this one is bidirectional")
-        fixed, places = _after_the_end(self.schema)
-        given = GivenSequences(x, self.schema, newest=True)
-        result = np.empty((len(given), horizon, self.schema.outputs))
         with parametrize.cached():
-            for batch in self._batches(given):
-                given.check(batch)
-                rows = batch.rows
-                outputs, state = model(batch.inputs, lengths=batch.lengths)
-                ends = torch.as_tensor(given.lengths[rows] - 1, device=outputs.device)
-                y = outputs[ends, torch.arange(len(rows), device=outputs.device)]
-                steps = [y]
-                known, columns = fixed.to(y), places.to(y.device)
-                for _ in range(horizon - 1):
-                    read = known.expand(len(y), -1).index_copy(1, columns, y)
-                    outputs, state = model(read.unsqueeze(0), state)
-                    steps.append(y := outputs[0])
-                result[rows] = self.schema.in_units(torch.stack(steps, 1)).cpu().numpy()
-        return result[..., 0] if given.flat else result
+            return forecast(self.model, self.schema, x, horizon, known, self._batches)
 
     def to(self, device: torch.device | str) -> Predictor:
         """Move the model to a device, and return this predictor."""
@@ -139,6 +122,8 @@ class Predictor:
             for batch, found in _one_late(finished):
                 given.check(batch)
                 rows, answers = batch.rows, found.cpu().numpy()
+                if self.schema.known:  # of the step after the last one nothing is known
+                    answers[np.arange(len(rows)), given.lengths[rows] - 1] = np.nan
                 if equal:
                     if together is None:
                         together = np.empty((len(given), *answers.shape[1:]), answers.dtype)
@@ -201,25 +186,6 @@ def _one_late(items: Iterable[_Item]) -> Iterator[_Item]:
         yield from before
         before = [item]
     yield from before
-
-
-def _after_the_end(schema: DataSchema) -> tuple[Tensor, Tensor]:
-    """What a model reads at a step that it has predicted itself: numbers ``(W,)``, and the places of those predicted.
-
-    Nothing is missing there, and steps are as far apart as in training.
-    """
-    read, predicted, place = torch.zeros(schema.width, dtype=torch.float64), [], 0
-    for column in schema.inputs:
-        if column.kind == "category":
-            raise ValueError(
-                f"forecast needs inputs that the model predicts, and column {column.name!r} has categories"
-            )
-        if column.kind == "gap":
-            read[place] = ((schema.time_step or 0.0) - column.mean) / column.deviation
-        else:
-            predicted.append(place)
-        place += column.width
-    return read, torch.tensor(predicted)
 
 
 def check_fits(model: nn.Module, schema: DataSchema) -> None:

@@ -181,3 +181,59 @@ def test_the_schema_describes_the_file(motion, tmp_path):
     schema = make(f"csv:{tmp_path / 'wave.csv'}", target="b,a", length=20).schema()
     assert [column.name for column in schema.targets] == ["b", "a"]
     assert schema.length == 20
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Six series of 9 steps: load, rain, and the kind of the day."""
+    draw = np.random.RandomState(0)
+    x = np.stack([50 + 10 * draw.randn(6, 9), 2 + 4 * draw.randn(6, 9), draw.randint(0, 2, (6, 9))], 2).round(3)
+    rows = [
+        f"s{n},{load},{rain},{('sunday', 'weekday')[int(day)]}"
+        for n, each in enumerate(x)
+        for load, rain, day in each.tolist()
+    ]
+    (tmp_path / "load.csv").write_text("\n".join(["sequence,load,rain,day", *rows]))
+    return f"csv:{tmp_path / 'load.csv'}", x.astype(np.float32)
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+def test_the_next_steps_and_what_is_known_of_them(horizon, load):
+    name, x = load
+    task = make(name, known="rain,day", horizon=horizon, share=0.5, split="time")
+    schema, batch = task.schema(), whole(task)
+    assert [column.name for column in schema.known] == ["rain", "day"]
+    assert (task.input_size, task.output_size) == (1 + 3 * horizon, horizon)
+    assert batch.inputs.shape == (8, 3, task.input_size)
+    load_column, rain_column = schema.inputs[:2]
+    for row, each in enumerate(x[:3]):
+        for step in range(8):
+            read, wanted = batch.inputs[step, row].tolist(), batch.targets[step, row].tolist()
+            assert read[0] == pytest.approx((each[step, 0] - load_column.mean) / load_column.deviation, abs=ROUNDING)
+            for ahead in range(horizon):
+                place, there = step + ahead + 1, step + ahead + 1 < len(each)
+                rain = (each[place, 1] - rain_column.mean) / rain_column.deviation if there else 0
+                assert read[1 + ahead] == pytest.approx(rain, abs=ROUNDING)
+                day = [float(there and each[place, 2] == kind) for kind in (0, 1)]
+                assert read[1 + horizon + 2 * ahead :][:2] == day
+                y = (each[place, 0] - load_column.mean) / load_column.deviation if there else np.nan
+                assert wanted[ahead] == pytest.approx(y, abs=ROUNDING, nan_ok=True)
+    there = ~batch.targets.isnan()
+    assert task.loss(batch.targets.nan_to_num() + 1, batch.targets) == pytest.approx(1)
+    assert int(task.weight(batch)) == int(there.sum())
+    assert task.loss_unit == pytest.approx(load_column.deviation**2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"known": "snow"}, "known must name inputs of .*, load, rain, day, got 'snow'"),
+        ({"known": "load,rain"}, "known must leave a column of numbers to predict, got load, rain"),
+        ({"horizon": 9}, "horizon must be below 9, the steps of a sequence, got 9"),
+        ({"horizon": 4, "length": 4}, "horizon must be below 4"),
+        ({"known": "rain", "target": "load"}, "horizon and known go with kind next, .* are for regression"),
+    ],
+)
+def test_what_cannot_be_known_or_predicted(options, message, load):
+    with pytest.raises(ValueError, match=message):
+        make(load[0], **options).schema()

@@ -23,8 +23,8 @@ MOST_LABELS = 20  # of a confusion matrix on a terminal
 SHARES = ("precision", "recall", "F1")
 
 
-def _path_alone(file: Path) -> Path:
-    if str(file).startswith(("csv:", "npz:")) and not file.exists():
+def _path_alone(file: Path | None) -> Path | None:
+    if file is not None and str(file).startswith(("csv:", "npz:")) and not file.exists():
         raise ValueError(f"file must be a path without {str(file)[:4]!r}, got {str(file)!r}")
     return file
 
@@ -42,6 +42,10 @@ def predict(
     horizon: Annotated[
         int | None, typer.Option(min=1, help="Forecast this many steps; for runs that learned the next step.")
     ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(callback=_path_alone, help="The steps to forecast: a file with the inputs that are known ahead."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Predict for new data, in the units of the training data, and write a CSV file.
@@ -52,6 +56,8 @@ def predict(
     Example:  evenflow predict runs/motion-lstm new.csv --out predictions.csv
 
     Example:  evenflow predict runs/wave-gru wave.csv --horizon 24 --out forecast.csv
+
+    Example:  evenflow predict runs/load-gru load.csv --horizon 24 --known weather.csv
     """
     from evenflow.lab.prediction import predict_file
     from evenflow.lab.training.run_folder import METRICS
@@ -61,7 +67,7 @@ def predict(
     if inside and (out.suffix != ".csv" or out.name == METRICS):
         raise ValueError(f"--out must not replace a file of the run, got {str(out)!r}")
     with _progress(quiet) as progress:
-        rows = predict_file(load(run), file, out, horizon=horizon, progress=progress)
+        rows = predict_file(load(run), file, out, horizon=horizon, known=known, progress=progress)
     say(f"{rows:,} rows in {out}")
 
 
@@ -138,9 +144,8 @@ def export_model(
         raise ValueError(str(error)) from error
     say(f"{out.stat().st_size:,} bytes in {out}")
     schema = predictor.schema
-    say(f"Inputs in order: {', '.join(column.name for column in schema.inputs)}")
-    outputs = schema.labels or [column.name for column in schema.predicted]
-    say(f"Outputs in order: {'probabilities of ' if schema.labels else ''}{', '.join(map(str, outputs))}")
+    say(f"Inputs in order: {', '.join(schema.read_names)}")
+    say(f"Outputs in order: {'probabilities of ' if schema.labels else ''}{', '.join(schema.output_names)}")
 
 
 @contextmanager

@@ -38,7 +38,10 @@ def evaluate_file(
         elif schema.kind == "next":
             longer = [each for each in block.inputs if len(each) > 1]
             if longer:
-                found = np.concatenate(predictor.predict([each[:-1] for each in longer]))
+                if schema.known:  # read at the step after, too
+                    found = np.concatenate([each[:-1] for each in predictor.predict(longer)])
+                else:
+                    found = np.concatenate(predictor.predict([each[:-1] for each in longer]))
                 true = np.concatenate([each[1:] for each in longer])[:, numbers].astype(np.float64)
                 known = ~np.isnan(true).any(1)  # a missing value is read, but is no target
                 result.add_numbers(true[known], found[known])

@@ -15,6 +15,8 @@ from evenflow.lab.data.file_blocks import file_blocks
 from evenflow.lab.data.table_blocks import FileBlock, Progress
 from evenflow.models import DataSchema, Predictor
 
+from .known_file import KnownFile
+
 Cells = list[Any]
 
 
@@ -24,6 +26,7 @@ def predict_file(
     out: str | os.PathLike[str],
     *,
     horizon: int | None = None,
+    known: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> int:
     """Predict for every sequence of a file and write a CSV file, which is complete or not there.
@@ -37,6 +40,8 @@ def predict_file(
         source: a CSV or npz file in the layout of the training data; targets are not needed.
         out: the file to write; an earlier file of this name is replaced.
         horizon: forecast this many steps after the end of each sequence, for kind "next".
+        known: for a forecast, a file of the steps to come, in the layout of `source`, with the inputs that are known
+            ahead. It is held in memory.
         progress: called with the bytes read so far and those of the file.
 
     Returns:
@@ -49,6 +54,9 @@ def predict_file(
         raise ValueError(f"out must be a file in a folder that exists, got {str(out)!r}")
     if horizon is not None and schema.kind != "next":
         raise ValueError(f"horizon needs a model that predicts the next step, this one is for {schema.kind}")
+    if known is not None and horizon is None:
+        raise ValueError(f"known goes with a horizon, got {str(known)!r} without it")
+    coming = None if known is None else KnownFile(known, schema)
     rows = 0
     with _replacing(target) as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -57,7 +65,7 @@ def predict_file(
             if not rows:
                 step = ["ahead"] if horizon is not None else ["step"] if _stepped(schema) else []
                 writer.writerow([*([schema.sequence] if named else []), *step, *_columns(schema)])
-            for cells in _rows(predictor, block, horizon):
+            for cells in _rows(predictor, block, horizon, coming):
                 writer.writerow(cells if named else cells[1:])
                 rows += 1
     return rows
@@ -74,10 +82,11 @@ def _columns(schema: DataSchema) -> list[str]:
     return [column.name for column in schema.predicted]
 
 
-def _rows(predictor: Predictor, block: FileBlock, horizon: int | None) -> Iterator[Cells]:
+def _rows(predictor: Predictor, block: FileBlock, horizon: int | None, coming: KnownFile | None) -> Iterator[Cells]:
     schema = predictor.schema
     if horizon is not None:
-        for name, steps in zip(block.names, predictor.forecast(block.inputs, horizon), strict=True):
+        known = None if coming is None else coming.of(block.names, horizon)
+        for name, steps in zip(block.names, predictor.forecast(block.inputs, horizon, known), strict=True):
             for ahead, values in enumerate(steps.reshape(horizon, -1).tolist(), 1):
                 yield [name, ahead, *values]
         return
@@ -88,7 +97,8 @@ def _rows(predictor: Predictor, block: FileBlock, horizon: int | None) -> Iterat
         answers = [np.reshape(each, (-1, len(schema.predicted))).tolist() for each in predictor.predict(block.inputs)]
     for name, start, cells in zip(block.names, block.starts, answers, strict=True):
         # A prediction of the next step stands beside the number of that step.
-        for step, row in enumerate(cells, start + (schema.kind == "next")):
+        told = len(cells) - bool(schema.known)  # nothing is known ahead of the step after the last one
+        for step, row in enumerate(cells[:told], start + (schema.kind == "next")):
             yield [name, step, *row] if _stepped(schema) else [name, *row]
 
 

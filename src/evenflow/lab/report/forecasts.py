@@ -90,7 +90,8 @@ def forecast_caption(shown: ShownForecasts) -> str:
         change = f"over {shown.season:,} steps"
     return (
         f"{forecasts} in {sequences}, at most 8 in each and at most 100 sequences. A forecast reads the steps before "
-        "it and then its own predictions; it is 24 steps long, or a quarter of a sequence if that is less. The naive "
+        "it, and then its own predictions unless the model predicts several steps at once; it is 24 steps long, or as "
+        "long as the model predicts at once, or a quarter of a sequence if that is less. The naive "
         f"forecast is the last value.{season} MASE is the mean absolute error divided by the mean absolute change "
         f"{change}. evenflow evaluate with --horizon and --season forecasts a file from other steps, so its "
         "numbers differ."

@@ -74,9 +74,9 @@ class ArrayData(OwnData):
 
     @property
     def loss_unit(self) -> float:
-        deviation = self._parts().schema.output_scale[1]
+        predicted = self._parts().schema.predicted
         power = 2 if self.chosen.loss is None else POWERS.get(str(self.chosen.loss), 0)
-        return float(deviation[0] ** power) if len(deviation) == 1 else 1.0
+        return predicted[0].deviation ** power if len(predicted) == 1 and not self._classes() else 1.0
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         measure = self.chosen.metric_for(self._kind)[0]

@@ -19,12 +19,13 @@ from torch.nn import functional as F
 from evenflow.lab.data import OwnSequences
 from evenflow.lab.data.guarded import read_bytes
 from evenflow.lab.data.own_sequences import LIMIT, check_choices
+from evenflow.lab.data.table_layout import split_names
 from evenflow.models.data_schema import DataSchema
 
 from .classification import PADDING
 from .data_set import SPLIT_SEED
 from .own_division import SPLITS, Division
-from .own_parts import Parts, divide
+from .own_parts import Outlook, Parts, divide
 from .ragged import Ragged, RaggedData, inside
 from .task import Batch, check_options, option
 
@@ -43,6 +44,9 @@ class OwnData(RaggedData):
     series is cut into windows of `length` steps, and its last tenth is for validation. An accuracy of 95 %, or a
     squared error of a twentieth of the variance, counts as solved.
 
+    A model of kind "next" forecasts further by reading its own predictions. With `horizon` it learns to predict several
+    steps at once, at every step. Inputs in `known` are known ahead: it reads them at the steps that it predicts.
+
     Shapes:
         inputs ``(T, B, I)``; targets ``(B,)`` or ``(T, B)`` int64, or ``(B, O)`` or ``(T, B, O)``; lengths if they
         differ.
@@ -59,6 +63,8 @@ class OwnData(RaggedData):
             for classes after the last step, else random.
         split_seed: seed of the random choice.
         validation: a file of its own for validation, in the same layout; then all of `file` is for training.
+        horizon: for kind "next", how many of the next steps to predict at once. Default: one.
+        known: for kind "next", names of the inputs that are known ahead, with commas; they are not predicted.
         data: the file or its folder, if it has moved.
     """
 
@@ -79,6 +85,10 @@ class OwnData(RaggedData):
     )
     split_seed: int = option(SPLIT_SEED, "seed of the choice of sequences for validation", whole=0)
     validation: str | None = option(None, "a file of its own for validation, in the same layout")
+    horizon: int | None = option(
+        None, "how many of the next steps to predict at once, for kind next; one by default", whole=1
+    )
+    known: str | None = option(None, "names of inputs that are known ahead, with commas, for kind next")
     data: str | None = dataclasses.field(
         default=None, kw_only=True, metadata={"help": "where the file is now, if it has moved; --data of `resume`"}
     )
@@ -86,9 +96,10 @@ class OwnData(RaggedData):
     def __post_init__(self) -> None:
         check_choices(self.kind, self.read)
         check_options(self)
-        for name in ("file", "validation", "data"):
+        for name in ("file", "validation", "known", "data"):
             if not isinstance(value := getattr(self, name), str) and (name == "file" or value is not None):
-                raise ValueError(f"{name} must be a path as text, got {value!r}")
+                what = "names of columns" if name == "known" else "a path"
+                raise ValueError(f"{name} must be {what} as text, got {value!r}")
 
     @property
     def path(self) -> str:
@@ -132,7 +143,7 @@ class OwnData(RaggedData):
 
     @property
     def output_size(self) -> int:
-        return self._parts().own.outputs
+        return self._parts().schema.outputs
 
     @property
     def metric_name(self) -> str:
@@ -158,8 +169,8 @@ class OwnData(RaggedData):
 
     @property
     def loss_unit(self) -> float:
-        deviation = self._parts().schema.output_scale[1]
-        return float(deviation[0] ** 2) if len(deviation) == 1 else 1.0
+        predicted = self._parts().schema.predicted
+        return predicted[0].deviation ** 2 if len(predicted) == 1 and not self._classes() else 1.0
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if not self._classes():
@@ -170,6 +181,8 @@ class OwnData(RaggedData):
     def weight(self, batch: Batch) -> int | Tensor:
         if self.readout == "last":
             return len(batch.targets)
+        if (self.horizon or 1) > 1:  # fewer steps follow the last ones
+            return (~batch.targets.isnan()).sum()
         return batch.inputs.shape[0] * batch.inputs.shape[1] if batch.lengths is None else batch.lengths.sum()
 
     def summary(self, metric: float) -> float:
@@ -255,6 +268,7 @@ def _divide(task: OwnData, source: Hashable) -> Parts:
         task._names(targets),
         task._places(),
         task.validation,
+        Outlook(task.horizon or 1, tuple(split_names(task.known))),
     )
 
 

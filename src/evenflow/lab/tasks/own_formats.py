@@ -21,7 +21,8 @@ class CsvData(OwnData):
     """`OwnData` from a CSV file with one row per step.
 
     Args:
-        file, kind, read, length, stride, share, split, split_seed, validation, data: as for `OwnData`.
+        file, kind, read, length, stride, share, split, split_seed, validation, horizon, known, data: as for
+            `OwnData`.
         sequence: name of the column that says which sequence a row belongs to.
         target: name of the column to learn, or several names with commas for a regression on several numbers.
         group: name of a column whose values, such as persons, must not be in training and in validation.
@@ -71,7 +72,8 @@ class ParquetData(CsvData):
     """`OwnData` from a Parquet file with one row per step; needs pyarrow.
 
     Args:
-        file, kind, read, length, stride, share, split, split_seed, validation, data: as for `OwnData`.
+        file, kind, read, length, stride, share, split, split_seed, validation, horizon, known, data: as for
+            `OwnData`.
         sequence, target, group, inputs, ignore, time, missing, gap: as for `CsvData`.
 
     >>> make("parquet:motion.parquet").input_size
@@ -86,7 +88,8 @@ class NpzData(OwnData):
     """`OwnData` from the arrays x, y and lengths of an npz file; x_valid, y_valid, x_test and y_test for other parts.
 
     Args:
-        file, kind, read, length, stride, share, split, split_seed, validation, data: as for `OwnData`.
+        file, kind, read, length, stride, share, split, split_seed, validation, horizon, known, data: as for
+            `OwnData`.
 
     >>> make("npz:motion.npz").input_size
     3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,16 @@ from .own_division import Division
 SERIES_LENGTH = 100  # steps of a window, where the file is one long series
 
 Part = tuple[list[np.ndarray], Any]  # inputs, targets
+
+
+class Outlook(NamedTuple):
+    """What a model of kind "next" predicts: how many steps at once, and which inputs it is told ahead instead."""
+
+    horizon: int = 1
+    known: tuple[str, ...] = ()
+
+
+NEXT_STEP = Outlook()
 
 
 class Parts(NamedTuple):
@@ -38,6 +49,7 @@ def divide(
     targets_named: Sequence[str],
     places: Mapping[str, str],
     validation: str | None = None,
+    outlook: Outlook = NEXT_STEP,
 ) -> Parts:
     """Divide, cut and scale the sequences of a file.
 
@@ -52,9 +64,11 @@ def divide(
         targets_named: names of the targets.
         places: names of the columns of sequences and of times.
         validation: a file of its own for validation.
+        outlook: of kind "next".
     """
     if len(own.inputs) == 1 and length is None:
         length = SERIES_LENGTH
+    own = _told_ahead(own, path, outlook, length)
     parts: dict[str, Part]
     if (validation is not None or own.validation is not None) and division != Division():
         raise ValueError(f"share, split and split_seed go with data that are to be divided, {path!r} is already")
@@ -77,7 +91,8 @@ def divide(
         steps = {"training": length if stride is None else stride}
         parts = {part: _windows(*each, length, steps.get(part, length), own.readout) for part, each in parts.items()}
     clock = {"time_unit": own.clock.unit, "time_step": own.clock.step} if own.clock else {}
-    schema = _schema(own, parts["training"], targets_named, {**places, **clock, "length": length})
+    more = {**places, **clock, "length": length, "horizon": outlook.horizon}
+    schema = _schema(own, parts["training"], targets_named, more)
     if validation is not None:
         parts["validation"] = _file_part(validation, schema)
     scaled = {
@@ -92,6 +107,25 @@ def divide(
         mean, deviation = schema.output_scale
         learned = {part: [((y - mean) / deviation).astype(np.float32) for y in rows] for part, rows in learned.items()}
     return Parts(own, schema, scaled, learned)
+
+
+def _told_ahead(own: OwnSequences, path: str, outlook: Outlook, length: int | None) -> OwnSequences:
+    """The sequences with the columns marked that are known ahead."""
+    if outlook == NEXT_STEP:
+        return own
+    if own.kind != "next":
+        raise ValueError(f"horizon and known go with kind next, and the targets of {path!r} are for {own.kind}")
+    longest = max(map(len, own.inputs)) if length is None else length
+    if outlook.horizon >= longest:
+        raise ValueError(f"horizon must be below {longest}, the steps of a sequence, got {outlook.horizon}")
+    readable = [column.name for column in own.columns if column.kind != "gap"]
+    for name in outlook.known:
+        if name not in readable:
+            raise ValueError(f"known must name inputs of {path!r}, {', '.join(readable)}, got {name!r}")
+    columns = tuple(dataclasses.replace(column, known=column.name in outlook.known) for column in own.columns)
+    if all(column.known or column.kind != "number" for column in columns):
+        raise ValueError(f"known must leave a column of numbers to predict, got {', '.join(outlook.known)}")
+    return dataclasses.replace(own, columns=columns)
 
 
 def _part_of(own: OwnSequences) -> Part:
@@ -152,10 +186,12 @@ def _schema(own: OwnSequences, training: Part, names: Sequence[str], more: dict[
 
 
 def _next_steps(schema: DataSchema, x: np.ndarray) -> np.ndarray:
-    """The scaled targets of a sequence: the predicted columns from the second step on, nan where one is missing."""
+    """The scaled targets of a sequence: the predicted columns of the next steps, nan where one is missing."""
     mean, deviation = schema.output_scale
     places = [schema.inputs.index(column) for column in schema.predicted]
-    return ((x[1:, places] - mean) / deviation).astype(np.float32)
+    longer = np.concatenate([x[:, places], np.full((schema.horizon, len(places)), np.nan)])
+    ahead = [longer[step : step + len(x) - 1] for step in range(1, schema.horizon + 1)]
+    return ((np.concatenate(ahead, 1) - mean) / deviation).astype(np.float32)
 
 
 def _file_part(path: str, schema: DataSchema) -> Part:

@@ -96,8 +96,8 @@ class AnswerLog:
         self.mistakes = sorted(self.mistakes, key=lambda each: -each.chance)[:MISTAKES]
 
     def _add_numbers(self, batch: Batch, outputs: Tensor, targets: Tensor) -> None:
-        width = self.schema.outputs
-        found, true = (self.schema.in_units(y).reshape(-1, width).numpy() for y in (outputs, targets))
+        width = len(self.schema.predicted)  # of several steps at once the next one
+        found, true = (self.schema.in_units(y)[..., :width].reshape(-1, width).numpy() for y in (outputs, targets))
         running = ~np.isnan(true).any(1)  # padding is nan
         before = self.evaluation.answers
         self.evaluation.add_numbers(true[running], found[running])

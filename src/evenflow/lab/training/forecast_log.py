@@ -11,7 +11,8 @@ from evenflow.models.backtester import Backtester, seasonal_forecast
 from evenflow.models.data_schema import DataSchema
 from evenflow.models.sequence_model import SequenceModel
 
-HORIZON = 24  # steps of a forecast, or a quarter of a sequence if that is less
+# Steps of a forecast, unless the model predicts several at once; or a quarter of a sequence if that is less.
+HORIZON = 24
 ORIGINS = 8  # forecasts in a sequence, at its end
 SEQUENCES = 100  # that are forecast
 COLUMNS = 3  # that are kept
@@ -21,26 +22,37 @@ class ForecastLog:
     """Collects the first sequences of a part batch by batch, and forecasts them.
 
     Args:
-        schema: of the task. Forecasts need kind "next", and columns of numbers without marks of missing values.
+        schema: of the task. Forecasts need kind "next", and columns without marks of missing values, of numbers if
+            they are not known ahead.
     """
 
     def __init__(self, schema: DataSchema) -> None:
         self.schema = schema
         self.sequences: list[np.ndarray] = []
-        numbers = all(column.kind != "category" and column.width == 1 for column in schema.inputs)
+        numbers = all(not column.mask and (column.known or column.kind != "category") for column in schema.inputs)
         self._wanted = SEQUENCES if schema.kind == "next" and schema.vocabulary is None and numbers else 0
         self._places = [schema.inputs.index(column) for column in schema.predicted] if self._wanted else []
 
     def add(self, batch: Batch) -> None:
         """Add the sequences ``(T + 1, I)`` of a batch in the user's units: its inputs and the last of its targets."""
         count = 0 if batch.carried else min(batch.inputs.shape[1], self._wanted - len(self.sequences))
-        mean, deviation = self.schema.input_scale
+        schema = self.schema
+        mean, deviation = schema.input_scale
         for row in range(count):
             length = len(batch.inputs) if batch.lengths is None else int(batch.lengths[row])
-            inputs, last = batch.inputs[:length, row], batch.targets[length - 1, row]
-            x = np.full((length + 1, len(self.schema.inputs)), np.nan)
-            x[:-1] = inputs.double().cpu().numpy() * deviation + mean
-            x[-1, self._places] = self.schema.in_units(last).cpu().numpy()
+            last = batch.targets[length - 1, row]
+            read = batch.inputs[:length, row].double().cpu().numpy() * deviation + mean
+            x, place = np.zeros((length + 1, len(schema.inputs))), 0
+            for column, (each, width) in enumerate(zip(schema.inputs, schema.widths, strict=True)):
+                values = read[:, place : place + each.width]
+                place += width
+                value = values[:, 0]
+                if each.kind == "category":
+                    value = np.where(values.any(1), values.argmax(1), np.nan)
+                # What is known ahead is read one step before, so that of the first step is never read.
+                x[1:, column] = value if each.known else [*value[1:], np.nan]
+                x[0, column] = 0 if each.known else value[0]
+            x[-1, self._places] = schema.in_units(last).cpu().numpy()[: len(self._places)]
             self.sequences.append(x)
 
     def arrays(self, model: nn.Module) -> dict[str, np.ndarray]:
@@ -54,7 +66,8 @@ class ForecastLog:
         """
         if not self.sequences or not isinstance(model, SequenceModel) or not model.one_way:
             return {}
-        horizon = min(HORIZON, int(np.median([len(x) for x in self.sequences])) // 4)
+        longest = self.schema.horizon if self.schema.horizon > 1 else HORIZON
+        horizon = min(longest, int(np.median([len(x) for x in self.sequences])) // 4)
         if horizon < 1:
             return {}
         first = max(horizon, 2)
@@ -89,7 +102,7 @@ class ForecastLog:
         errors = np.zeros(longest + 1)
         for x, origins in zip(self.sequences, starts, strict=True):
             if origins:
-                y = x[:, self._places] / self.schema.output_scale[1]
+                y = x[:, self._places] / self.schema.output_scale[1][: len(self._places)]
                 true = y[np.array(origins)[:, None] + np.arange(horizon)]
                 for season in range(1, longest + 1):
                     errors[season] += np.nansum(abs(true - seasonal_forecast(y, origins, horizon, season)))
