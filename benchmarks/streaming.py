@@ -1,10 +1,10 @@
-"""One time step without gradients on a CPU, layers and cells against the cells of torch.
+"""One time step without gradients, layers and cells against torch: its cells on a CPU, its layers on a GPU.
 
-    python benchmarks/streaming.py [--out benchmarks/results] [--rounds 60]
+    python benchmarks/streaming.py [--device cuda] [--out benchmarks/results] [--rounds 60]
 
 float32, as many inputs as units, one thread. All cases take turns, thirty steps each time; the results are the medians
-in microseconds, and the median over the rounds of the ratio to the torch cell of the same kind. To
-streaming-cpu.json.
+in microseconds, and the median over the rounds of the ratio to the torch cell, or on a GPU the torch layer, of the same
+kind. To streaming-cpu.json or streaming-cuda.json.
 """
 
 from __future__ import annotations
@@ -29,48 +29,61 @@ SYSTEMS = (
     "rnn", "gru", "lstm", "urnn", "exprnn", "ornn", "spectral", "sgornn", "full-urnn", "scrn", "ugru", "lstm-peephole",
     "gated-feedback",
 )  # fmt: skip
-TORCH = {"RNN": "torch.nn.RNNCell", "GRU": "torch.nn.GRUCell", "LSTM": "torch.nn.LSTMCell"}
+KINDS = ("RNN", "GRU", "LSTM")
+WARM_UP = 4  # steps, in which a CPU compiles and a GPU captures
 
 
-def kind(name: str) -> str:
-    """The cell of torch that a case is compared with."""
-    return next((TORCH[each] for each in ("GRU", "LSTM") if each in name.upper()), TORCH["RNN"])
+def kind(name: str, device: str) -> str:
+    """The cell or layer of torch that a case is compared with."""
+    found = next((each for each in ("GRU", "LSTM") if each in name.upper()), "RNN")
+    return f"torch.nn.{found}" if device == "cuda" else f"torch.nn.{found}Cell"
 
 
-def cases(units: int, rows: int) -> dict[str, Callable[[], Any]]:
+def cases(units: int, rows: int, device: str) -> dict[str, Callable[[], Any]]:
     """Functions that take one step, by name."""
-    x = torch.randn(rows, units)
+    x = torch.randn(rows, units, device=device)
     found: dict[str, Callable[[], Any]] = {}
 
     def add(name: str, cell: Callable[..., Any], state: Any) -> None:
         found[name] = lambda: cell(x, state)
 
     def add_layer(name: str, layer: evenflow.Recurrent) -> None:
-        add(name, layer.eval().step, layer(x.unsqueeze(0))[1])
+        layer = layer.to(device).eval()
+        add(name, layer.step, layer(x.unsqueeze(0))[1])
 
-    zeros = torch.zeros(rows, units)
-    for each, name in TORCH.items():
+    def add_torch(layer: torch.nn.Module, name: str) -> None:
+        layer, step = layer.to(device), x.unsqueeze(0)
+        state = layer(step)[1]
+        found[name] = lambda: layer(step, state)
+
+    zeros = torch.zeros(rows, units, device=device)
+    for each in KINDS:
         state = (zeros, zeros) if each == "LSTM" else zeros
-        add(name, getattr(torch.nn, f"{each}Cell")(units, units), state)
-        add(f"evenflow.{each}Cell", getattr(evenflow, f"{each}Cell")(units, units), state)
+        if device == "cuda":
+            add_torch(getattr(torch.nn, each)(units, units), f"torch.nn.{each}")
+        add(f"torch.nn.{each}Cell", getattr(torch.nn, f"{each}Cell")(units, units).to(device), state)
+        add(f"evenflow.{each}Cell", getattr(evenflow, f"{each}Cell")(units, units).to(device), state)
     for name in SYSTEMS:
         add_layer(name, evenflow.create(name, units, units))
     add_layer("cornn", evenflow.Recurrent(CELLS["cornn"](), units, units))
     return found
 
 
-def measure(units: int, rows: int, rounds: int) -> list[dict[str, Any]]:
-    steps = cases(units, rows)
+def measure(units: int, rows: int, rounds: int, device: str) -> list[dict[str, Any]]:
+    steps = cases(units, rows, device)
     taken: dict[str, list[float]] = {name: [] for name in steps}
-    for step in steps.values():  # compiles, and keeps what is kept
-        step()
-        step()
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    for step in steps.values():
+        for _ in range(WARM_UP):
+            step()
     for _ in range(rounds):
         for name, step in steps.items():
             step()
+            wait()
             begin = time.perf_counter()
             for _ in range(STEPS):
                 step()
+            wait()
             taken[name].append((time.perf_counter() - begin) / STEPS * 1e6)
     return [
         {
@@ -78,8 +91,8 @@ def measure(units: int, rows: int, rounds: int) -> list[dict[str, Any]]:
             "hidden": units,
             "batch": rows,
             "us": round(statistics.median(times), 2),
-            "against": kind(name),
-            "ratio": round(statistics.median(a / b for a, b in zip(times, taken[kind(name)], strict=True)), 3),
+            "against": kind(name, device),
+            "ratio": round(statistics.median(a / b for a, b in zip(times, taken[kind(name, device)], strict=True)), 3),
         }
         for name, times in taken.items()
     ]
@@ -89,19 +102,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     with torch.no_grad():
-        rows = [row for size in SIZES for row in measure(*size, options.rounds)]
+        rows = [row for size in SIZES for row in measure(*size, options.rounds, options.device)]
     for row in rows:
         print(f"H={row['hidden']} B={row['batch']} {row['case']:20} {row['us']:8.1f} us {row['ratio']:6.2f}")
     result = {
-        "hardware": hardware(torch.device("cpu")),
+        "hardware": hardware(torch.device(options.device)),
         "settings": {"steps": STEPS, "rounds": options.rounds},
         "rows": rows,
     }
-    (options.out / "streaming-cpu.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    (options.out / f"streaming-{options.device}.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

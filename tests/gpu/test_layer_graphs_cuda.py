@@ -223,3 +223,22 @@ def test_loaded_angles_beyond_a_capture_are_not_met_by_it() -> None:
     layer.load_state_dict(turned.state_dict())
     for _ in range(PASSES):
         assert_same([layer(x)[0]], [copy.deepcopy(turned)(x)[0]])
+
+
+@pytest.mark.parametrize("name", systems())
+def test_single_steps_of_every_system(name: str) -> None:
+    """A loop over steps, captured after a few, gives the states of the layer, also after a change to the weights."""
+    layer = create(name, 3, 16).cuda().eval()
+    if not isinstance(layer, Recurrent):
+        pytest.skip(f"{name} is no recurrent layer")
+    with torch.no_grad():
+        for _ in range(2):
+            x, state, outputs = torch.randn(12, 5, 3, device="cuda"), None, []
+            for x_t in x:
+                output, state = layer.step(x_t, state)
+                outputs.append(output)
+            whole, last = layer(x)
+            ends = (state, last) if isinstance(state, tuple) else ((state,), (last,))
+            assert_same([torch.stack(outputs), *ends[0]], [whole, *ends[1]])
+            for p in layer.parameters():
+                p.add_(0.01 * torch.randn_like(p))

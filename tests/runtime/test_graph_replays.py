@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.utils import _pytree as tree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from evenflow import init
+from evenflow import create, init, systems
 from evenflow.lab.training.captured_update import WARM_UP, CapturedUpdate
-from evenflow.layers import layer_graphs
+from evenflow.layers import captured_step, layer_graphs
 from evenflow.layers.named import GRU, LSTM, RNN
 from evenflow.layers.recurrent import Recurrent
 from evenflow.maps import MAPS, make
@@ -192,3 +192,42 @@ def test_updates() -> None:
             torch.testing.assert_close(one, other, **SAME)
     assert len(update.graphs.captured) == 1
     assert not in_capturing()
+
+
+@pytest.mark.parametrize("batch", [(3,), ()], ids=["batch", "no batch"])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("name", systems())
+def test_a_single_step(name: str, layers: int, batch: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps by one capture are those of the layer, also after changes to its weights."""
+    monkeypatch.setattr(captured_step, "WARM_UP", 0)
+    layer = (create(name, 2, 4) if name == "esn" else create(name, 2, 4, num_layers=layers)).eval()
+    steps = captured_step.CapturedSteps(layer)
+    if not steps.possible:
+        assert not layer.layers_run_in_turn
+        return
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(*batch, 2)
+            hx = layer(torch.randn(2, *batch, 2))[1]
+            assert steps.is_current(layer)
+            found = steps.run(layer, x, (hx,) if isinstance(hx, Tensor) else hx)
+            output, state = layer(x.unsqueeze(0), hx)
+            for one, other in zip(tree.tree_leaves(found), [output[0], *tree.tree_leaves(state)], strict=True):
+                torch.testing.assert_close(one, other, **SAME)
+            for p in layer.parameters():
+                p.add_(0.1 * torch.randn_like(p))
+    assert len(steps._cache.captured) == 1
+
+
+def test_changes_end_single_steps() -> None:
+    for change in (
+        lambda layer: setattr(layer.cell, "gain", 2.0),
+        lambda layer: setattr(layer, "bias_l0", torch.nn.Parameter(torch.ones(4))),
+        lambda layer: setattr(layer, "cell", type(layer.cell)()),
+        lambda layer: setattr(layer.parametrizations.weight_hh_l0[0].spectrum, "margin", 0.5),
+    ):
+        layer = RNN(2, 4, map="svd", margin=0.1)
+        steps = captured_step.CapturedSteps(layer)
+        assert steps.is_current(layer)
+        change(layer)
+        assert not steps.is_current(layer)

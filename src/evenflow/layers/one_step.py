@@ -1,8 +1,8 @@
 """One time step of a layer without gradients, as fast as a cell of torch: what `Recurrent.step` keeps between calls.
 
-The matrices of the maps are computed once, and the compiled step holds them in the order in which it reads them. Before
-every step the tensors that this was computed from are compared with copies, so that no change to a weight is missed,
-not even one through ``p.data``.
+`captured_step` has the steps on a GPU. On a CPU the matrices of the maps are computed once, and the compiled step holds
+them in the order in which it reads them. Before every step the tensors that this was computed from are compared with
+copies, so that no change to a weight is missed, not even one through ``p.data``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
-from torch.utils._pytree import tree_map
 
 from evenflow.cells import Cell
-from evenflow.layers.weight_slots import WeightSlots
-from evenflow.maps.last_matrix import MapSettings
+from evenflow.layers.captured_step import CapturedSteps, has_shapes_of_a_step, take_step
+from evenflow.layers.layer_state import LayerState
 from evenflow.runtime.torch_state import in_dispatch_mode, is_observed, plain_tensors
 from evenflow.scan.kept_step import KeptStep, Watch, kept_step
 
@@ -32,7 +31,7 @@ class OneStep:
     """The steps of one layer. A copy of a layer starts without any."""
 
     def __init__(self) -> None:
-        self._plan: _Plan | None = None
+        self._plan: _Plan | CapturedSteps | None = None
 
     def __reduce__(self) -> Any:
         return OneStep, ()
@@ -43,16 +42,19 @@ class OneStep:
         if type(x) is not Tensor or not isinstance(states, tuple) or not _is_plain(layer):
             return None
         if torch.is_grad_enabled():
-            return _advance(layer, x, states)
+            return _advance(layer, x, states) if x.is_cpu else None
+        kind = CapturedSteps if x.is_cuda else _Plan
         plan = self._plan
-        if plan is None or not plan.is_current(layer):
-            plan = self._plan = _Plan(layer)
-        return plan.run(x, states) if plan.steps else None
+        if type(plan) is not kind or not plan.is_current(layer):
+            plan = self._plan = kind(layer)
+        return plan.run(layer, x, states) if plan.possible else None
 
 
 def _is_plain(layer: Recurrent) -> bool:
     """Return False where a step is more than the step of its cell, or others than autograd observe it."""
-    if is_observed() or in_dispatch_mode() or torch.is_autocast_enabled("cpu") or layer.bidirectional:
+    if is_observed() or in_dispatch_mode() or layer.bidirectional:
+        return False
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         return False
     if layer._taps is not None or layer._records or layer.storage is not None or layer.engine != "auto":
         return False
@@ -60,29 +62,17 @@ def _is_plain(layer: Recurrent) -> bool:
 
 
 def _advance(layer: Recurrent, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, State] | None:
-    """One step of a layer by the operations of its cell's step, through which autograd finds the gradients.
+    """One step of a layer on a CPU, through which autograd finds the gradients.
 
     A scan would pack and save for all steps what a single one does not need.
     """
-    if x.dim() == 1:
-        done = _advance(layer, x.unsqueeze(0), tuple(s.unsqueeze(-2) for s in states))
-        return None if done is None else tree_map(lambda v: v.squeeze(-2), done)
-    front = () if layer.takes_one_step else (layer.num_layers,)
-    shapes = [(*front, *x.shape[:-1], size) for size in layer.state_sizes]
-    if x.dim() != 2 or x.shape[-1] != layer.input_size or [s.shape for s in states] != shapes:
+    if not layer.layers_run_in_turn or not plain_tensors(states) or not has_shapes_of_a_step(layer, x, states):
         return None
-    if not layer.layers_run_in_turn or not plain_tensors(states):
+    weights = [layer.step_weights(index) for index in range(layer.num_layers)]
+    if any(v.dtype != x.dtype or not v.is_cpu for v in (x, *states, *(w for each in weights for w in each.values()))):
         return None
-    cell, news = layer.cell, []
-    for index in range(layer.num_layers):
-        weights = layer.step_weights(index)
-        if any(v.dtype != x.dtype or not v.is_cpu for v in (x, *states, *weights.values())):
-            return None
-        before = states if layer.takes_one_step else tuple(s[index] for s in states)
-        news.append(cell.advance(cell.project(x, weights), before, weights))
-        x = news[-1][0]
-    final = news[0] if layer.takes_one_step else tuple(torch.stack(member) for member in zip(*news, strict=True))
-    return x, final[0] if len(final) == 1 else final
+    output, *final = take_step(layer.cell, weights, layer.takes_one_step, x, states)
+    return output, final[0] if len(final) == 1 else tuple(final)
 
 
 class _Plan:
@@ -96,18 +86,16 @@ class _Plan:
     def __init__(self, layer: Recurrent) -> None:
         self.steps: list[KeptStep] = []
         self._forms: dict[torch.Size, Any] = {}  # see `_form`
-        self._slots, self._cell = WeightSlots(layer), layer.cell
-        chains = getattr(layer, "parametrizations", {}).values()
-        self._settings = [MapSettings(chain) for chain in chains]
+        self._state = LayerState(layer)
         self._inputs, self._sizes, self._count = layer.input_size, layer.state_sizes, layer.num_layers
         self._together, self._single = not layer.layers_run_in_turn, layer.takes_one_step
-        tensors, cell = self._slots.tensors, layer.cell
+        tensors, cell = self._state.tensors, layer.cell
         self._dtype = next(iter(layer.parameters()), tensors[0]).dtype
         suits = type(cell).project is Cell.project and all(t.device.type == "cpu" for t in tensors)
         if suits and plain_tensors(tensors):
             with torch.inference_mode(False), torch.no_grad():
                 self._keep_steps(layer, cell)
-        self._revisions = cell.revision, cell.core.revision
+        self.possible = bool(self.steps)
 
     def _keep_steps(self, layer: Recurrent, cell: Cell) -> None:
         parts, times = (1, self._count) if self._together else (self._count, 1)
@@ -123,20 +111,13 @@ class _Plan:
         own = {t.data_ptr() for product in self._products for t in product if t is not None}
         given = layer.direction_weights(0)
         plain = not self._together and cell.prepare(given) is given
-        self._watch = Watch([t for t in self._slots.tensors if not (plain and t.data_ptr() in own)])
+        self._watch = Watch([t for t in self._state.tensors if not (plain and t.data_ptr() in own)])
 
     def is_current(self, layer: Recurrent) -> bool:
         """Return True while neither the layer nor a weight has changed."""
-        if layer.cell is not self._cell or not self._slots.are_unchanged():
-            return False
-        if (self._cell.revision, self._cell.core.revision) != self._revisions:
-            return False
-        for settings in self._settings:
-            if not settings.are_unchanged():
-                return False
-        return not self.steps or not self._watch.changed()
+        return self._state.is_current(layer) and not (self.steps and self._watch.changed())
 
-    def run(self, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, State] | None:
+    def run(self, layer: Recurrent, x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, State] | None:
         """Take one step from x ``(B, I)`` or ``(I)``, and states in the form of the layer's `forward`."""
         form = self._forms.get(x.shape) or self._form(x.shape)
         if form is None or not x.is_cpu or x.dtype != self._dtype or len(states) != len(self._sizes):

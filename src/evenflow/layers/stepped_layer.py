@@ -29,8 +29,10 @@ class SteppedLayer(ObservedLayer):
         """Take one time step, for code that receives its input step by step.
 
         A loop over `step` gives the outputs, states and gradients of one call of the layer on the whole sequence.
-        Without gradients, on a CPU, all that does not change from step to step is kept: a step takes about the time of
-        a cell of torch.
+        Without gradients, all that does not change from step to step is kept, and a GPU replays a CUDA graph: a step
+        takes about the time of a cell of torch. On a GPU the matrix of a map is computed again when torch counts a
+        change to a weight, so change weights under ``torch.no_grad()`` and not through ``p.data``, which torch does not
+        count.
 
         Shapes:
             input ``(B, I)``, or ``(I)`` without a batch; output likewise; states as those of the layer.

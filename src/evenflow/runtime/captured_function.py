@@ -160,6 +160,11 @@ class CapturedFunction:
         self._serial += 1
         return self.outputs
 
+    def results(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return copies of the outputs, a tuple of tensors."""
+        with self._lock:
+            return tuple(output.clone() for output in self.replay(inputs))
+
     def __call__(
         self, function: Callable[..., Any], inputs: Sequence[Tensor], weights: Sequence[Tensor] = ()
     ) -> tuple[Tensor, ...]:
