@@ -18,6 +18,7 @@ from evenflow.cells import (
     LSTM1997,
     AdaptiveSaturated,
     Cell,
+    CfCStep,
     DiagonalSSM,
     Elman,
     GatedAntisymmetric,
@@ -29,6 +30,7 @@ from evenflow.cells import (
     LipschitzStep,
     LRUStep,
     LSTMStep,
+    LTCStep,
     MinGRUStep,
     MinLSTMStep,
     PeepholeLSTM,
@@ -69,7 +71,7 @@ CELLS |= {
 CELLS |= {"lipschitz": LipschitzStep(), "slstm": SLSTMStep()}
 CELLS |= {"indrnn": IndRNNStep(), "unicornn": UnICORNNStep()}
 CELLS |= {"lru": LRUStep(), "diagonal ssm": DiagonalSSM(), "linoss": LinOSSStep(), "rotrnn": RotRNNStep()}
-CELLS |= {"mingru": MinGRUStep(), "minlstm": MinLSTMStep(), "rglru": RGLRUStep()}
+CELLS |= {"mingru": MinGRUStep(), "minlstm": MinLSTMStep(), "rglru": RGLRUStep(), "cfc": CfCStep(), "ltc": LTCStep(2)}
 
 
 class Case(NamedTuple):

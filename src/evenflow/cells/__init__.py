@@ -2,6 +2,7 @@
 
 from evenflow.cells.adaptive_saturated import AdaptiveSaturated
 from evenflow.cells.cell import Cell, Matrix, State, Weights
+from evenflow.cells.cfc import CfCStep
 from evenflow.cells.complex_elman import ComplexElman
 from evenflow.cells.cornn import CoRNNStep
 from evenflow.cells.diagonal_ssm import DiagonalSSM
@@ -21,6 +22,7 @@ from evenflow.cells.lstm import LSTMStep
 from evenflow.cells.lstm_1997 import LSTM1997
 from evenflow.cells.lstm_peephole import PeepholeLSTM
 from evenflow.cells.lstm_projected import ProjectedLSTM
+from evenflow.cells.ltc import LTCStep
 from evenflow.cells.mgu import MGUStep
 from evenflow.cells.min_gru import MinGRUStep
 from evenflow.cells.min_lstm import MinLSTMStep
@@ -57,6 +59,8 @@ CELLS: dict[str, type[Cell]] = {
     "slstm": SLSTMStep,
     "indrnn": IndRNNStep,
     "unicornn": UnICORNNStep,
+    "cfc": CfCStep,
+    "ltc": LTCStep,
     "lru": LRUStep,
     "diagonal_ssm": DiagonalSSM,
     "linoss": LinOSSStep,
@@ -72,6 +76,7 @@ __all__ = [
     "AdaptiveSaturated",
     "Cell",
     "CellMaker",
+    "CfCStep",
     "CoRNNStep",
     "ComplexElman",
     "DiagonalSSM",
@@ -86,6 +91,7 @@ __all__ = [
     "LEMStep",
     "LRUStep",
     "LSTMStep",
+    "LTCStep",
     "LinOSSStep",
     "LipschitzStep",
     "MGUStep",

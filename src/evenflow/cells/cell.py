@@ -58,6 +58,7 @@ class Cell(Described):
     recurrent: tuple[str, ...] = ("weight_hh",)
     parameters: tuple[str, ...] = ()
     takes_complex = False  # whether its matrices may be complex
+    timed = False  # whether its step takes the time since the step before as a last column of a, see `without_gap`
     equation = ""
     programs: dict[Sizes, str | Untranslatable]  # by sizes, what `program` returned
     revision: int
@@ -192,6 +193,11 @@ class Cell(Described):
 def unchanged(x: Tensor, blocks: int = 1) -> Tensor:
     """x itself: what a step calls where there is no regulariser."""
     return x
+
+
+def without_gap(a: Tensor, size: int) -> tuple[Tensor, Tensor | float]:
+    """The `size` pre-activations of a step, and the time gap ``(B, 1)`` that may stand behind them, by default 1."""
+    return (a, 1.0) if a.shape[-1] == size else tuple(a.split([size, 1], -1))
 
 
 def step_sizes(a: int, states: Sequence[int], matrices: Sequence[Tensor], parameters: Sequence[Tensor | None]) -> Sizes:

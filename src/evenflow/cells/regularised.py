@@ -81,6 +81,8 @@ class Regularised(Cell):
         self.blocks, self.states, self.recurrent = core.blocks, core.states, core.recurrent
         self.dropped = core.fed_back
         self.takes_complex, self.equation = core.takes_complex, core.equation
+        # The columns behind a are masks for the other regularisers.
+        self.timed = core.timed and self.options().keys() <= {"weight_dropout"}
         self.parameters = (*core.parameters, "norm", "shift") if layer_norm else core.parameters
         if self.options() and type(core).project is not Cell.project:
             options = " and ".join(self.options())
@@ -153,6 +155,9 @@ class Regularised(Cell):
         before, rest = arguments[: len(self.states)], list(arguments[len(self.states) :])
         width = self.blocks * before[-1].shape[-1]
         training = a.shape[-1] > width
+        if self.timed:
+            alone = self.core.step(a, *arguments)
+            return alone if isinstance(alone, tuple) else (alone,)
         a, beside = a.tensor_split([width], -1) if training else (a, a)
         options: dict[str, Any] = {}
         if self.layer_norm:

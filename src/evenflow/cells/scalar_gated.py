@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from evenflow import activations
-from evenflow.cells.cell import Change, Weights, unchanged
+from evenflow.cells.cell import Change, Weights, unchanged, without_gap
 from evenflow.cells.elman import Elman
 from evenflow.checks import number, one_of
 
 GATES = ("free", "bounded", "fixed")
+TINY = 1e-30  # the least β in a power of it
 
 
 class ScalarGated(Elman):
@@ -25,6 +26,9 @@ class ScalarGated(Elman):
         alpha, beta: the starting values of the two gates, or their values if they are fixed.
         gain: see `Elman`.
 
+    With time gaps, ``β^dt`` and ``α (1 - β^dt) / (1 - β)`` take the places of β and α: a gap of a whole number of steps
+    is that many steps with one f.
+
     Weights: ``gate_alpha`` and ``gate_beta``, the scalars a and b, each ``(1)``; none with fixed gates.
 
     Note on the bound: the document takes α = σ(a) and clips β to 1 - 2α, which is negative once α > 1/2. Here bounded
@@ -34,6 +38,7 @@ class ScalarGated(Elman):
     References: Kusupati et al. 2018 (FastRNN); the SGORNN document, equations 1 and 3.
     """
 
+    timed = True
     parameters = ("alpha", "beta", "activation")
     equation = "h = α f(W x + b + U h) + β h"
 
@@ -106,4 +111,15 @@ class ScalarGated(Elman):
         read: Change = unchanged,
         normal: Change = unchanged,
     ) -> Tensor:
+        a, dt = without_gap(a, h.shape[-1])
+        if isinstance(dt, Tensor):
+            alpha, beta = _over(dt, alpha, beta)
         return alpha * self.activation(normal(a + read(h) @ U.mT), p) + beta * h
+
+
+def _over(dt: Tensor, alpha: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """α and β of a gap of the length dt, ``(B, 1)``."""
+    below = torch.where(beta < 1, beta, 0.5).clamp(min=TINY)
+    grown = torch.expm1(dt * below.log())
+    at_one = beta >= 1
+    return alpha * torch.where(at_one, dt, grown / (below - 1)), torch.where(at_one, 1.0, 1 + grown)

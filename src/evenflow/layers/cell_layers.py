@@ -8,6 +8,7 @@ from typing import Any
 from evenflow.cells import (
     AdaptiveSaturated,
     Cell,
+    CfCStep,
     CoRNNStep,
     DiagonalSSM,
     FastGRNNStep,
@@ -18,6 +19,7 @@ from evenflow.cells import (
     LinOSSStep,
     LipschitzStep,
     LRUStep,
+    LTCStep,
     MGUStep,
     MinGRUStep,
     MinLSTMStep,
@@ -79,3 +81,5 @@ RotRNN = layer_class("RotRNN", RotRNNStep)
 MinGRU = layer_class("MinGRU", MinGRUStep)
 MinLSTM = layer_class("MinLSTM", MinLSTMStep)
 RGLRU = layer_class("RGLRU", RGLRUStep)
+CfC = layer_class("CfC", CfCStep)
+LTC = layer_class("LTC", LTCStep)

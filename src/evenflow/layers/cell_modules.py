@@ -84,29 +84,33 @@ class RecurrentCell(Recurrent):
         return [""]
 
     def forward(  # type: ignore[override]
-        self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None = None
+        self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None = None, dt: Tensor | None = None
     ) -> Tensor | tuple[Tensor, ...]:
         """The new state, or states.
 
         Args:
             input: the input of this step.
             hx: the state before, a tuple where the cell has several. Default: zeros.
+            dt: for cells in continuous time, the time since the step before, ``(B)``, or a single number without a
+                batch. Default: 1.
         """
         if isinstance(input, Proxy):
-            return traced_call(self, input, hx)
-        if hx is not None and (done := self.kept_step(input, hx)) is not None:
+            return traced_call(self, input, hx, *(() if dt is None else (dt,)))
+        if hx is not None and dt is None and (done := self.kept_step(input, hx)) is not None:
             return done[1]
         self.check_step(input)
         if isinstance(hx, Tensor):
             hx = hx.unsqueeze(0)
         elif hx is not None:
             hx = tuple(s.unsqueeze(0) for s in hx)
-        _, state = super().forward(input.unsqueeze(0), hx)
+        _, state = super().forward(input.unsqueeze(0), hx, dt=None if dt is None else dt.unsqueeze(0))
         return state.squeeze(0) if isinstance(state, Tensor) else tuple(s.squeeze(0) for s in state)
 
-    def step(self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None = None) -> tuple[Tensor, Any]:
+    def step(
+        self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None = None, dt: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
         """The output and the new state, or states, in the form that a cell takes them."""
-        state = self(input, hx)
+        state = self(input, hx) if dt is None else self(input, hx, dt)
         return state if isinstance(state, Tensor) else state[0], state
 
 

@@ -82,6 +82,7 @@ class GatedFeedbackRNN(Recurrent):
         input: Tensor | PackedSequence,
         hx: Tensor | tuple[Tensor, ...] | None,
         resets: Tensor | PackedSequence | None = None,
+        dt: Tensor | PackedSequence | None = None,  # always None: the cell is not timed
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         sequences = Sequences.read(input, self.input_size, self.batch_first)
         initial, mask = self._read_states(sequences, hx), sequences.read_resets(resets)

@@ -149,6 +149,7 @@ class Recurrent(Described, SteppedLayer, NotQuantized):
         input: Tensor | PackedSequence,
         hx: Tensor | tuple[Tensor, ...] | None = None,
         resets: Tensor | PackedSequence | None = None,
+        dt: Tensor | PackedSequence | None = None,
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         """Run the layer; see the class for the shapes.
 
@@ -160,23 +161,34 @@ class Recurrent(Described, SteppedLayer, NotQuantized):
                 Boolean a step, packed as the input. Before such a step the state is zero, or the learned initial state,
                 in every layer of a stack; hx counts up to the first reset. A reverse direction restarts at the last
                 step of each piece. Outputs and gradients are those of the pieces run one by one. Default: no resets.
+            dt: for cells in continuous time, the time that passes before each step, at least 0, in the shapes of
+                `resets`; a series at irregular times has ``dt[t] = time[t] - time[t - 1]``. A reverse direction takes
+                the gap behind each step. Default: 1 for all steps.
         """
         if hx is not None:
             self._look_at(hx)
-        if isinstance(input, Tensor) and input.is_cuda:
+        if isinstance(input, Proxy):
+            return traced_call(self, input, hx, resets, *((dt,) if self.cell.timed else ()))
+        if dt is not None and not self.cell.timed:
+            raise ValueError(f"dt must be left out for {self.cell.name}, whose step reads no time")
+        if dt is not None and self._records:
+            raise ValueError("dt must be left out inside record_runs, whose users run steps without it")
+        if isinstance(input, Tensor) and input.is_cuda and dt is None:
             replayed = replay_layer(self, input, hx, resets)
             if replayed is not None:
                 return replayed
-        return traced_call(self, input, hx, resets) if isinstance(input, Proxy) else self._forward(input, hx, resets)
+        return self._forward(input, hx, resets, dt)
 
     def _forward(
         self,
         input: Tensor | PackedSequence,
         hx: Tensor | tuple[Tensor, ...] | None,
         resets: Tensor | PackedSequence | None = None,
+        dt: Tensor | PackedSequence | None = None,
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
         sequences = Sequences.read(input, self.input_size, self.batch_first)
         initial, restarts = self._read_states(sequences, hx), sequences.read_resets(resets)
+        gaps = sequences.read_gaps(dt)
         x = sequences.padded
         finals: list[list[Tensor]] = []
         directions = 2 if self.bidirectional else 1
@@ -187,7 +199,7 @@ class Recurrent(Described, SteppedLayer, NotQuantized):
             for direction in range(directions):
                 index = layer * directions + direction
                 start = None if initial is None else [s[index] for s in initial]
-                output, *ends = self._run_direction(x, index, sequences, start, restarts)
+                output, *ends = self._run_direction(x, index, sequences, start, restarts, gaps)
                 finals.append(ends)
                 outputs.append(sequences.reverse(output) if direction else output)
             x = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
@@ -195,7 +207,13 @@ class Recurrent(Described, SteppedLayer, NotQuantized):
         return sequences.write(x), final[0] if len(final) == 1 else final
 
     def _run_direction(
-        self, x: Tensor, index: int, sequences: Sequences, state: list[Tensor] | None, resets: Tensor | None = None
+        self,
+        x: Tensor,
+        index: int,
+        sequences: Sequences,
+        state: list[Tensor] | None,
+        resets: Tensor | None = None,
+        gaps: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """The output ``(T, B, H)`` of one layer and direction, then each sequence's last state, ``(B, H)`` each."""
         cell, engine = self.cell, self.engine
@@ -206,6 +224,7 @@ class Recurrent(Described, SteppedLayer, NotQuantized):
         reverse = self.bidirectional and index % 2 == 1
         if reverse:
             x, resets = sequences.reverse(x), None if resets is None else sequences.reverse_resets(resets)
+            gaps = None if gaps is None else sequences.reverse_gaps(gaps)
         learned = state is None and self.initial_state == "learned"
         if state is None:
             shapes = [(x.shape[1], size) for size in self.state_sizes]
@@ -218,6 +237,8 @@ class Recurrent(Described, SteppedLayer, NotQuantized):
             zeros = self._new_tap(x.shape[:2], like)
             tap = sequences.reverse(zeros) if reverse else zeros
         beside = None if noise is None else noise.masks(x.shape[:2], self.hidden_size, weights["weight_ih"])
+        if gaps is not None:  # of a cell without masks, see `Cell.timed`
+            beside = gaps.unsqueeze(-1).to(like.dtype)
         every, sizes = self.checkpoint_every, sequences.batch_sizes
         restarts: dict[str, Any] = {"resets": resets, "learned": self.initial_state == "learned"}
         if every is not None and every < len(x) and not in_functorch():

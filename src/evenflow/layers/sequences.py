@@ -106,25 +106,44 @@ class Sequences:
         """The caller's mask of the steps before which a sequence restarts, ``(T, B)`` as `padded`."""
         if resets is None:
             return None
-        packed = resets if isinstance(resets, PackedSequence) else None
-        mask = resets if packed is None else packed.data
+        mask = resets.data if isinstance(resets, PackedSequence) else resets
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             kind: object = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
             raise ValueError(f"resets must be a tensor of Booleans (torch.bool), got {kind}")
-        if mask.device != self.padded.device:
-            raise ValueError(f"resets must be on {self.padded.device} as the input is, got {mask.device}")
+        return self._one_a_step("resets", "Boolean", resets)
+
+    def read_gaps(self, dt: Tensor | PackedSequence | None) -> Tensor | None:
+        """The caller's time gaps, ``(T, B)`` as `padded`."""
+        if dt is None:
+            return None
+        gaps = dt.data if isinstance(dt, PackedSequence) else dt
+        if not isinstance(gaps, Tensor) or not gaps.is_floating_point():
+            kind: object = gaps.dtype if isinstance(gaps, Tensor) else type(gaps).__name__
+            raise ValueError(f"dt must be a tensor of floating point numbers, got {kind}")
+        return self._one_a_step("dt", "number", dt)
+
+    def _one_a_step(self, name: str, kind: str, given: Tensor | PackedSequence) -> Tensor:
+        """An argument that has one value for each step of the input, ``(T, B)`` as `padded`."""
+        packed = given if isinstance(given, PackedSequence) else None
+        values = given.data if isinstance(given, PackedSequence) else given
+        if values.device != self.padded.device:
+            raise ValueError(f"{name} must be on {self.padded.device} as the input is, got {values.device}")
         T, B = self.padded.shape[:2]
         if self.packed is not None:
             if packed is None or not _packed_alike(packed, self.packed):
                 got = "a tensor" if packed is None else "other lengths or another order"
-                raise ValueError(f"resets must be a PackedSequence of a Boolean a step, packed as the input, got {got}")
+                raise ValueError(f"{name} must be a PackedSequence of a {kind} a step, packed as the input, got {got}")
             assert self.places is not None
             return _padded(packed, self.places, T)
         expected = (T,) if self.unbatched else (B, T) if self.batch_first else (T, B)
-        if packed is not None or mask.shape != expected:
-            shape: object = tuple(mask.shape) if packed is None else "a PackedSequence"
-            raise ValueError(f"resets must have shape {expected} for this input, got {shape}")
-        return mask.unsqueeze(1) if self.unbatched else mask.transpose(0, 1) if self.batch_first else mask
+        if packed is not None or values.shape != expected:
+            shape: object = tuple(values.shape) if packed is None else "a PackedSequence"
+            raise ValueError(f"{name} must have shape {expected} for this input, got {shape}")
+        return values.unsqueeze(1) if self.unbatched else values.transpose(0, 1) if self.batch_first else values
+
+    def reverse_gaps(self, gaps: Tensor) -> Tensor:
+        """The time gaps of `reverse`: the one before step t is now that after it; the first one stays the first."""
+        return torch.cat([gaps[:1], self.reverse(gaps)[:-1]])
 
     def reverse_resets(self, resets: Tensor) -> Tensor:
         """The resets of `reverse`: the same pieces, each of which begins where it ended."""

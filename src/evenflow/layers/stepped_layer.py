@@ -24,7 +24,7 @@ class SteppedLayer(ObservedLayer):
     _carried_norm: CarriedNorm | None = None
 
     def step(
-        self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None = None
+        self, input: Tensor, hx: Tensor | tuple[Tensor, ...] | None = None, dt: Tensor | None = None
     ) -> tuple[Tensor, Tensor | tuple[Tensor, ...]]:
         """Take one time step, for code that receives its input step by step.
 
@@ -40,17 +40,19 @@ class SteppedLayer(ObservedLayer):
         Args:
             input: the input of this step.
             hx: the state before, as the step before or the layer returned it. Default: the initial state.
+            dt: for cells in continuous time, the time since the step before, ``(B)``, or a single number without a
+                batch. Default: 1.
 
         >>> layer, state = RNN(2, 128), None
         >>> with torch.no_grad():
         ...     for x_t in torch.randn(100, 50, 2):
         ...         output, state = layer.step(x_t, state)
         """
-        if hx is not None and (done := self.kept_step(input, hx)) is not None:
+        if hx is not None and dt is None and (done := self.kept_step(input, hx)) is not None:
             return done
         self.check_step(input)
         time = input.dim() - 1 if self.batch_first else 0
-        output, state = self.forward(input.unsqueeze(time), hx)
+        output, state = self.forward(input.unsqueeze(time), hx, dt=None if dt is None else dt.unsqueeze(time))
         return output.squeeze(time), state
 
     def kept_step(

@@ -83,14 +83,18 @@ class ResidualStack(nn.Module):
                 self.blocks.append(ResidualBlock(each, width, dropout, like, generator))
 
     def forward(
-        self, input: Sequences, hx: State | None = None, resets: Sequences | None = None
+        self,
+        input: Sequences,
+        hx: State | None = None,
+        resets: Sequences | None = None,
+        dt: Sequences | None = None,
     ) -> tuple[Sequences, State]:
         """Run all blocks, see `Recurrent.forward`."""
         if isinstance(input, Proxy):
-            return traced_call(self, input, hx, resets)
+            return traced_call(self, input, hx, resets, *(() if dt is None else (dt,)))
         packed = input if isinstance(input, PackedSequence) else None
         x = self._encoded(input.data if isinstance(input, PackedSequence) else input)
-        options = {} if resets is None else {"resets": resets}
+        options = {name: value for name, value in (("resets", resets), ("dt", dt)) if value is not None}
         finals = []
         for block, state in self._each(hx):
             u = block.norm(x)

@@ -148,6 +148,7 @@ class SequenceModel(Described, nn.Module):
         lengths: Tensor | None = None,
         padded: bool = False,
         resets: Tensor | None = None,
+        dt: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
         """Outputs and the layer's final state.
 
@@ -161,10 +162,13 @@ class SequenceModel(Described, nn.Module):
                 depend on the padding, and states that grow on it may become infinite and the gradient NaN.
             resets: ``(T, B)``, True where the state restarts before the step, see `Recurrent.forward`; for layers of
                 evenflow.
+            dt: ``(T, B)``, the time that passes before each step, see `Recurrent.forward`; for layers of evenflow in
+                continuous time.
         """
-        if isinstance(resets, Proxy) and not isinstance(self.layer, Recurrent):
-            resets = None  # torch.fx traces with all arguments, and torch's layers take no resets
-        restarts: dict[str, Any] = {} if resets is None else {"resets": resets}
+        if isinstance(resets, Proxy):  # torch.fx traces with all arguments
+            known = isinstance(self.layer, Recurrent)  # torch's layers take neither
+            resets, dt = resets if known else None, dt if known and self.layer.cell.timed else None
+        masks: dict[str, Any] = {name: v for name, v in (("resets", resets), ("dt", dt)) if v is not None}
         if lengths is not None:
             lengths = _one_each(lengths, inputs.shape[1])
         x = self._embedded(inputs)
@@ -172,21 +176,23 @@ class SequenceModel(Described, nn.Module):
             steps = lengths.cpu()
             if len(steps) and not 1 <= int(steps.min()) <= int(steps.max()) <= len(inputs):
                 raise ValueError(f"lengths must be from 1 to {len(inputs)}, the steps there are, got {steps.tolist()}")
-            if resets is not None and (not isinstance(resets, Tensor) or resets.shape != inputs.shape[:2]):
-                got = tuple(resets.shape) if isinstance(resets, Tensor) else type(resets).__name__
-                raise ValueError(f"resets must have shape {tuple(inputs.shape[:2])} for this input, got {got}")
-            packed = {name: pack_padded_sequence(mask, steps, enforce_sorted=False) for name, mask in restarts.items()}
+            for name, mask in masks.items():
+                if not isinstance(mask, Tensor) or mask.shape != inputs.shape[:2]:
+                    got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+                    raise ValueError(f"{name} must have shape {tuple(inputs.shape[:2])} for this input, got {got}")
+            packed = {name: pack_padded_sequence(mask, steps, enforce_sorted=False) for name, mask in masks.items()}
             h, state = self.layer(pack_padded_sequence(x, steps, enforce_sorted=False), state, **packed)
             assert isinstance(h, PackedSequence)
             h = unpacked(h, len(inputs))
         elif (
-            lengths is resets is None
+            lengths is None
+            and not masks
             and self.readout == "last"
             and (end := last_state(self.layer, x, state)) is not None
         ):
             return self.read(end[0]), end
         else:
-            h, state = self.layer(x, state, **restarts)
+            h, state = self.layer(x, state, **masks)
         return self.read(h if self.readout == "every" else self._last(h, lengths)), state
 
     def step(self, inputs: Tensor, state: Any = None) -> tuple[Tensor, Any]:

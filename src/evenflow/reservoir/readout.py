@@ -78,8 +78,9 @@ class SolvedReadout(Recurrent):
         input: Tensor | PackedSequence,
         hx: SeriesPosition | Tensor | tuple[Tensor, ...] | None = None,
         resets: Tensor | PackedSequence | None = None,
+        dt: Tensor | PackedSequence | None = None,
     ) -> tuple[Tensor | PackedSequence, Tensor | tuple[Tensor, ...]]:
-        return super().forward(input, hx.state if isinstance(hx, SeriesPosition) else hx, resets)
+        return super().forward(input, hx.state if isinstance(hx, SeriesPosition) else hx, resets, dt)
 
     @torch.no_grad()
     def partial_fit(self, x: Tensor, y: Tensor, state: SeriesPosition | Tensor | None = None) -> SeriesPosition:

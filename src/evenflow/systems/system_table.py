@@ -9,11 +9,13 @@ from evenflow.layers.cell_layers import (
     GORU,
     LEM,
     LRU,
+    LTC,
     MGU,
     RGLRU,
     SLSTM,
     UGRNN,
     AdaptiveSaturatedRNN,
+    CfC,
     CoRNN,
     DiagonalStateSpace,
     FastGRNN,
@@ -61,6 +63,8 @@ TURNED = "z = γ R(θ) z + √(1 - γ²) W x / |W|, R plane rotations"
 MIN_GRU = "h = (1 - z) h + z (W x + b), z = σ(V x + c)"
 MIN_LSTM = "h = (f h + i (W x + b)) / (f + i), f, i = σ(V x + c)"
 REAL_GATED = "h = λ h + √(1 - λ²) i (W x + b), λ = σ(p)^(8 r), r, i = σ(V x + c)"
+CLOSED_FORM = "h = (1 - s) tanh(g) + s tanh(k), s = σ(u dt + v), (g, k, u, v) = V tanh(W x + b + U h) + c"
+LIQUID = "h = (h + d f A) / (1 + d (1/τ + f)), f = σ(W x + b + U h), six times with d = dt / 6"
 EXP = "U = exp(B), B skew"
 CAYLEY = "U = (I + A)⁻¹ (I - A) D, A skew"
 ROTATIONS = "U = R_1 Q_1 ... R_k Q_k"
@@ -136,6 +140,8 @@ SYSTEMS: dict[str, System] = {
     "unicornn": _row(UnICORNN, UNDAMPED, "Rusch, Mishra 2021"),
     "indrnn": _row(IndRNN, INDEPENDENT, "Li et al. 2018"),
     "lem": _row(LEM, EXPRESSIVE, "Rusch et al. 2022"),
+    "ltc": _row(LTC, LIQUID, "Hasani et al. 2021"),
+    "cfc": _row(CfC, CLOSED_FORM, "Hasani et al. 2022"),
     "lru": _row(LRU, RING, "Orvieto et al. 2023", bias=False),
     "s4d": _row(DiagonalStateSpace, f"{STATE_SPACE}, λ = -1/2 + iπk", "Gu et al. 2022", start="lin", bias=False),
     "s5": _row(DiagonalStateSpace, f"{STATE_SPACE}, λ of HiPPO-LegS", "Smith et al. 2023", bias=False),
