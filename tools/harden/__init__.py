@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from harden import code_caches, damaged_runs, fuzz, kills, memory_limits, page_payloads, planted_pickles
+from harden import (
+    code_caches,
+    damaged_runs,
+    engine_fuzz,
+    fuzz,
+    kills,
+    memory_limits,
+    page_payloads,
+    planted_pickles,
+    power_loss,
+    soak,
+)
 from harden.trials import Attack, Trials
 
-ATTACKS: dict[str, Attack] = {
-    attack.name: attack
-    for module in (kills, damaged_runs, fuzz, code_caches, page_payloads, memory_limits, planted_pickles)
-    for attack in module.ATTACKS
-}
+MODULES = (
+    kills,
+    damaged_runs,
+    fuzz,
+    code_caches,
+    page_payloads,
+    memory_limits,
+    planted_pickles,
+    power_loss,
+    engine_fuzz,
+    soak,
+)
+ATTACKS: dict[str, Attack] = {attack.name: attack for module in MODULES for attack in module.ATTACKS}
 
 __all__ = ["ATTACKS", "Attack", "Trials"]
