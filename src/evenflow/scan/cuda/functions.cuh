@@ -39,9 +39,16 @@ DEVICE void fetch_block(const ThreadCoords<T> &coords, const Prefetch<T> &prefet
         if (coords.unit(q) < T::H) {
             if (ALIGNED)
                 prefetch.start(step, stream, q, block + coords.unit(q));
-            else if (WIDTH == 1 || coords.unit(q) < WIDTH)
+            else if (WIDTH == 1 ? q == 0 : coords.unit(q) < WIDTH)
                 copy_start(prefetch.at(step, stream, q), block + (WIDTH == 1 ? 0 : coords.unit(q)));
         }
+}
+
+/* Read a stream with one number for all units, which was copied for the first item. */
+template <class T>
+DEVICE void read_number(const Prefetch<T> &prefetch, int step, int stream, float (&to)[T::ITEMS]) {
+    const float number = *prefetch.at(step, stream, 0);
+    UNROLL for (int q = 0; q < T::ITEMS; q++) to[q] = number;
 }
 
 /* The same for marks of one byte: a byte is copied with the word it lies in. */

@@ -103,6 +103,8 @@ class CudaDirection(CudaStages):
                 block = f"marks + {self.copied[v][1]}"
                 read = f"read_marks<T0, {v.width}>(coords0, prefetch, step, {n}, {block}, x[{n}]);"
                 reads += braces(f"if ({is_running})", [*addresses, read])
+            elif v is not None and v.width == 1 < self.width:
+                reads.append(f"read_number(prefetch, step, {n}, x[{n}]);")
             else:
                 reads.append(f"prefetch.read(step, {n}, x[{n}]);")
         start = [*braces(f"if ({is_running})", [*addresses, *self.start_copies()]), "copy_commit();"]
