@@ -131,12 +131,14 @@ def draw(count: int, width: int, length: int = 30) -> np.ndarray:
 def test_mistakes_are_drawn(width: int, step: int, tmp_path: Path) -> None:
     inputs, names = draw(10, min(width, 64)), [f"signal {i} $x$" for i in range(width)]
     more = mistakes_of(inputs, names, step)
+    more["mistake_name"] = np.array(["", *(f"walk-{n} in a.csv" for n in range(1, 10))])
     folder = write_classes(write_run(tmp_path / "a"), ["walking", "running"], np.array([[20, 10], [0, 9]]), **more)
     page = write_report([folder]).read_text()
     outline, text = Outline(page), words(page)
     assert sum((a["id"] or "").startswith("mistake-0-") for a in outline.of("figure")) == 10
     at = f" at step {step + 1}" if step >= 0 else ""
     assert f"Sequence 8{at}: probability 0.99 for running, 0.01 for walking." in text
+    assert f"walk-9 in a.csv{at}: probability 0.6 for running, 0.4 for walking." in text
     assert text.count("walking, taken for running") == 10
     assert ("The first 64 of 70 columns are drawn." in text) == (width > 64)
     plots = json.loads(scripts(page)[0])

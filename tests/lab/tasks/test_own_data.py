@@ -237,3 +237,55 @@ def test_the_next_steps_and_what_is_known_of_them(horizon, load):
 def test_what_cannot_be_known_or_predicted(options, message, load):
     with pytest.raises(ValueError, match=message):
         make(load[0], **options).schema()
+
+
+def in_units(task, part):
+    """The sequences of a part in the units of the file, and their names."""
+    part = task.in_part(part)
+    mean, deviation = part.schema().input_scale
+    return [(part.sequence_name(n), x * deviation + mean) for n, x in enumerate(part.sequences())]
+
+
+@pytest.mark.parametrize("split", ["random", "time"])
+@pytest.mark.parametrize("length", [None, 4])
+def test_sequences_are_named_as_in_the_file(split, length, tmp_path):
+    """The first column counts the rows of the file, so it tells where a sequence is from."""
+    lengths, rows = [5, 9, 3, 12, 7, 4, 8, 6], ["walk,row,target"]
+    first = np.cumsum([0, *lengths])
+    for n, steps in enumerate(lengths):
+        rows += [f"w{n},{first[n] + step},{n % 2}" for step in range(steps)]
+    (tmp_path / "walks.csv").write_text("\n".join(rows))
+    task = make(
+        f"csv:{tmp_path / 'walks.csv'}", sequence="walk", split=split, share=0.3, length=length, stride=length and 2
+    )
+    for part in ("training", "validation"):
+        for name, x in in_units(task, part):
+            place, where = name.split(" in ")
+            walk, _, steps = place.partition(", ")
+            begin = first[int(walk[1:])] + (int(steps.split()[1]) - 1 if length else 0)
+            assert where == "walks.csv"
+            np.testing.assert_allclose(x[:, 0], begin + np.arange(len(x)), atol=1e-3)
+            assert steps == (f"steps {x[0, 0] - first[int(walk[1:])] + 1:.0f} to " if length else "") + (
+                f"{x[-1, 0] - first[int(walk[1:])] + 1:.0f}" if length else ""
+            )
+
+
+def test_windows_of_a_series_and_rows_of_arrays_are_named(tmp_path):
+    (tmp_path / "series.csv").write_text("\n".join(["row,target", *(f"{n},{n % 2}" for n in range(1300))]))
+    task = make(f"csv:{tmp_path / 'series.csv'}", length=100)
+    named = in_units(task, "training") + in_units(task, "validation")
+    assert [name for name, _ in named][-2:] == [
+        "steps 1,101 to 1,200 of series.csv",
+        "steps 1,201 to 1,300 of series.csv",
+    ]
+    for n, (_, x) in enumerate(named):
+        np.testing.assert_allclose(x[:, 0], 100 * n + np.arange(100), atol=1e-2)
+    x = np.arange(60.0).reshape(10, 3, 2)
+    np.savez(tmp_path / "a.npz", x=x, y=np.arange(10) % 2, x_valid=x[:4], y_valid=np.arange(4) % 2)
+    task = make(f"npz:{tmp_path / 'a.npz'}")
+    assert in_units(task, "training")[7][0] == "row 7 of 'x' in a.npz"
+    assert in_units(task, "validation")[3][0] == "row 3 of 'x_valid' in a.npz"
+    np.savez(tmp_path / "b.npz", x=x[5:], y=np.arange(5) % 2)
+    alone = make(f"npz:{tmp_path / 'a.npz'}", validation=str(tmp_path / "b.npz"))
+    assert in_units(alone, "validation")[2][0] == "row 2 of 'x' in b.npz"
+    np.testing.assert_allclose(in_units(alone, "validation")[2][1], x[7], atol=1e-4)

@@ -92,6 +92,11 @@ def test_classes_are_those_of_the_bundle(readout: str, tmp_path: Path) -> None:
         )
         shown = answers["mistake_inputs"][ends[place] - answers["mistake_length"][place] : ends[place]]
         np.testing.assert_allclose(shown, inputs[n], rtol=1e-4)
+        # By its name the sequence is found in the file.
+        name, _, file = answers["mistake_name"][place].partition(" in ")
+        rows = [line.split(",") for line in (tmp_path / file).read_text().splitlines()]
+        written = [[float(ax), float(ay)] for sequence, ax, ay, _ in rows[1:] if sequence == name]
+        np.testing.assert_allclose(shown, written, rtol=1e-3)
     assert answers["inputs"].tolist() == ["ax", "ay"]
 
 

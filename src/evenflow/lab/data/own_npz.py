@@ -70,11 +70,14 @@ def sequences_of(
         train, held_out = train.coded(positions), {end: part.coded(positions) for end, part in held_out.items()}
     columns = tuple(DataColumn(f"x{column}") for column in range(train.inputs[0].shape[1]))
 
-    def own(part: _NpzPart, **more: Any) -> OwnSequences:
-        return OwnSequences(part.inputs, part.targets, part.kind, part.readout, columns, labels, outputs, **more)
+    def own(part: _NpzPart, end: str, **more: Any) -> OwnSequences:
+        ids = tuple(f"row {row} of 'x{end}'" for row in range(len(part.inputs)))
+        return OwnSequences(
+            part.inputs, part.targets, part.kind, part.readout, columns, labels, outputs, ids=ids, **more
+        )
 
-    valid, test = (own(held_out[end]) if end in held_out else None for end in PARTS)
-    return own(train, validation=valid, test=test)
+    valid, test = (own(held_out[end], end) if end in held_out else None for end in PARTS)
+    return own(train, "", validation=valid, test=test)
 
 
 def read_npz_part(path: FilePath, kind: str, readout: str, learned: bool) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -70,6 +70,7 @@ class OwnSequences:
         outputs: numbers that a model has to output: classes, targets, or inputs for kind "next".
         validation, test: sequences for validation and for testing, if the file has them.
         groups: what each sequence belongs to, such as a person; empty if the file does not say.
+        ids: the name of each sequence in the file; empty for one long series.
         clock: what the times of the file are; None if it has none.
     """
 
@@ -83,6 +84,7 @@ class OwnSequences:
     test: OwnSequences | None = field(default=None, repr=False)
     validation: OwnSequences | None = field(default=None, repr=False)
     groups: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
     clock: Clock | None = None
 
     @property

@@ -48,7 +48,8 @@ def read_table(path: FilePath, *, kind: str | None = None, readout: str | None =
     order, lengths, values = table.order, table.lengths, table.values
     cuts = np.cumsum(lengths)[:-1]
     inputs = np.split(values[order].astype(np.float32), cuts)
-    known: dict[str, Any] = {"groups": _one_each(path, table), "clock": table.clock}
+    ids = tuple(dict.fromkeys(table.ids or ()))  # sequences are in the order of their first rows
+    known: dict[str, Any] = {"groups": _one_each(path, table), "clock": table.clock, "ids": ids}
     if not table.targets:
         short = int(lengths.argmin())
         if lengths[short] < 2:

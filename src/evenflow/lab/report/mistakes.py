@@ -27,12 +27,13 @@ def mistake_panels(key: str, answers: RunAnswers, task: Task | None) -> list[Pan
 def _panel(key: str, mistake: ShownMistake, answers: RunAnswers, everything: np.ndarray, task: Task | None) -> Panel:
     panel = Panel(key, f"{mistake.true}, taken for {mistake.predicted}")
     steps = f" at step {mistake.step + 1:,}" if mistake.step >= 0 else ""
+    number = f"Sequence {mistake.sequence + 1:,}"
     panel.alt = (
-        f"Sequence {mistake.sequence + 1:,} of the {answers.part} part, {mistake.length:,} steps. The answer{steps} is "
+        f"{mistake.name or f'{number} of the {answers.part} part'}, {mistake.length:,} steps. The answer{steps} is "
         f"{mistake.predicted}, the truth {mistake.true}."
     )
     panel.notes.append(
-        f"Sequence {mistake.sequence + 1:,}{steps}: probability {share(mistake.chance)} for {mistake.predicted}, "
+        f"{mistake.name or number}{steps}: probability {share(mistake.chance)} for {mistake.predicted}, "
         f"{share(mistake.true_chance)} for {mistake.true}."
     )
     width, total = mistake.inputs.shape[1], len(answers.inputs)

@@ -66,6 +66,10 @@ class DataSet(Task):
         """A sequence ``(T, I)`` as the image ``(height, width)`` that it was, None if it was none."""
         return None
 
+    def sequence_name(self, number: int) -> str:
+        """Where a sequence of this part is from, such as "walk-1 in motion.csv"; empty if nothing more is known."""
+        return ""
+
     def source(self) -> Hashable:
         """What the sequences are read from. Caches keep what they read from one source apart from another."""
         return None

@@ -212,6 +212,9 @@ class OwnData(RaggedData):
     def sequences(self) -> Sequence[np.ndarray]:
         return self._parts().inputs[self.part]
 
+    def sequence_name(self, number: int) -> str:
+        return self._parts().places[self.part][number]
+
     def take(self, rows: Tensor, longest: int | None = None) -> Batch:
         x, lengths = self.stored(rows.device).padded(rows, longest)
         targets = _targets(self, self.source(), rows.device)
@@ -269,6 +272,7 @@ def _divide(task: OwnData, source: Hashable) -> Parts:
         task._places(),
         task.validation,
         Outlook(task.horizon or 1, tuple(split_names(task.known))),
+        named=bool(task.file),
     )
 
 

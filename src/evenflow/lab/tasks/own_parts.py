@@ -15,10 +15,22 @@ from evenflow.models.data_column import DataColumn, scaled_columns
 from evenflow.models.data_schema import DataSchema
 
 from .own_division import Division
+from .own_places import FilePlace, place_names
 
 SERIES_LENGTH = 100  # steps of a window, where the file is one long series
 
-Part = tuple[list[np.ndarray], Any]  # inputs, targets
+
+class Part(NamedTuple):
+    """Sequences in the units of the file, their targets, and where they are from."""
+
+    inputs: list[np.ndarray]
+    targets: Any  # None for kind "next"
+    places: list[FilePlace]
+
+    def rows(self, rows: Sequence[int]) -> Part:
+        """The sequences with these numbers."""
+        targets = None if self.targets is None else [self.targets[n] for n in rows]
+        return Part([self.inputs[n] for n in rows], targets, [self.places[n] for n in rows])
 
 
 class Outlook(NamedTuple):
@@ -32,12 +44,13 @@ NEXT_STEP = Outlook()
 
 
 class Parts(NamedTuple):
-    """The sequences of a file, their description, and the scaled inputs and targets of every part."""
+    """The sequences of a file, their description, and the scaled inputs, targets and places of every part."""
 
     own: OwnSequences
     schema: DataSchema
     inputs: dict[str, list[np.ndarray]]
     targets: dict[str, list[np.ndarray]]
+    places: dict[str, list[str]]
 
 
 def divide(
@@ -50,6 +63,7 @@ def divide(
     places: Mapping[str, str],
     validation: str | None = None,
     outlook: Outlook = NEXT_STEP,
+    named: bool = True,
 ) -> Parts:
     """Divide, cut and scale the sequences of a file.
 
@@ -65,6 +79,7 @@ def divide(
         places: names of the columns of sequences and of times.
         validation: a file of its own for validation.
         outlook: of kind "next".
+        named: whether the sequences are from a file; otherwise `path` is a word for messages.
     """
     if len(own.inputs) == 1 and length is None:
         length = SERIES_LENGTH
@@ -82,31 +97,37 @@ def divide(
         classes = own.targets if own.kind == "classification" and own.readout == "last" else None
         rows = division.rows(len(own.inputs), classes, own.groups)  # type: ignore[arg-type]
         parts = {
-            part: ([own.inputs[n] for n in chosen], None if own.targets is None else [own.targets[n] for n in chosen])
+            part: _part_of(own).rows(chosen.tolist())
             for part, chosen in zip(("training", "validation"), rows, strict=True)
         }
     if own.test is not None:
         parts["test"] = _part_of(own.test)
     if length is not None:
         steps = {"training": length if stride is None else stride}
-        parts = {part: _windows(*each, length, steps.get(part, length), own.readout) for part, each in parts.items()}
+        parts = {part: _windows(each, length, steps.get(part, length), own.readout) for part, each in parts.items()}
     clock = {"time_unit": own.clock.unit, "time_step": own.clock.step} if own.clock else {}
     more = {**places, **clock, "length": length, "horizon": outlook.horizon}
     schema = _schema(own, parts["training"], targets_named, more)
     if validation is not None:
         parts["validation"] = _file_part(validation, schema)
+    files = {part: validation if part == "validation" and validation is not None else path for part in parts}
+    names = {
+        part: place_names(each.places, each.inputs, length is not None, files[part] if named else "")
+        for part, each in parts.items()
+    }
     scaled = {
-        part: [schema.scale_inputs(torch.from_numpy(x)).float().numpy() for x in arrays]
-        for part, (arrays, _) in parts.items()
+        part: [schema.scale_inputs(torch.from_numpy(x)).float().numpy() for x in each.inputs]
+        for part, each in parts.items()
     }
     if own.kind == "next":
-        ahead = {part: [_next_steps(schema, x) for x in arrays] for part, (arrays, _) in parts.items()}
-        return Parts(own, schema, {part: [sequence[:-1] for sequence in x] for part, x in scaled.items()}, ahead)
-    learned = {part: y for part, (_, y) in parts.items()}
+        ahead = {part: [_next_steps(schema, x) for x in each.inputs] for part, each in parts.items()}
+        scaled = {part: [sequence[:-1] for sequence in x] for part, x in scaled.items()}
+        return Parts(own, schema, scaled, ahead, names)
+    learned = {part: each.targets for part, each in parts.items()}
     if own.kind == "regression":
         mean, deviation = schema.output_scale
         learned = {part: [((y - mean) / deviation).astype(np.float32) for y in rows] for part, rows in learned.items()}
-    return Parts(own, schema, scaled, learned)
+    return Parts(own, schema, scaled, learned, names)
 
 
 def _told_ahead(own: OwnSequences, path: str, outlook: Outlook, length: int | None) -> OwnSequences:
@@ -129,7 +150,8 @@ def _told_ahead(own: OwnSequences, path: str, outlook: Outlook, length: int | No
 
 
 def _part_of(own: OwnSequences) -> Part:
-    return own.inputs, None if own.targets is None else list(own.targets)
+    places = [FilePlace(name) for name in own.ids] or [FilePlace("")]
+    return Part(own.inputs, None if own.targets is None else list(own.targets), places)
 
 
 def _divided_series(own: OwnSequences, path: str, division: Division, length: int) -> dict[str, Part]:
@@ -149,20 +171,22 @@ def _divided_series(own: OwnSequences, path: str, division: Division, length: in
             f"{path!r} holds one sequence of {len(x)} steps, too short for pieces of length "
             f"{length}: make length smaller"
         )
+    name = own.ids[0] if own.ids else ""
     return {
-        "training": ([x[:first]], None if y is None else [y[:first]]),
-        "validation": ([x[first:]], None if y is None else [y[first:]]),
+        "training": Part([x[:first]], None if y is None else [y[:first]], [FilePlace(name)]),
+        "validation": Part([x[first:]], None if y is None else [y[first:]], [FilePlace(name, first)]),
     }
 
 
-def _windows(inputs: list[np.ndarray], targets: Any, length: int, stride: int, readout: str) -> Part:
+def _windows(part: Part, length: int, stride: int, readout: str) -> Part:
     """Windows of all sequences; of targets after the last step each window has that of its sequence."""
-    starts = [_starts(len(x), length, stride) for x in inputs]
-    cut = [x[first : first + length] for x, places in zip(inputs, starts, strict=True) for first in places]
-    if targets is None:
-        return cut, None
-    pairs = [(y, first) for y, places in zip(targets, starts, strict=True) for first in places]
-    return cut, [y if readout == "last" else y[first : first + length] for y, first in pairs]
+    pairs = [(n, first) for n, x in enumerate(part.inputs) for first in _starts(len(x), length, stride)]
+    cut = [part.inputs[n][first : first + length] for n, first in pairs]
+    places = [part.places[n]._replace(start=part.places[n].start + first) for n, first in pairs]
+    if part.targets is None:
+        return Part(cut, None, places)
+    y = part.targets
+    return Part(cut, [y[n] if readout == "last" else y[n][first : first + length] for n, first in pairs], places)
 
 
 def _starts(steps: int, length: int, stride: int) -> range:
@@ -175,7 +199,7 @@ def _starts(steps: int, length: int, stride: int) -> range:
 
 def _schema(own: OwnSequences, training: Part, names: Sequence[str], more: dict[str, Any]) -> DataSchema:
     """The description of the file; numbers are scaled by the training part."""
-    inputs, targets = training
+    inputs, targets, _ = training
     columns: tuple[DataColumn, ...] = ()
     if own.kind == "classification":
         columns = (DataColumn(names[0], "category", categories=own.labels),)
@@ -198,9 +222,13 @@ def _file_part(path: str, schema: DataSchema) -> Part:
     """The sequences of a file of its own, read as for prediction."""
     blocks = list(file_blocks(path, schema, learned=True))
     inputs = [x for block in blocks for x in block.inputs]
+    form = "row {} of 'x'" if path.lower().endswith(".npz") else "{}"
+    places = [
+        FilePlace(form.format(name), n) for each in blocks for name, n in zip(each.names, each.starts, strict=True)
+    ]
     if schema.kind == "next":
-        inputs = [x for x in inputs if len(x) > 1]
-        if not inputs:
+        longer = [n for n, x in enumerate(inputs) if len(x) > 1]
+        if not longer:
             raise ValueError(f"{path!r} has no sequence of two steps, and predicting the next needs two")
-        return inputs, None
-    return inputs, [y for block in blocks for y in block.targets or []]
+        return Part(inputs, None, places).rows(longer)
+    return Part(inputs, [y for block in blocks for y in block.targets or []], places)

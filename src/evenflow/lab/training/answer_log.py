@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ class Mistake(NamedTuple):
 
     Attributes:
         sequence: its number in its part, counted from 0.
+        name: where it is from, see `DataSet.sequence_name`.
         step: of the answer; -1 for an answer after the last step.
         true, predicted: positions of labels.
         chance: the probability that the model gave the predicted label.
@@ -33,6 +35,7 @@ class Mistake(NamedTuple):
     """
 
     sequence: int
+    name: str
     step: int
     true: int
     predicted: int
@@ -49,10 +52,11 @@ class AnswerLog:
 
     Args:
         schema: of the task, of kind "classification", "regression" or "next".
+        name: the name of a sequence by its number.
     """
 
-    def __init__(self, schema: DataSchema) -> None:
-        self.schema = schema
+    def __init__(self, schema: DataSchema, name: Callable[[int], str] = lambda number: "") -> None:
+        self.schema, self._name = schema, name
         self.evaluation = Evaluation(schema)
         self.mistakes: list[Mistake] = []
         self._pairs: list[np.ndarray] = []
@@ -92,7 +96,9 @@ class AnswerLog:
             true, found = int(targets[place]), int(predicted[place])
             shares = float(most[row]), float(outputs[place].softmax(-1)[true])
             number = self.evaluation.sequences + row
-            self.mistakes.append(Mistake(number, step, true, found, *shares, self._inputs(batch, row)))
+            self.mistakes.append(
+                Mistake(number, self._name(number), step, true, found, *shares, self._inputs(batch, row))
+            )
         self.mistakes = sorted(self.mistakes, key=lambda each: -each.chance)[:MISTAKES]
 
     def _add_numbers(self, batch: Batch, outputs: Tensor, targets: Tensor) -> None:

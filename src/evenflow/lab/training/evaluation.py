@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenflow.lab.tasks import Batch, Position, Task
+from evenflow.lab.tasks import Batch, DataSet, Position, Task
 from evenflow.models.sequence_model import SequenceModel
 
 from . import checkpoint
@@ -119,7 +119,8 @@ class RunEvaluator:
         if every is None:
             count = loop.settings.validation_batches or VALIDATION_BATCHES
             every = (loop.held_out_batch("validation", index, rank=0) for index in range(count))
-        log, forecasts = AnswerLog(schema), ForecastLog(schema)
+        log = AnswerLog(schema, task.sequence_name) if isinstance(task, DataSet) else AnswerLog(schema)
+        forecasts = ForecastLog(schema)
         # The module inside that of several processes, which would wait for all of them.
         inner: nn.Module = loop.module.module if loop.fabric.world_size > 1 else loop.module
         with _weights_in_place(loop.model, weights), loop.fabric.autocast(), torch.no_grad():
