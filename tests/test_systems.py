@@ -52,7 +52,7 @@ UCR = {
     "MiddlePhalanxOutlineCorrect": (80, 10, 2, 2, (1410, 5378, 778, 1202)),
 }
 UCR_SYSTEMS = {"rnn": {}, "lstm": {}, "ornn": {"reflectors": 16}, "spectral": {"reflectors": 16}}
-ORTHOGONAL = ["urnn", "exprnn", "scornn", "ornn", "vprnn", "sgornn", "arjovsky-urnn", "full-urnn"]
+ORTHOGONAL = ["urnn", "exprnn", "scornn", "ornn", "vprnn", "sgornn", "arjovsky-urnn", "full-urnn", "scurnn"]
 ONE_LAYER = ("esn",)  # takes no num_layers
 NOT_ONE_UNIT = {
     "nnrnn": "even",
@@ -61,6 +61,7 @@ NOT_ONE_UNIT = {
     "sgornn": "even",
     "arjovsky-urnn": "even",
     "full-urnn": "even",
+    "scurnn": "even",
     "scrn": "context",
     "lru": "even",
     "s4d": "even",

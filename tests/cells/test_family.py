@@ -147,6 +147,9 @@ COUNTS = {
     "ugrnn": 2 * (I * H + H * H + H),
     "fastgrnn": I * H + H * H + 2 * H + 2,
     "gru-2014": 3 * (I * H + H * H + H),
+    # Of a GRU with one bias, where the candidate's matrix has H / 2 angles in each of 2 log2 H layers of rotations; and
+    # modrelu's bias.
+    "goru": 3 * (I * H + H) + 2 * H * H + 6 * (H // 2) + H,
     "indrnn": I * H + 2 * H,
     "unicornn": I * H + 3 * H,
     "slstm": 4 * (I * H + H * H + H),

@@ -38,7 +38,7 @@ def test_growth_warns_once(name, step):
     assert len(grow(copy.deepcopy(layer), step=step)) == 1
 
 
-OTHERS = [name for name in SYSTEMS if name not in (*KEEPS, "scornn", "arjovsky-urnn", "full-urnn")]
+OTHERS = [name for name in SYSTEMS if name not in (*KEEPS, "scornn", "arjovsky-urnn", "full-urnn", "scurnn")]
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -314,6 +314,7 @@ def counted(name: str, n: int, m: int = 3) -> int:
         "factorized": 2 * n * n + n,
         "unitary": n * n,
         "unitary_product": 7 * n,
+        "unitary_scaled": n * n + n,
         "schur": n * (n - 1) // 2 + n + n * (n - 2) // 2,
         "antisymmetric": n * (n - 1) // 2,
         "symmetric_skew": n * n,

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenflow.maps import Unitary, UnitaryProduct
+from evenflow.maps import ScaledUnitary, Unitary, UnitaryProduct
 
 EXACT = 1e-10
 HALF_THE_DIGITS = 1e-7  # a logarithm taken beside the angle π
@@ -27,6 +27,23 @@ def test_full_capacity(n: int, seed: int) -> None:
     for method in ("exponential", "cayley"):
         map = Unitary(n, method=method)
         assert (map(map.right_inverse(W)) - W).abs().max() < HALF_THE_DIGITS
+
+
+@pytest.mark.parametrize("W", [haar(1, 0), haar(5, 1), -torch.eye(4).cdouble(), torch.diag(torch.tensor([1, -1, 1j]))])
+def test_scaled_has_full_capacity(W: torch.Tensor) -> None:
+    """With phases there is no matrix that Cayley's transform cannot make, whatever its eigenvalues."""
+    map = ScaledUnitary(len(W))
+    assert (map(*map.right_inverse(W.to(torch.complex128))) - W).abs().max() < HALF_THE_DIGITS
+
+
+def test_scaled_is_the_formula_of_scurnn() -> None:
+    map = ScaledUnitary(4)
+    raw, theta = (r.double() for r in map.start(torch.Generator().manual_seed(0)))
+    raw = raw + torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    A, I = map.core.skew(raw), torch.eye(4).cdouble()
+    assert (A + A.mH).abs().max() < EXACT
+    W = torch.linalg.inv(I + A) @ (I - A) @ torch.diag(torch.exp(1j * theta))
+    assert (map(raw, theta) - W).abs().max() < EXACT
 
 
 @pytest.mark.parametrize("diagonal", [[1, 1, 1], [-1, 1, 1], [-1, -1, -1], [1j, -1j, -1]], ids=str)

@@ -19,6 +19,7 @@ from evenflow.maps.svd import SVD
 from evenflow.maps.symmetric_skew import SymmetricSkew
 from evenflow.maps.unitary import Unitary
 from evenflow.maps.unitary_product import UnitaryProduct
+from evenflow.maps.unitary_scaled import ScaledUnitary
 
 __all__ = [
     "MAPS",
@@ -32,6 +33,7 @@ __all__ = [
     "LowRank",
     "Map",
     "Rotations",
+    "ScaledUnitary",
     "Schur",
     "SymmetricSkew",
     "Unitary",

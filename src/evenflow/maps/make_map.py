@@ -21,6 +21,7 @@ from evenflow.maps.svd import SVD
 from evenflow.maps.symmetric_skew import SymmetricSkew
 from evenflow.maps.unitary import Unitary
 from evenflow.maps.unitary_product import UnitaryProduct
+from evenflow.maps.unitary_scaled import ScaledUnitary
 
 MAPS: dict[str, type[Map]] = {
     "free": Free,
@@ -32,6 +33,7 @@ MAPS: dict[str, type[Map]] = {
     "factorized": Factorized,
     "unitary": Unitary,
     "unitary_product": UnitaryProduct,
+    "unitary_scaled": ScaledUnitary,
     "schur": Schur,
     "antisymmetric": Antisymmetric,
     "symmetric_skew": SymmetricSkew,

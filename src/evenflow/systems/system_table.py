@@ -107,6 +107,13 @@ SYSTEMS: dict[str, System] = {
     "full-urnn": _row(
         ComplexRNN, f"{COMPLEX}, U = exp(A), A skew-Hermitian", "Wisdom et al. 2016", "unitary", bias=False
     ),
+    "scurnn": _row(
+        ComplexRNN,
+        f"{COMPLEX}, U = (I + A)⁻¹ (I - A) D, A skew-Hermitian, D trained phases",
+        "Maduranga et al. 2019",
+        "unitary_scaled",
+        bias=False,
+    ),
     "factorized": _row(RNN, f"{PLAIN}, f = tanh, {FACTORIZED}", "Vorontsov et al. 2017", "factorized"),
     # The text of the document has leaky, the authors' released code relu.
     "spectral": _row(RNN, f"{PLAIN}, f = relu, U = {SVD}", ZHANG, "svd", activation="relu"),
