@@ -3,7 +3,7 @@
 # make test-all   make test with the slow tests: long trainings, the built wheel in fresh environments
 # make test-gpu   the tests that need a CUDA device
 # make docs       the site in build/site: open build/site/index.html
-# make sanitize   the generated C of every cell under AddressSanitizer (ten minutes)
+# make sanitize   the generated C of every cell under gcc's sanitizers of memory, behaviour and threads (twenty minutes)
 # make harden     attacks on runs, files and inputs: MINUTES=30 SEED=0
 PYTHON ?= python3
 BIN := .venv/bin
