@@ -11,6 +11,7 @@ from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.engine import ScanInputs, scan_gradients
 from evenflow.step import Untranslatable, program_text, translate
 from evenflow.step.operations import POINTWISE
+from evenflow.step.trace import NumberNeeded
 
 SAME = {"atol": 1e-10, "rtol": 1e-10}  # float64
 STATE_0 = "state 0 that the step of the step returns"
@@ -250,6 +251,19 @@ def test_a_matrix_is_no_state() -> None:
     with pytest.raises(ValueError) as why:
         translate(lambda a, h, U: U, 2, [2], [(2, 2)], [])  # of just that shape while it is traced
     assert str(why.value) == f"{STATE_0} must be computed by the step, got a matrix"
+
+
+@pytest.mark.parametrize(
+    "positive",
+    [lambda h, U: h.sum() > 0, lambda h, U: (h > 0).any(), lambda h, U: (h.cumsum(-1) @ U.mT)[0, 0].item() > 0],
+    ids=["sum", "any", "product"],
+)
+def test_a_branch_behind_an_operation_that_is_not_translated(positive) -> None:  # type: ignore[no-untyped-def]
+    def step(a, h, U):  # type: ignore[no-untyped-def]
+        return a + h @ U.mT if positive(h, U) else a
+
+    with pytest.raises(NumberNeeded):
+        translate(step, 4, [4], [(4, 4)], [])
 
 
 def test_a_branch_on_a_number() -> None:

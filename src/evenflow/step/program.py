@@ -123,9 +123,14 @@ def translate(
         except (Untranslatable, NumberNeeded):
             raise
         except Exception as error:
+            if tracer.refused is not None:  # what follows ran on matrices without numbers
+                raise tracer.refused from error
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ValueError(f"the step of {name} fails at {tracer.error_line(error)}: {reason}") from error
-    new = [tracer.of(v) for v in _checked(name, result, states)]
+    returned = _checked(name, result, states)
+    if tracer.refused is not None:
+        raise tracer.refused
+    new = [tracer.of(v) for v in returned]
     for i, value in enumerate(new):
         if isinstance(value, View):
             raise ValueError(f"state {i} that the step of {name} returns must be computed by the step, got a matrix")

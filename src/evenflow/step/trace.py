@@ -90,12 +90,18 @@ def reduced(op: str, x: Value) -> Value:
 
 
 class Tracer(TorchDispatchMode):
-    """Maps each tensor of the step to its `Value`, or to a `View` if it is a matrix."""
+    """Maps each tensor of the step to its `Value`, or to a `View` if it is a matrix.
+
+    Attributes:
+        refused: the first operation that cannot be translated. The rest of the step runs without being recorded: a
+            decision on a number, which is an error, is found behind it as well.
+    """
 
     def __init__(self, code: Any, operations: Mapping[str, Callable[..., Any]], pointwise: Container[str]) -> None:
         super().__init__()
         self._operations, self._pointwise = operations, pointwise  # see `operations`
         self._code = code  # of the step, to name its lines
+        self.refused: Untranslatable | None = None
         self._values: dict[int, tuple[Tensor, Value | View]] = {}  # holds the tensors, so that no id is used twice
 
     def bind(self, tensor: Tensor, value: Value | View) -> Tensor:
@@ -145,6 +151,15 @@ class Tracer(TorchDispatchMode):
             raise NumberNeeded(
                 f"a step may not decide on a number ({self.line()}): use torch.where, which takes both sides"
             )
+        if self.refused is None:
+            try:
+                return self._recorded(op, name, args, kwargs)
+            except Untranslatable as refused:
+                self.refused = refused
+        matrices = any(isinstance(v, Tensor) and v.is_meta for v in args)
+        return _product(*args) if matrices and name in PRODUCTS else op(*args, **kwargs)
+
+    def _recorded(self, op: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if op._schema.is_mutable:
             raise self.error(
                 f"the in-place operation {name}", f"write it without changing a tensor: {name.rstrip('_')}"
