@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from evenflow.models.data_schema import DataSchema
 
-from .guarded import FilePath, cannot_read
-from .own_npz import read_npz_part
-from .table_blocks import FileBlock, Labels, Progress, TableBlocks
+from .guarded import FilePath
+from .npz_blocks import npz_blocks
+from .table_blocks import FileBlock, Progress, TableBlocks
 
 
 def file_blocks(
@@ -28,26 +26,5 @@ def file_blocks(
         progress: called with the bytes read so far and those of the file.
     """
     if str(path).lower().endswith(".npz"):
-        return _npz_blocks(path, schema, learned)
+        return npz_blocks(path, schema, learned, progress)
     return TableBlocks(path, schema, learned, newest, progress).read()
-
-
-def _npz_blocks(path: FilePath, schema: DataSchema, learned: bool) -> Iterator[FileBlock]:
-    inputs, found = read_npz_part(path, schema.kind, schema.readout, learned)
-    if inputs[0].shape[1] != len(schema.inputs):
-        raise cannot_read(path, f"'x' has {inputs[0].shape[1]} inputs, and the model reads {len(schema.inputs)}")
-    targets: list[np.ndarray] | None = None
-    if learned and schema.kind != "next":
-        if schema.kind == "classification":
-            code = Labels(path, schema)
-            targets = [
-                np.array([code(str(value), f"row {row} of 'y'") for value in np.ravel(y)]).reshape(np.shape(y))
-                for row, y in enumerate(found)
-            ]
-        else:
-            targets = [np.asarray(y, np.float64) for y in found]
-            if targets[0].shape[-1] != len(schema.targets):
-                raise cannot_read(
-                    path, f"'y' has {targets[0].shape[-1]} numbers, the model gives {len(schema.targets)}"
-                )
-    yield FileBlock([str(row) for row in range(len(inputs))], [0] * len(inputs), inputs, targets)

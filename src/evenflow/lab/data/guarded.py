@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -108,16 +108,23 @@ def read_arrays(
         ValueError: as in `read_bytes`; also if the file is no npz, is damaged, lacks a name, holds Python objects, or
             exceeds the limit.
     """
-    with opened(path, limit) as file, _archive(path, file) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        if missing := [name for name in names if name not in members]:
-            available = ", ".join(repr(name[:40]) for name in sorted(members)[:20]) or "none"
-            raise cannot_read(path, f"it has no array {missing[0]!r}, found {available}")
-        present = [name for name in (*names, *optional) if name in members]
-        declared = sum(members[name].file_size for name in present)
+    with opened(path, limit) as file, npz_archive(path, file) as archive:
+        members = npz_members(path, archive, names, optional)
+        declared = sum(info.file_size for info in members.values())
         if declared > limit:
             raise cannot_read(path, f"its arrays expand to {declared:,} bytes, more than {limit:,}")
-        return {name: _array(path, name, _member(path, archive, members[name])) for name in present}
+        return {name: _array(path, name, _member(path, archive, info)) for name, info in members.items()}
+
+
+def npz_members(
+    path: FilePath, archive: zipfile.ZipFile, names: Sequence[str], optional: Sequence[str]
+) -> dict[str, zipfile.ZipInfo]:
+    """The members of an archive with these names, and those of the optional ones that there are."""
+    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+    if missing := [name for name in names if name not in members]:
+        available = ", ".join(repr(name[:40]) for name in sorted(members)[:20]) or "none"
+        raise cannot_read(path, f"it has no array {missing[0]!r}, found {available}")
+    return {name: members[name] for name in (*names, *optional) if name in members}
 
 
 def opened(path: FilePath, limit: int | None) -> BinaryIO:
@@ -146,7 +153,8 @@ def opened(path: FilePath, limit: int | None) -> BinaryIO:
         raise
 
 
-def _archive(path: FilePath, file: BinaryIO) -> zipfile.ZipFile:
+def npz_archive(path: FilePath, file: BinaryIO) -> zipfile.ZipFile:
+    """The archive in an open file."""
     start = file.read(len(NPY_MAGIC))
     try:
         return zipfile.ZipFile(file)
@@ -162,22 +170,59 @@ def _archive(path: FilePath, file: BinaryIO) -> zipfile.ZipFile:
 
 def _member(path: FilePath, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytearray:
     """The content of one member. zipfile stops at the declared size and then compares the checksum."""
-    chunk = CHUNK if info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else SMALL_CHUNK
-    data = bytearray()
-    try:
-        with archive.open(info) as file:
-            while piece := file.read(chunk):
+    return MemberStream(path, archive, info).read(info.file_size)
+
+
+class MemberStream:
+    """The content of one member of an archive, some bytes at a time. After the last ones its checksum is compared."""
+
+    def __init__(self, path: FilePath, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+        self._path, self._archive, self._info = path, archive, info
+        self._chunk = CHUNK if info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) else SMALL_CHUNK
+        self._file: IO[bytes] | None = None
+        self._left = info.file_size
+
+    def read(self, count: int) -> bytearray:
+        """The next bytes; a ValueError if there are fewer."""
+        data = bytearray()
+        try:
+            self._file = self._file or self._archive.open(self._info)
+            while len(data) < count and (piece := self._file.read(min(self._chunk, count - len(data)))):
                 data += piece
-    except Exception:  # zlib, lzma, bz2 and zipfile have errors of their own, also for passwords and unknown methods
-        raise cannot_read(path, f"its member {info.filename!r} is damaged, truncated or encrypted") from None
-    if len(data) != info.file_size:
-        raise cannot_read(path, f"its member {info.filename!r} is truncated")
-    return data
+            self._left -= len(data)
+            longer = self._left <= 0 and self._file.read(1)
+        except Exception:  # zlib, lzma, bz2 and zipfile have errors of their own, also for passwords, unknown methods
+            name = self._info.filename
+            raise cannot_read(self._path, f"its member {name!r} is damaged, truncated or encrypted") from None
+        if len(data) != count or longer:
+            raise cannot_read(self._path, f"its member {self._info.filename!r} is truncated")
+        return data
 
 
 def _array(path: FilePath, name: str, data: bytearray) -> np.ndarray:
     """The array in the bytes of one npy member. Its header must not claim Python objects or another size."""
-    stream = io.BytesIO(data[:LONGEST_HEADER])
+    header = array_header(path, name, data[:LONGEST_HEADER], len(data))
+    count = math.prod(header.shape)
+    try:
+        array = np.frombuffer(data, header.dtype, count, header.start)
+        array = array.reshape(header.shape, order="F" if header.by_columns else "C")
+    except Exception:  # too many dimensions, or a huge one next to a zero
+        raise cannot_read(path, f"array {name!r} says it has shape {header.shape}, which is not possible") from None
+    return array.astype(header.dtype.newbyteorder("="), order="C", copy=False)
+
+
+class ArrayHeader(NamedTuple):
+    """What an npy member says about its array, whose numbers begin at byte `start`."""
+
+    shape: tuple[int, ...]
+    by_columns: bool
+    dtype: np.dtype[Any]
+    start: int
+
+
+def array_header(path: FilePath, name: str, first: bytes | bytearray, size: int) -> ArrayHeader:
+    """Read the header in the first bytes of an npy member of `size` bytes, and check it."""
+    stream = io.BytesIO(first)
     try:
         version = np.lib.format.read_magic(stream)
         header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
@@ -190,10 +235,6 @@ def _array(path: FilePath, name: str, data: bytearray) -> np.ndarray:
     if dtype.kind not in "biufcUS" or dtype.itemsize == 0:
         raise cannot_read(path, f"array {name!r} has type {dtype}, which is neither numbers nor text")
     start = stream.tell()
-    if min(shape, default=0) < 0 or count * dtype.itemsize != len(data) - start:
+    if min(shape, default=0) < 0 or count * dtype.itemsize != size - start:
         raise cannot_read(path, f"array {name!r} says it has shape {shape}, which does not fit its size")
-    try:
-        array = np.frombuffer(data, dtype, count, start).reshape(shape, order="F" if by_columns else "C")
-    except Exception:  # too many dimensions, or a huge one next to a zero
-        raise cannot_read(path, f"array {name!r} says it has shape {shape}, which is not possible") from None
-    return array.astype(dtype.newbyteorder("="), order="C", copy=False)
+    return ArrayHeader(shape, by_columns, dtype, start)

@@ -58,6 +58,10 @@ def sequences_of(
             raise cannot_read(path, f"it has {have!r} and no {lack!r}")
     train = _part(path, arrays, "", kind, readout)
     held_out = {end: _part(path, arrays, end, train.kind, train.readout) for end in PARTS if f"x{end}" in arrays}
+    for end, part in {"": train, **held_out}.items():
+        short = [row for row, x in enumerate(part.inputs) if part.kind == "next" and len(x) < 2]
+        if short:
+            raise cannot_read(path, f"row {short[0]} of 'x{end}' has one step, and predicting the next needs two")
     for end, part in held_out.items():
         if (part.inputs[0].shape[1], part.width) != (train.inputs[0].shape[1], train.width):
             raise cannot_read(path, f"'x{end}' and 'y{end}' differ from 'x' and 'y' in more than their rows and steps")
@@ -70,7 +74,7 @@ def sequences_of(
         train, held_out = train.coded(positions), {end: part.coded(positions) for end, part in held_out.items()}
     columns = tuple(DataColumn(f"x{column}") for column in range(train.inputs[0].shape[1]))
 
-    def own(part: _NpzPart, end: str, **more: Any) -> OwnSequences:
+    def own(part: NpzPart, end: str, **more: Any) -> OwnSequences:
         ids = tuple(f"row {row} of 'x{end}'" for row in range(len(part.inputs)))
         return OwnSequences(
             part.inputs, part.targets, part.kind, part.readout, columns, labels, outputs, ids=ids, **more
@@ -80,15 +84,8 @@ def sequences_of(
     return own(train, "", validation=valid, test=test)
 
 
-def read_npz_part(path: FilePath, kind: str, readout: str, learned: bool) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The sequences of ``x`` and, if `learned`, their targets ``y``; classes as the file spells them."""
-    arrays = read_arrays(path, ["x", "y"] if learned and kind != "next" else ["x"], LIMIT, ["lengths"])
-    part = _part(path, arrays, "", kind, readout)
-    return part.inputs, list(part.targets) if part.targets is not None else []
-
-
-class _NpzPart(NamedTuple):
-    """The training or the test part of the file, with classes as the file spells them."""
+class NpzPart(NamedTuple):
+    """Some rows of ``x`` and ``y``, or of those to validate or to test on, with classes as the file spells them."""
 
     inputs: list[np.ndarray]
     targets: np.ndarray | list[np.ndarray] | None
@@ -100,7 +97,7 @@ class _NpzPart(NamedTuple):
         assert self.targets is not None
         return np.unique(np.concatenate([np.atleast_1d(target) for target in self.targets])).tolist()
 
-    def coded(self, positions: dict[object, int]) -> _NpzPart:
+    def coded(self, positions: dict[object, int]) -> NpzPart:
         def code(values: np.ndarray) -> np.ndarray:
             distinct, inverse = np.unique(values, return_inverse=True)
             return np.array([positions[value] for value in distinct.tolist()], np.int64)[inverse.reshape(values.shape)]
@@ -110,19 +107,23 @@ class _NpzPart(NamedTuple):
         return self._replace(targets=[code(values) for values in self.targets or []])
 
 
-def _part(path: FilePath, arrays: dict[str, np.ndarray], end: str, kind: str | None, readout: str | None) -> _NpzPart:
+def npz_part(path: FilePath, arrays: dict[str, np.ndarray], kind: str, readout: str, first: int) -> NpzPart:
+    """Some rows of the arrays of `read_npz`, of which `first` is the number of the first one. ``y`` may be missing."""
+    return _part(path, arrays, "", kind, readout, first)
+
+
+def _part(
+    path: FilePath, arrays: dict[str, np.ndarray], end: str, kind: str | None, readout: str | None, first: int = 0
+) -> NpzPart:
     x = arrays[f"x{end}"]
     if x.ndim not in (2, 3) or not x.size or x.dtype.kind not in "fiub":
         raise cannot_read(path, f"'x{end}' must be numbers (N, T) or (N, T, I), got {x.dtype} {x.shape}")
     x = x[..., None] if x.ndim == 2 else x
-    lengths = _lengths(path, arrays, end, x)
-    inputs = _cut(path, f"x{end}", _float32(x), lengths)
+    lengths = _lengths(path, arrays, end, x, first)
+    inputs = _cut(path, f"x{end}", _float32(x), lengths, first)
     y = arrays.get(f"y{end}")
     if y is None:
-        if lengths.min() < 2:
-            row = int(lengths.argmin())
-            raise cannot_read(path, f"row {row} of 'x{end}' has one step, and predicting the next needs two")
-        return _NpzPart(inputs, None, "next", "every", 0)
+        return NpzPart(inputs, None, "next", "every", 0)
     kind = kind or ("regression" if y.dtype.kind == "f" else "classification")
     if kind == "classification":
         y = _whole(path, f"y{end}", y)
@@ -138,13 +139,15 @@ def _part(path: FilePath, arrays: dict[str, np.ndarray], end: str, kind: str | N
     if kind == "regression":
         y = _float32(y if y.ndim == widest else y[..., None])
     if readout == "every":
-        return _NpzPart(inputs, _cut(path, f"y{end}", y, lengths), kind, readout, y.shape[2] if y.ndim == 3 else 1)
+        return NpzPart(
+            inputs, _cut(path, f"y{end}", y, lengths, first), kind, readout, y.shape[2] if y.ndim == 3 else 1
+        )
     for row in () if kind == "classification" else np.flatnonzero(~np.isfinite(y).all(1))[:1]:
-        raise cannot_read(path, f"row {row} of 'y{end}' holds something else than finite float32 numbers")
-    return _NpzPart(inputs, y, kind, readout, y.shape[1] if y.ndim == 2 else 1)
+        raise cannot_read(path, f"row {first + row} of 'y{end}' holds something else than finite float32 numbers")
+    return NpzPart(inputs, y, kind, readout, y.shape[1] if y.ndim == 2 else 1)
 
 
-def _lengths(path: FilePath, arrays: dict[str, np.ndarray], end: str, x: np.ndarray) -> np.ndarray:
+def _lengths(path: FilePath, arrays: dict[str, np.ndarray], end: str, x: np.ndarray, first: int) -> np.ndarray:
     n, steps = x.shape[:2]
     lengths = arrays.get(f"lengths{end}")
     if lengths is None:
@@ -152,17 +155,17 @@ def _lengths(path: FilePath, arrays: dict[str, np.ndarray], end: str, x: np.ndar
     if lengths.shape != (n,) or lengths.dtype.kind not in "iu":
         raise cannot_read(path, f"'lengths{end}' must be {n} whole numbers, got {lengths.dtype} {lengths.shape}")
     for row in np.flatnonzero((lengths < 1) | (lengths > steps))[:1]:
-        raise cannot_read(path, f"row {row} of 'lengths{end}' is {lengths[row]}, allowed are 1 to {steps}")
+        raise cannot_read(path, f"row {first + row} of 'lengths{end}' is {lengths[row]}, allowed are 1 to {steps}")
     return lengths.astype(np.int64)
 
 
-def _cut(path: FilePath, name: str, array: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+def _cut(path: FilePath, name: str, array: np.ndarray, lengths: np.ndarray, first: int) -> list[np.ndarray]:
     """The steps of each sequence up to its length; floating-point numbers must be finite."""
     cut = [row[:length] for row, length in zip(array, lengths.tolist(), strict=True)]
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         for row, values in enumerate(cut):
             for step in np.flatnonzero(~np.isfinite(values).all(1))[:1]:
-                place = f"row {row}, step {step}, of {name!r}"
+                place = f"row {first + row}, step {step}, of {name!r}"
                 raise cannot_read(path, f"{place} holds something else than finite float32 numbers")
     return cut
 
