@@ -85,7 +85,7 @@ def on(choice: StepTile | None) -> Iterator[None]:
     """Kernels take this tile in one launch, instead of the plan's."""
     planned = step_kernels.plan_launches
     if choice is not None:
-        step_kernels.plan_launches = lambda shapes, streams, hidden, batch, models, gpu: ((batch, choice),)
+        step_kernels.plan_launches = lambda shapes, streams, hidden, batch, *_: ((batch, choice),)
     try:
         yield
     finally:

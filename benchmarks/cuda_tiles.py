@@ -36,6 +36,7 @@ TABLES = (
     tile_tables.GRU_BACKWARD,
     tile_tables.LSTM_FORWARD,
     tile_tables.LSTM_BACKWARD,
+    ((1024, tile_tables.MANY_PRODUCTS),),
 )
 
 
@@ -44,6 +45,7 @@ def neighbours(chosen: StepTile, hidden: int, shapes: Shapes, streams: int) -> I
     yield chosen
     tile = chosen.tile
     changes: list[dict[str, Any]] = [{"async_store": not tile.async_store}] if tile.blocks > 1 else []
+    changes.append({"ahead": 4 - tile.ahead})
     for name in ("rows", "lanes", "units", "blocks"):
         for value in (getattr(tile, name) // 2, getattr(tile, name) * 2):
             changes.append({name: value})

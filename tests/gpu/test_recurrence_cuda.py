@@ -587,8 +587,6 @@ def test_gated_feedback_is_one_recurrence(unit: str, hidden: int, layers: int, l
     for got, expected in zip(*ragged_passes(layer), strict=True):
         torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
     found = [kernel for kernel in launched if isinstance(kernel, RecurrenceKernel)]
-    if not found:
-        pytest.skip(f"no kernel of gated feedback runs {layers} layers of {hidden} units, and torch operations do")
     assert len(found) == 2  # all layers at once, forward and backward
 
 

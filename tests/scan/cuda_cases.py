@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import evenflow
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells import (
     LSTM1997,
@@ -74,6 +75,19 @@ CELLS |= {"lru": LRUStep(), "diagonal ssm": DiagonalSSM(), "linoss": LinOSSStep(
 CELLS |= {"mingru": MinGRUStep(), "minlstm": MinLSTMStep(), "rglru": RGLRUStep(), "cfc": CfCStep(), "ltc": LTCStep(2)}
 
 
+@evenflow.cell(matrices={"U": 2, "V": 1})
+def numbers_per_row(a: Tensor, h: Tensor, U: Tensor, V: Tensor) -> Tensor:
+    """Products with numbers per row: of states, of what the step computes, of numbers per row, by rows and columns."""
+    g, s = torch.sigmoid(h @ U[:2].mT).split(1, -1)
+    x = torch.tanh(a + g * (h @ V.mT) + s @ U[: h.shape[-1], :1].mT)
+    e = (x * s) @ V[:, 1:2]
+    return torch.tanh(x + e * h + e @ V[3:4] + g @ U[5:6, 2:3].mT + (x @ V[2:3].mT).sigmoid())
+
+
+CELLS["numbers per row"] = numbers_per_row()
+CELLS |= {f"gated feedback {unit}, three layers": GatedFeedback(unit, 3) for unit in ("tanh", "gru", "lstm")}
+
+
 class Case(NamedTuple):
     """One cell on one tile."""
 
@@ -87,7 +101,7 @@ class Case(NamedTuple):
         kinds = f"{', part in shared memory' if t.held < 100 else ''}{', prefetch ring' if t.prefetch_slots else ''}"
         kinds += f"{', async store' if t.async_store else ''}"
         kinds += f"{', tensor cores' if t.tensor_cores else ''}{', scatter' if t.scatter else ''}"
-        kinds += ", resets" if self.resets else ""
+        kinds += f"{', one step ahead' if t.ahead == 1 else ''}{', resets' if self.resets else ''}"
         return f"{self.cell} H{self.hidden} C{t.blocks} KS{t.lanes} JT{t.units} R{t.rows}{kinds}"
 
     def step(self) -> CompiledStep:
@@ -151,7 +165,7 @@ def resets(step: CompiledStep, models: int = MODELS, steps: int = STEPS, batch: 
 def on(tile: Tile | None, waves: Sequence[tuple[int, Tile]] = ()) -> Iterator[None]:
     """Kernels take this tile, in one launch or in waves, instead of the plan's."""
 
-    def choices(shapes, streams, hidden, batch, models, gpu):  # type: ignore[no-untyped-def]
+    def choices(shapes, streams, hidden, batch, *_):  # type: ignore[no-untyped-def]
         listed = waves or ((batch, tile),)
         # Several products, and numbers that come out of one, cannot be scattered.
         gathers = len(shapes) > 1 or shapes[0][0] > 1

@@ -89,6 +89,9 @@ SEVERAL_PRODUCTS = [
     (40, Tile(2, 64, 16, 8, async_store=True, tensor_cores=True)),
 ]
 SEVERAL_PRODUCTS += [(40, Tile(4, 32, 16, 8, held=2, async_store=True, tensor_cores=True))]
+# Sums over units of numbers that lie in several lanes, warps and blocks.
+SUMS = [(20, SEVERAL), (36, ON_TENSOR_CORES), (20, Tile(8, 32, 2, 4, held=1, async_store=True, ahead=1))]
+SUMS += [(40, Tile(2, 64, 16, 8, async_store=True, tensor_cores=True)), (20, Tile(4, 16, 4, 2, ahead=1))]
 WAITING = ("lem", "mgu", "gru u(r h)", "layer-norm gru", "cornn")
 
 EVERY_CELL = [Case(name, 12, PLAIN) for name in CELLS]
@@ -99,13 +102,26 @@ ELSEWHERE += [Case(name, 20, ASYNC_STORE) for name in CELLS if "elman" not in na
 ELMANS = [Case("gated tanh", *shape) for shape in (*SHAPES, *TENSOR_SHAPES, *SCATTERED)]
 GATED = [Case(name, *shape) for name in ("gru", "lstm peephole") for shape in GATES]
 STAGED = [Case(name, *shape) for name in WAITING for shape in SEVERAL_PRODUCTS]
+NARROW = [Case("numbers per row", *shape) for shape in (*SUMS, *SEVERAL_PRODUCTS[1:3])]
+NARROW += [Case("gated feedback lstm, three layers", *SUMS[2]), Case("layer-norm gru", *SUMS[2])]
 RESETTING = [Case(name, 12, PLAIN, resets=True) for name in CELLS]
 RESETTING += [Case(name, *shape, resets=True) for name in ("gru", "lstm peephole") for shape in GATES[1::4]]
 RESETTING += [Case(name, *shape, resets=True) for name in WAITING[::2] for shape in SEVERAL_PRODUCTS[2:4]]
+RESETTING += [Case("numbers per row", *SUMS[2], resets=True)]
 LINEAR = Case("elman identity", *TENSOR_SHAPES[2])
 ALL = list(
     dict.fromkeys(
-        [*EVERY_CELL, *ELSEWHERE, *ELMANS, *GATED, *STAGED, *RESETTING, LINEAR, Case("elman tanh", 36, ON_TENSOR_CORES)]
+        [
+            *EVERY_CELL,
+            *ELSEWHERE,
+            *ELMANS,
+            *GATED,
+            *STAGED,
+            *NARROW,
+            *RESETTING,
+            LINEAR,
+            Case("elman tanh", 36, ON_TENSOR_CORES),
+        ]
     )
 )
 # Half of the rows with one tile, then the others with another.
@@ -208,6 +224,12 @@ def test_products_that_wait_for_each_other(case: Case) -> None:
     check(case, (4, 3, 3, 1), tap=True)
 
 
+@pytest.mark.parametrize("ragged", RAGGED.values(), ids=RAGGED)
+@pytest.mark.parametrize("case", NARROW, ids=str)
+def test_products_with_numbers_per_row(case: Case, ragged: tuple[int, ...] | None) -> None:
+    check(case, ragged, tap=True)
+
+
 @pytest.mark.parametrize("case", RESETTING, ids=str)
 def test_rows_that_restart(case: Case) -> None:
     check(case, None, tap=True)
@@ -263,7 +285,10 @@ def test_numbers_that_begin_anywhere(cell: str) -> None:
 @pytest.mark.parametrize("order", [1, 2], ids=["falling", "scattered"])
 @pytest.mark.parametrize(
     "case",
-    [ELMANS[n] for n in (1, 6, 8, 10)] + ELMANS[12:] + [c for c in STAGED if c.cell in ("lem", "layer-norm gru")],
+    [ELMANS[n] for n in (1, 6, 8, 10)]
+    + ELMANS[12:]
+    + [c for c in STAGED if c.cell in ("lem", "layer-norm gru")]
+    + NARROW,
     ids=str,
 )
 def test_the_order_of_threads_does_not_matter(case: Case, order: int, emulated: Emulator) -> None:

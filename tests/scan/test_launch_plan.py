@@ -68,6 +68,18 @@ def test_a_tile_is_found_for_cells_of_ones_own(cell: str, hidden: int) -> None:
             launchable(kernel, kernel.hidden)
 
 
+@pytest.mark.parametrize("unit", ["tanh", "gru", "lstm"])
+def test_numbers_per_row_take_no_matrices(unit: str) -> None:
+    """Three layers of 128 units with gated feedback: a matrix for each of its nine gates would leave them no tile."""
+    for batch in BATCHES:
+        for kernel in kernels(f"gated feedback {unit}, three layers", 128, batch):
+            assert kernel.threads <= THREADS
+            assert kernel.memory <= SHARED_BYTES
+            # Of all layers to all, of each layer to its own gates, of each to the next.
+            own = {"tanh": 0, "gru": 2, "lstm": 3}[unit]
+            assert sum(shape.out * shape.into for shape in kernel.shapes) == 9 + 3 * own + 2 * (own + 1)
+
+
 def test_more_units_than_any_tile_runs_are_said() -> None:
     why = step_kernels.unsupported_step(step_of("elman tanh", 5000), CPU)
     assert why == "on this GPU no kernel of this cell runs 5000 units"
@@ -220,7 +232,9 @@ def test_nvrtc_compiles(cell: str, hidden: int) -> None:
 
 
 @pytest.mark.usefixtures("nvrtc")
-@pytest.mark.parametrize("cell", WAITING)
+@pytest.mark.parametrize(
+    "cell", [*WAITING, *(f"gated feedback {unit}, three layers" for unit in ("tanh", "gru", "lstm"))]
+)
 def test_nvrtc_compiles_cells_of_ones_own(cell: str) -> None:
     for kernel in kernels(cell, 100, 50):
         assert libraries.compile_source(kernel.source(), "sm_90")[:4] == b"\x7fELF"

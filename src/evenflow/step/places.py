@@ -58,12 +58,13 @@ class Places:
             self.deferred.append([[v for v in part if v in returned] for part in parts])
             self.carried.append(
                 [
-                    self._sum([v for v in part if v not in returned], b.width)
+                    self.total([v for v in part if v not in returned], b.width)
                     for part, b in zip(parts, blocks, strict=True)
                 ]
             )
 
-    def _sum(self, parts: list[Node], width: int) -> Node | None:
+    def total(self, parts: list[Node], width: int) -> Node | None:
+        """The sum of some nodes of one width; None for zero."""
         graph = self.program.graph
         total = None
         for v in parts:

@@ -54,10 +54,17 @@ class Schedule:
         products: in any order.
         targets: the nodes to store.
         leaf: whether a node is available from the start.
+        definitions: outputs of products that are computed from others, with the node that each of them is.
     """
 
-    def __init__(self, products: Sequence[PassProduct], targets: Iterable[Node], leaf: Callable[[Node], bool]) -> None:
-        self._leaf = leaf
+    def __init__(
+        self,
+        products: Sequence[PassProduct],
+        targets: Iterable[Node],
+        leaf: Callable[[Node], bool],
+        definitions: Mapping[Node, Node] | None = None,
+    ) -> None:
+        self._leaf, self._definitions = leaf, definitions or {}
         self._product_of = {v: m for m in products for v in m.outputs}
         self._levels: dict[Node, Level] = {}
         roots = list(dict.fromkeys(targets))
@@ -82,7 +89,8 @@ class Schedule:
             stack = [node]
             while stack:
                 v = stack[-1]
-                below = self._product_of[v].inputs if v in self._product_of else () if self._leaf(v) else v.operands
+                below = () if self._leaf(v) else self._operands(v)
+                below = self._product_of[v].inputs if v in self._product_of else below
                 missing = [u for u in below if u not in self._levels]
                 if missing:
                     stack.extend(missing)
@@ -95,6 +103,9 @@ class Schedule:
                     highest = (highest[0], highest[1] + 1)
                 self._levels[v] = highest
         return self._levels[node]
+
+    def _operands(self, v: Node) -> tuple[Node, ...]:
+        return (self._definitions[v],) if v in self._definitions else v.operands
 
     def passes(self) -> list[Pass]:
         return [each for phase in self.phases for each in phase.passes]
@@ -110,7 +121,7 @@ class Schedule:
             seen.add(v)
             if v.op in ("sum", "amax"):
                 sums[v] = None
-            stack.extend(v.operands)
+            stack.extend(self._operands(v))
         return sorted(sums, key=lambda v: v.id)
 
     def _save(self, roots: Sequence[Node]) -> None:
@@ -137,5 +148,5 @@ class Schedule:
             if v.op in ("sum", "amax"):  # computed by a pass before
                 continue
             nodes.add(v)
-            stack.extend(v.operands)
+            stack.extend(self._operands(v))
         return sorted(nodes, key=lambda v: v.id)

@@ -17,7 +17,7 @@ from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import gemm
 from evenflow.scan.cuda.gpu_capacity import gpu_capacity
 from evenflow.scan.cuda.launch_plan import plan_launches
-from evenflow.scan.cuda.step_kernels import Waves, direction, kernels, stage_weights
+from evenflow.scan.cuda.step_kernels import Waves, direction, kernels, stage_weights, vectors
 from evenflow.scan.cuda.tile import ProductShape
 from evenflow.scan.engine import ScanInputs, ScanOutputs, StepGradients
 from evenflow.scan.weight_gradient import summed, without_restarts
@@ -64,12 +64,13 @@ def _launch(inputs: ScanInputs, backward: bool, like: Tensor, tensors: Sequence[
 
     Args:
         like: a tensor ``(M, T, B, size)``.
-        tensors: as `CudaDirection.tensors` lists them, without the weights.
+        tensors: as `CudaDirection.tensors` lists them, without parts of matrices.
     """
     models, steps, batch = like.shape[:3]
     code, waves = direction(inputs.step, backward), kernels(inputs.step, backward, models, batch, like.device)
-    weights = (stage_weights(code, stage, inputs.matrices) for stage in code.stages if stage.number is not None)
-    arguments = [*tensors, *weights]
+    weights = (stage_weights(code, stage, inputs.matrices) for stage in code.stages if stage.product is not None)
+    rows = vectors(code, inputs.matrices)
+    arguments = [*tensors, *([] if rows is None else [rows]), *weights]
     row_lengths, global_weights = lengths(inputs.batch_sizes, batch, like), waves[0][1].global_weights(like, models)
     job = job_type(len(arguments))(models=models, steps=steps, batch=batch)
     job.lengths = None if row_lengths is None else row_lengths.data_ptr()

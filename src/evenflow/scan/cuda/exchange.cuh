@@ -13,8 +13,9 @@
 template <class T> struct Exchange {
     float *states;
     /* Bytes that arrive at a block in one step: numbers and, on tensor cores, their scales (see fp16_split.cuh). */
-    static constexpr int NUMBER_BYTES = T::ROWS * (T::SCATTER ? 1 : T::IN) * T::BLOCKS * T::OWNED * 4;
-    static constexpr int SCALE_BYTES = T::TENSOR_CORES && !T::SCATTER ? NUMBER_BYTES / 16 : 0;
+    static constexpr int NUMBER_BYTES =
+        T::ROWS * T::BLOCKS * 4 * (T::IN == 0 ? T::OUT * T::PARTS_OF_BLOCK : (T::SCATTER ? 1 : T::IN) * T::OWNED);
+    static constexpr int SCALE_BYTES = T::TENSOR_CORES && T::IN > 0 && !T::SCATTER ? NUMBER_BYTES / 16 : 0;
 
     DEVICE Exchange(float *memory) : states(memory) {}
 
@@ -28,7 +29,7 @@ template <class T> struct Exchange {
             const bool exists = i < T::STATE && r < T::ROWS && in < T::IN && position < T::H;
             return exists && coords.first_row + r < coords.last_row ? start(coords.first_row + r, in, position) : 0.0f;
         };
-        if (T::TENSOR_CORES)
+        if (T::SCALES > 0)
             for (int i = coords.thread; i < 2 * T::SCALES; i += T::THREADS) {
                 const int n = i % T::SCALES;
                 const int at = i / T::SCALES * T::STATE + n % T::ROWS * T::ROW_STRIDE + n / T::ROWS * 16;

@@ -1,31 +1,41 @@
-/* What the generated loop of a step calls (step/emit_cuda): functions such as the sigmoid, the sum over the units of a
+/* What the generated loop of a step calls (step/emit_cuda): functions such as the sigmoid, sums over the units of a
    row, and reads and writes of blocks of any width, where a thread's items may not be aligned. */
 
 DEVICE float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : 0.0f; }
 DEVICE float sigmoid(float x) { return quotient(1.0f, 1.0f + expf(-x)); }
 
-/* A stage without weights: the sum over the units of a row, which all units of the row get. The lanes of a group, or of
-   a warp on tensor cores, divide the units among themselves. */
-template <class T> struct RowSum {
-    static constexpr int SHARE = T::TENSOR_CORES ? 32 : T::LANES;
+/* A stage without weights: sums over the units of a row, which all units of the row get. A warp adds up the units that
+   its threads have and sends one part of each sum to all blocks; every thread adds up the parts. */
+template <class T> struct RowSums {
+    static constexpr int NEIGHBOURS = T::LANES / T::ROWS; /* lanes of a group with units of one row */
+    static constexpr int SENDERS = NEIGHBOURS * T::GROUPS_PER_WARP;
+
+    /* Send this thread's part of each sum, over its own units. */
+    DEVICE void publish(const ThreadCoords<T> &coords, const Exchange<T> &exchange, int step,
+                        const float (&part)[T::OUT]) const {
+        const int which = coords.lane % NEIGHBOURS + coords.thread % 32 / T::LANES * NEIGHBOURS;
+        float *next = (float *)exchange.state(step + 1) + coords.local_row * T::ROW_STRIDE;
+        float *at = next + coords.rank * T::PARTS_OF_BLOCK + coords.thread / (T::LANES < 32 ? 32 : T::LANES);
+        UNROLL for (int n = 0; n < T::OUT; n++) {
+            float of_warp[1] = {part[n]};
+            UNROLL for (int mask = T::COPIES; mask < NEIGHBOURS; mask *= 2) of_warp[0] += shuffle_xor(of_warp[0], mask);
+            UNROLL for (int mask = T::LANES; mask < 32; mask *= 2) of_warp[0] += shuffle_xor(of_warp[0], mask);
+            exchange.template send<SENDERS>(step, at + n * T::PARTS, which, of_warp);
+        }
+    }
 
     DEVICE void operator()(const ThreadCoords<T> &coords, const Exchange<T> &exchange, int step,
                            float (&sum)[T::SUMS][T::OUT]) const {
-        const float *state = exchange.state(step);
-        float mine = 0;
-        for (int r = 0; r < T::ROWS; r++) {
+        const float *row = exchange.state(step) + coords.local_row * T::ROW_STRIDE;
+        UNROLL for (int n = 0; n < T::OUT; n++) {
             float total = 0;
-            for (int k = coords.thread % SHARE; k < T::WIDTH; k += SHARE) total += number(exchange, state, r, k);
-            UNROLL for (int mask = SHARE / 2; mask >= 1; mask /= 2) total += shuffle_xor(total, mask);
-            if (r == coords.local_row) mine = total;
+            for (int k = coords.lane % NEIGHBOURS * 4; k < T::PARTS; k += NEIGHBOURS * 4) {
+                const float4 parts = *(const float4 *)(row + n * T::PARTS + k);
+                total += (parts.x + parts.y) + (parts.z + parts.w);
+            }
+            UNROLL for (int mask = 1; mask < NEIGHBOURS; mask *= 2) total += shuffle_xor(total, mask);
+            UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][n] = total;
         }
-        UNROLL for (int q = 0; q < T::ITEMS; q++) sum[q][0] = mine;
-    }
-
-    static DEVICE float number(const Exchange<T> &exchange, const float *state, int row, int k) {
-        const float word = state[row * T::ROW_STRIDE + k];
-        if (!T::TENSOR_CORES) return word;
-        return (half_of(word, 0) + half_of(word, 1)) * exchange.scales(state)[k / 16 * T::ROWS + row];
     }
 };
 

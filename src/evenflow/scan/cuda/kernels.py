@@ -77,10 +77,11 @@ class RecurrenceKernel:
     def entry(self, name: str) -> str:
         """The function in a scope of its own, and the line that makes a kernel of it."""
         scope, tiles = f"scope_{name}", []
-        for n, (t, (out, into, _)) in enumerate(zip(self.step_tile.tiles(), self.shapes, strict=True)):
+        for n, (t, (out, into)) in enumerate(zip(self.step_tile.tiles(), self.shapes, strict=True)):
             numbers = (self.hidden, t.blocks, t.lanes, t.units, t.rows, t.held, out, into, 0 if n else self.streams)
-            kinds = (str(kind).lower() for kind in (t.async_store, t.tensor_cores, t.scatter))
-            tiles.append(f"typedef Tile<{', '.join((*map(str, numbers), *kinds, str(t.prefetch_slots)))}> T{n};")
+            kinds = (t.async_store, t.tensor_cores, t.scatter, t.prefetch_slots, t.ahead)
+            arguments = ", ".join(str(v).lower() for v in (*numbers, *kinds))
+            tiles.append(f"typedef Tile<{arguments}> T{n};")
         total = " + ".join(f"T{n}::BYTES" for n in range(len(tiles)))
         check = f'static_assert(T0::THREADS == {self.threads} && {total} == {self.memory}, "as in tile.py");'
         lines = [f"namespace {scope} {{", *tiles, check, self.body, "}"]

@@ -12,6 +12,7 @@ from evenflow.scan.cuda.tile_tables import (
     GATED_BACKWARD,
     GRU_FORWARD,
     LSTM_FORWARD,
+    MANY_PRODUCTS,
     choose,
     covers,
     table_for,
@@ -47,7 +48,7 @@ class StepTile:
 
 
 def plan_launches(
-    shapes: Shapes, streams: int, hidden: int, batch: int, models: int, gpu: GpuCapacity = H200
+    shapes: Shapes, streams: int, hidden: int, batch: int, models: int, gpu: GpuCapacity = H200, parameters: int = 0
 ) -> tuple[tuple[int, StepTile], ...]:
     """Rows of the batch and the tile for them, launched one after another; empty where no tile runs this many units.
 
@@ -55,6 +56,7 @@ def plan_launches(
         shapes: of the step's products.
         streams: numbers per unit and step that are copied from device memory ahead of their use.
         hidden: units of the widest block.
+        parameters: numbers per unit that a thread keeps for all steps.
     """
     table = table_for(shapes[0], streams) if len(shapes) == 1 and shapes[0].weighted else None
     if table is not None and covers(table, hidden, gpu):
@@ -64,7 +66,7 @@ def plan_launches(
         fitting = tuple((rows, tile) for rows, tile in planned if tile is not None)
         if len(fitting) == len(planned):
             return fitting
-    cheapest = _cheapest(hidden, shapes, streams, batch, models, gpu)
+    cheapest = _cheapest(hidden, shapes, streams, batch, models, gpu, parameters)
     return () if cheapest is None else ((batch, cheapest),)
 
 
@@ -76,18 +78,20 @@ def _measured(tile: Tile, hidden: int, shapes: Shapes, streams: int) -> StepTile
     return None if tile.prefetch_slots else fit_registers(tile, hidden, shapes, streams)
 
 
-def fit_registers(tile: Tile, hidden: int, shapes: Shapes, streams: int) -> StepTile | None:
+def fit_registers(tile: Tile, hidden: int, shapes: Shapes, streams: int, parameters: int = 0) -> StepTile | None:
     """The tile with as many weights in registers as fit; None where shared memory has no room for the others."""
     threads = tile.threads(hidden)
     if threads > THREADS or (tile.tensor_cores and tile.lanes > 32 and threads // tile.lanes >= 16):
         return None
     limit = min(REGISTERS_OF_A_THREAD, REGISTERS // threads)
     weighted = [shape for shape in shapes if shape.weighted]
-    # A product on tensor cores reads a column of matrices ahead; each further product has addresses of its own. A sum
-    # over units has neither, and its results are seldom needed together with those of others.
-    room = limit - OTHER_REGISTERS - streams * tile.items - sum(map(tile.sums, weighted))
-    room -= 24 * tile.tensor_cores + 24 * max(0, len(weighted) - 1)
-    room = min(room, limit - 1 - sum(map(tile.sums, shapes)))
+    # The sums of one product are accumulated at a time, and those of a thread's items are left. On tensor cores each
+    # product reads a column of matrices ahead and has addresses of its own.
+    left = [tile.items * shape.out for shape in shapes]
+    accumulated = [tile.sums(shape) - n for shape, n in zip(shapes, left, strict=True) if shape.weighted]
+    sums = sum(left) + max(0, *accumulated, 0)
+    room = limit - OTHER_REGISTERS - (streams + parameters) * tile.items - sums
+    room -= 24 * len(weighted) if tile.tensor_cores else 4 * max(0, len(weighted) - 1)
     # Where several numbers of a unit go in and come out, more matrices are in use at a time, if shared memory has room.
     crossed = tile.tensor_cores and any(shape.out > 1 and shape.into > 1 for shape in weighted)
     for spare in (32, 16, 0) if crossed else (0,):
@@ -111,25 +115,28 @@ def _divide_registers(tile: Tile, hidden: int, shapes: Shapes, room: int) -> tup
     return tuple(held)
 
 
-def _cheapest(hidden: int, shapes: Shapes, streams: int, batch: int, models: int, gpu: GpuCapacity) -> StepTile | None:
+def _cheapest(
+    hidden: int, shapes: Shapes, streams: int, batch: int, models: int, gpu: GpuCapacity, parameters: int
+) -> StepTile | None:
     """The cheapest of all tiles in the tables, by a count of multiplications and of the cycles of an exchange.
 
     A product with equally many numbers per unit on both sides is the product of a layer with so many times the units,
     and runs on a tile for those.
     """
-    out, into, weighted = shapes[0]
+    out, into = shapes[0]
     table = ELMAN if streams <= 2 * out else GATED_BACKWARD
-    if len(shapes) == 1 and weighted and out == into > 1 and covers(table, out * hidden, gpu):
+    if len(shapes) == 1 and out == into > 1 and covers(table, out * hidden, gpu):
         tile = choose(table, out * hidden, batch, models, gpu)
         if tile.units % (16 * out if tile.tensor_cores else out) == 0:
             narrower = _measured(replace(tile, units=tile.units // out), hidden, shapes, streams)
             if narrower is not None:
                 return narrower
     tables = (ELMAN, GRU_FORWARD, LSTM_FORWARD)
-    tiles = (t for table in tables for _, entry in table for t in entry if not t.prefetch_slots and gpu.runs(t))
+    listed = (t for table in tables for _, entry in table for t in entry if not t.prefetch_slots)
+    tiles = (replace(t, held=ALL, scatter=False, blocks_per_sm=1) for t in (*listed, *MANY_PRODUCTS) if gpu.runs(t))
     best: tuple[float, StepTile] | None = None
-    for tile in (replace(t, held=ALL, scatter=False) for t in dict.fromkeys(tiles)):
-        step_tile = fit_registers(tile, hidden, shapes, streams)
+    for tile in dict.fromkeys(tiles):
+        step_tile = fit_registers(tile, hidden, shapes, streams, parameters)
         if step_tile is not None:
             rounds = ceil_div(models * ceil_div(batch, tile.rows), gpu.tiles_at_once(tile))
             cost = rounds * _cycles(step_tile, hidden, shapes)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from evenflow.runtime import compile_cuda
 from evenflow.scan.compiled_step import CompiledStep
-from evenflow.scan.cuda.gpu_capacity import gpu_capacity
+from evenflow.scan.cuda.gpu_capacity import GpuCapacity, gpu_capacity
 from evenflow.scan.cuda.kernels import RecurrenceKernel
-from evenflow.scan.cuda.launch_plan import plan_launches
+from evenflow.scan.cuda.launch_plan import StepTile, plan_launches
 from evenflow.scan.cuda.tile import ProductShape
 from evenflow.step.compute import part
 from evenflow.step.emit_cuda import CudaBackward, CudaDirection, CudaForward, CudaStage
@@ -47,7 +47,7 @@ def unsupported_step(step: CompiledStep, device: torch.device) -> str | None:
     except Untranslatable as reason:
         return str(reason)
     gpu = gpu_capacity(device)
-    if all(plan_launches(shapes_of(d), d.stream_count, d.width, 1, 1, gpu) for d in directions):
+    if all(_planned(d, 1, 1, gpu) for d in directions):
         return None
     return f"on this GPU no kernel of this cell runs {directions[0].width} units"
 
@@ -61,8 +61,13 @@ def direction(step: CompiledStep, backward: bool) -> CudaDirection:
 
 def shapes_of(direction: CudaDirection) -> tuple[ProductShape, ...]:
     """The shapes of a pass's products; a step without a product has a tile too, which shares out its threads."""
-    shapes = (ProductShape(len(s.outputs), len(s.inputs), s.number is not None) for s in direction.stages)
-    return tuple(shapes) or (ProductShape(1, 1, False),)
+    shapes = (ProductShape(len(s.outputs), 0 if s.product is None else len(s.inputs)) for s in direction.stages)
+    return tuple(shapes) or (ProductShape(1, 0),)
+
+
+def _planned(code: CudaDirection, batch: int, models: int, gpu: GpuCapacity) -> tuple[tuple[int, StepTile], ...]:
+    parameters = len(code.read_parameters)
+    return plan_launches(shapes_of(code), code.stream_count, code.width, batch, models, gpu, parameters)
 
 
 def kernels(step: CompiledStep, backward: bool, models: int, batch: int, device: torch.device) -> Waves:
@@ -71,7 +76,7 @@ def kernels(step: CompiledStep, backward: bool, models: int, batch: int, device:
     if key not in step.kernels:
         code = direction(step, backward)
         shapes, streams, width = shapes_of(code), code.stream_count, code.width
-        planned = plan_launches(shapes, streams, width, batch, models, gpu_capacity(device))
+        planned = _planned(code, batch, models, gpu_capacity(device))
         settings = ("backward" if backward else "forward", code.text, width)
         step.kernels[key] = tuple((rows, RecurrenceKernel(*settings, t, shapes, streams)) for rows, t in planned)
     return step.kernels[key]
@@ -80,29 +85,41 @@ def kernels(step: CompiledStep, backward: bool, models: int, batch: int, device:
 def stage_weights(direction: CudaDirection, stage: CudaStage, matrices: Sequence[Tensor]) -> Tensor:
     """The weights of a stage as its forward product reads them, ``(M, OUT * n, IN * n)`` with every block n wide.
 
-    Blocks of fewer units are padded with zeros. A number per row is one that every unit has: its rows and columns
-    are repeated.
+    Blocks of fewer units are padded with zeros; those of one number per row are left out.
     """
-    n = direction.width
-    inputs, outputs = (stage.outputs, stage.inputs) if direction.backward else (stage.inputs, stage.outputs)
-    parts = [part(matrices[view.matrix], view) for view, _ in stage.views]
+    assert stage.product is not None
+    product = direction.program.products[stage.product]
+    parts = [part(matrices[view.matrix], view) for view in product.views]
     whole = parts[0] if len(parts) == 1 else torch.cat(parts, -2)
-    if all(v.width == n for v in (*inputs, *outputs)):
-        return whole.contiguous()
-    row_widths = [v.width for _, nodes in stage.views for v in nodes]
-    rows = _padded(whole, row_widths, n, -2)
-    return _padded(rows, [v.width for v in inputs], n, -1).contiguous()
+    rows = _padded(whole, [v.width for out in product.outputs for v in out], direction.width, -2)
+    return _padded(rows, [v.width for v in product.inputs], direction.width, -1).contiguous()
 
 
 def _padded(matrix: Tensor, widths: Sequence[int], n: int, dim: int) -> Tensor:
-    """Each block of rows or columns as wide as n."""
+    """Each block of rows or columns as wide as n, without those of one."""
+    if all(width == n for width in widths):
+        return matrix
     blocks = []
-    for block in matrix.split(list(widths), dim):
-        shape = list(block.shape)
-        if shape[dim] == 1 < n:
-            shape[dim] = n
-            blocks.append(block.expand(shape))
-        else:
-            shape[dim] = n - shape[dim]
-            blocks += [block, block.new_zeros(shape)] if shape[dim] else [block]
+    for block, width in zip(matrix.split(list(widths), dim), widths, strict=True):
+        if width > 1:
+            shape = list(block.shape)
+            shape[dim] = n - width
+            blocks += [block, block.new_zeros(shape)] if width < n else [block]
     return torch.cat(blocks, dim)
+
+
+def vectors(direction: CudaDirection, matrices: Sequence[Tensor]) -> Tensor | None:
+    """The rows and columns of matrices that a pass uses like parameters, ``(M, vectors, n)``; None without any.
+
+    Those of fewer than n numbers are padded with any.
+    """
+    by_matrix = direction.vectors_by_matrix
+    if not by_matrix:
+        return None
+    parts = []
+    for number, entries in by_matrix.items():
+        matrix = matrices[number]
+        if (number, matrix.device) not in direction.entries_on:
+            direction.entries_on[number, matrix.device] = torch.tensor(entries, device=matrix.device)
+        parts.append(matrix.flatten(1).index_select(1, direction.entries_on[number, matrix.device]))
+    return torch.cat(parts, 1).unflatten(1, (-1, direction.width))

@@ -7,9 +7,10 @@
 
    OUT numbers per unit come out of the product (the gates of a forward pass), IN numbers per unit go into it (those of
    a backward pass). Of a thread's float4 columns of weights HELD are in registers and the others in shared memory.
-   STREAMS numbers per unit and step are copied from device memory ahead of their use. ASYNC_STORE is a way to exchange
-   states, which uses the last 16 bytes of the tile's memory. A step with several products has a tile for each, which
-   differ only in OUT, IN, HELD and STREAMS and lie one after another in shared memory.
+   STREAMS numbers per unit and step are copied from device memory AHEAD steps before their use. ASYNC_STORE is a way to
+   exchange states, which uses the last 16 bytes of the tile's memory. A step with several products has a tile for each,
+   which differ only in OUT, IN, HELD and STREAMS and lie one after another in shared memory. A tile whose IN is 0 is
+   that of OUT sums over the units of a row (RowSums in functions.cuh), which have no weights.
 
    A *position* is a unit, or from H on padding with zero weights. An *item* is one unit of one row. A group has ROWS *
    UNITS items; after the sums over its lanes each lane is left with ITEMS of them, or COPIES lanes with the same one.
@@ -20,15 +21,13 @@
    memory: they stay in device memory, in practice in its L2 cache, and are copied anew at every step through a ring of
    so many slots of one fragment for each thread (fragments.cuh). */
 
-#define STEPS_AHEAD 3 /* steps between the start of a copy and its use */
-
 HOST_DEVICE constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 template <int H_, int BLOCKS_, int LANES_, int UNITS_, int ROWS_, int HELD_, int OUT_, int IN_, int STREAMS_,
-          bool ASYNC_STORE_, bool TENSOR_CORES_, bool SCATTER_, int PREFETCH_SLOTS_>
+          bool ASYNC_STORE_, bool TENSOR_CORES_, bool SCATTER_, int PREFETCH_SLOTS_, int AHEAD_>
 struct Tile {
     static constexpr int H = H_, BLOCKS = BLOCKS_, LANES = LANES_, UNITS = UNITS_, ROWS = ROWS_, OUT = OUT_, IN = IN_;
-    static constexpr int STREAMS = STREAMS_, PREFETCH_SLOTS = PREFETCH_SLOTS_;
+    static constexpr int STREAMS = STREAMS_, PREFETCH_SLOTS = PREFETCH_SLOTS_, AHEAD = AHEAD_;
     static constexpr bool ASYNC_STORE = ASYNC_STORE_ && BLOCKS > 1, TENSOR_CORES = TENSOR_CORES_, SCATTER = SCATTER_;
     static constexpr int GROUPS_PER_WARP = LANES < 32 ? 32 / LANES : 1;
     static constexpr int GROUPS = /* of a block, in whole warps */
@@ -39,9 +38,14 @@ struct Tile {
     static constexpr int COLUMNS = ceil_div(H, INPUTS_PER_READ); /* such reads, for each number per unit that goes in */
     static constexpr int READ = COLUMNS * INPUTS_PER_READ, WIDTH = READ > BLOCKS * OWNED ? READ : BLOCKS * OWNED;
     /* A row of a state. On tensor cores eight rows are read together; padding lets two rows cover all memory banks. */
-    static constexpr int NUMBER_STRIDE = SCATTER ? OWNED : WIDTH; /* from one number of a row to the next */
-    static constexpr int ROW_STRIDE =
-        TENSOR_CORES ? ceil_div(IN * NUMBER_STRIDE + 16, 32) * 32 - 16 : IN * NUMBER_STRIDE;
+    /* Of sums: the parts of each, one for every warp that has units of a row, and their number in fours. */
+    static constexpr int PARTS_OF_BLOCK = LANES < 32 ? THREADS / 32 : GROUPS;
+    static constexpr int PARTS = ceil_div(BLOCKS * PARTS_OF_BLOCK, 4) * 4;
+    static constexpr int NUMBER_STRIDE = /* from one number of a row to the next */
+        IN == 0 ? PARTS : SCATTER ? OWNED : WIDTH;
+    static constexpr int ROW_STRIDE = IN == 0        ? OUT * PARTS
+                                      : TENSOR_CORES ? ceil_div(IN * NUMBER_STRIDE + 16, 32) * 32 - 16
+                                                     : IN * NUMBER_STRIDE;
     static constexpr int VALUES = ROWS * UNITS;
     static constexpr int ITEMS = VALUES > LANES ? VALUES / LANES : 1;
     static constexpr int COPIES = VALUES < LANES ? LANES / VALUES : 1;
@@ -68,8 +72,11 @@ struct Tile {
         (PREFETCH_SLOTS ? PREFETCH_SLOTS : PIECES - HELD) * 4 * (TENSOR_CORES ? 1 : UNITS * OUT) * THREADS;
     static constexpr int SUM_STRIDE = UNITS * OUT + 4; /* of a warp's sums of one row; 4 for different banks */
     static constexpr int PARTIAL = /* partial sums */
-        SCATTER ? 2 * BLOCKS * OWNED * ROWS : TENSOR_CORES ? THREADS / 32 * ROWS * SUM_STRIDE : 0;
-    static constexpr int BYTES = 4 * (2 * STATE + (STEPS_AHEAD + 1) * SLOT + SPILLED + PARTIAL + 4);
+        IN == 0        ? 0
+        : SCATTER      ? 2 * BLOCKS * OWNED * ROWS
+        : TENSOR_CORES ? THREADS / 32 * ROWS * SUM_STRIDE
+                       : 0;
+    static constexpr int BYTES = 4 * (2 * STATE + (AHEAD + 1) * SLOT + SPILLED + PARTIAL + 4);
     static_assert(ITEMS <= UNITS && ITEMS <= 4 && ITEMS != 3, "no such tile");
     static_assert(TENSOR_CORES || (LANES <= 32 && UNITS <= LANES), "no such tile");
     static_assert(!TENSOR_CORES || (LANES % 32 == 0 && ROWS % 8 == 0), "whole warps, and eight rows side by side");
@@ -80,6 +87,8 @@ struct Tile {
     static_assert(!SCATTER || BLOCKS * OWNED % (THREADS / 2) == 0, "outputs would not be divided evenly");
     static_assert(PREFETCH_SLOTS == 0 || (TENSOR_CORES && PREFETCH_SLOTS > 2 && STREAMED >= PREFETCH_SLOTS),
                   "no such prefetch ring");
+    static_assert((AHEAD & (AHEAD + 1)) == 0, "slots are chosen by a mask");
+    static_assert(IN > 0 || LANES / ROWS <= 32, "the lanes that have units of a row are in one warp");
     static_assert(WIDTH % 4 == 0 && OWNED % ITEMS == 0, "vectors would not be aligned");
 
     /* The place in W of the weight from number `in` of unit k to number `out` of unit j. */
@@ -204,7 +213,7 @@ template <class V, int N> struct alignas(sizeof(V) * N) Vector {
     V value[N];
 };
 
-/* The prefetch of the next STEPS_AHEAD steps: copies from device memory to slots in shared memory, each thread for
+/* The prefetch of the next AHEAD steps: copies from device memory to slots in shared memory, each thread for
    itself. */
 template <class T> struct Prefetch {
     float *slots;
@@ -214,12 +223,12 @@ template <class T> struct Prefetch {
     /* Wait for the numbers of `step`. A product with a prefetch ring has waited for them already; counting groups of
        copies here would wait for the copies that it has started since. */
     DEVICE void wait(int step, bool multiplied = true) const {
-        if (T::PREFETCH_SLOTS == 0 || step == 0 || !multiplied) copy_wait<STEPS_AHEAD - 1>();
+        if (T::PREFETCH_SLOTS == 0 || step == 0 || !multiplied) copy_wait<T::AHEAD - 1>();
     }
 
     DEVICE float *at(int step, int stream, int q) const {
         const int item = (stream * T::ITEMS + q / T::VECTOR * T::VECTOR) * T::THREADS + q % T::VECTOR;
-        return slots + (step & STEPS_AHEAD) * T::SLOT + item;
+        return slots + (step & T::AHEAD) * T::SLOT + item;
     }
 
     /* Start the copy of item q of a stream; the first of VECTOR items copies all of them. */
@@ -234,8 +243,6 @@ template <class T> struct Prefetch {
         }
     }
 };
-static_assert((STEPS_AHEAD & (STEPS_AHEAD + 1)) == 0, "slots are chosen by a mask");
-
 /* Write this thread's items into a row in device memory, without padding. */
 template <class T, class V> DEVICE void write(const ThreadCoords<T> &coords, V *row, const V (&value)[T::ITEMS]) {
     UNROLL for (int q = 0; q < T::ITEMS; q += T::VECTOR)

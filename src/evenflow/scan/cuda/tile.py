@@ -8,21 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-STEPS_AHEAD = 3  # steps between the start of a copy and its use, as in tile.cuh
 ALL = 10**6  # `Tile.held`: all weights
 
 
 class ProductShape(NamedTuple):
-    """One product of a step.
+    """One product of a step, or several sums over units.
 
     Attributes:
-        out, into: numbers per unit that come out of the product, and that go into it.
-        weighted: False for a sum over units, which has no weights.
+        out, into: numbers per unit that come out of the product, and that go into it; 0 go into sums, which have no
+            weights.
     """
 
     out: int
     into: int
-    weighted: bool = True
+
+    @property
+    def weighted(self) -> bool:
+        return self.into > 0
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Tile:
         scatter: on tensor cores and with `async_store`, blocks send sums instead of states; see `scatter_product.cuh`.
         prefetch_slots: on tensor cores, weights that are not held are read from device memory at every step, through a
             prefetch ring of this many slots in shared memory; 0 keeps them in shared memory.
+        ahead: steps between the start of a copy from device memory and its use: 1 or 3.
     """
 
     blocks: int
@@ -54,6 +57,7 @@ class Tile:
     tensor_cores: bool = False
     scatter: bool = False
     prefetch_slots: int = 0
+    ahead: int = 3
 
     def owned(self, hidden: int) -> int:
         """Units of a block, rounded up to whole warps."""
@@ -92,6 +96,8 @@ class Tile:
 
     def sums(self, shape: ProductShape) -> int:
         """Sums that a thread accumulates at the same time."""
+        if not shape.weighted:
+            return shape.out
         values = self.rows * self.units * shape.out
         return values * self.blocks // self.lanes * 2 if self.scatter else values // (16 if self.tensor_cores else 1)
 
@@ -102,6 +108,10 @@ class Tile:
             streams: numbers per unit and step that are copied from device memory ahead of their use.
         """
         threads, owned = self.threads(hidden), self.owned(hidden)
+        copied = (self.ahead + 1) * streams * self.items * threads
+        if not shape.weighted:
+            parts = self.blocks * (threads // max(32, self.lanes))
+            return 4 * (2 * self.rows * shape.out * ceil_div(parts, 4) * 4 + copied + 4)
         row = max(ceil_div(hidden, self._inputs_per_read) * self._inputs_per_read, self.blocks * owned)
         row = shape.into * (owned if self.scatter else row)
         rest = self.weights(hidden, shape) - self.in_registers(hidden, shape)
@@ -113,8 +123,7 @@ class Tile:
         scales = 0
         if self.tensor_cores:
             scales, row = self.rows * row // 16, ceil_div(row + 16, 32) * 32 - 16
-        numbers += 2 * (self.rows * row + scales) + (STEPS_AHEAD + 1) * streams * self.items * threads
-        return 4 * (numbers + 4)
+        return 4 * (numbers + 2 * (self.rows * row + scales) + copied + 4)
 
     @property
     def _inputs_per_read(self) -> int:

@@ -71,6 +71,11 @@ LSTM_BACKWARD: Table = (
     (512, (_scatter(16, held=28),)),
     (1024, (_scatter(16, held=4, slots=10),)),
 )
+# For steps with many products, whose weights need many blocks of many threads, and whose numbers that are copied ahead
+# need much memory; not measured.
+MANY_PRODUCTS = _async(
+    *(Tile(blocks, 32, 2, rows, ahead=ahead) for ahead in (3, 1) for blocks, rows in ((8, 4), (8, 2), (16, 4), (16, 2)))
+)
 TABLES = (ELMAN, GRU_FORWARD, GRU_BACKWARD, LSTM_FORWARD, LSTM_BACKWARD)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from evenflow.step.emit_cuda.cuda_direction import ITEMS, CudaDirection, Texts, text_of
+from evenflow.step.emit_cuda.cuda_direction import CudaDirection
+from evenflow.step.emit_cuda.cuda_items import ITEMS, Texts, text_of
 from evenflow.step.emit_cuda.cuda_stages import SUMS, size
-from evenflow.step.generated_code import backward_products, braces
+from evenflow.step.generated_code import braces
 from evenflow.step.graph import Node
+from evenflow.step.places import Places
 from evenflow.step.program import flat
 from evenflow.step.schedule import PassProduct
 
@@ -17,12 +19,25 @@ class CudaBackward(CudaDirection):
 
     backward = True
 
-    def targets(self) -> list[Node]:
-        carried = [v for blocks in self.places.carried for v in blocks if v is not None]
-        return [*self.gradient.a, *self.places.rest, *carried, *self.places.added]
+    def __init__(self, places: Places) -> None:
+        super().__init__(places)
+        # The gradients by the states before as `Places` has them, but what is no product is known to the step itself.
+        parts = self.narrow.parts
+        self.deferred = [
+            [[w for v in nodes if (w := parts[v][0] if v in parts else v) is not None] for nodes in blocks]
+            for blocks in places.deferred
+        ]
+        self.handed: list[list[Node | None]] = []
+        for blocks, deferred, carried in zip(self.program.states, places.deferred, places.carried, strict=True):
+            summands = [
+                [*([] if c is None else [c]), *(parts[v][1] for v in d if v in parts)]
+                for d, c in zip(deferred, carried, strict=True)
+            ]
+            self.handed.append([places.total(v, b.width) for v, b in zip(summands, blocks, strict=True)])
 
-    def matrix_products(self) -> list[PassProduct]:
-        return backward_products(self.gradient)
+    def targets(self) -> list[Node]:
+        handed = [v for blocks in self.handed for v in blocks if v is not None]
+        return [*self.gradient.a, *self.places.rest, *handed, *self.places.added]
 
     @property
     def rows(self) -> list[tuple[str, tuple[Node, ...]]]:
@@ -49,7 +64,7 @@ class CudaBackward(CudaDirection):
                 return False
             if v not in seen and not self.is_leaf(v):
                 seen.add(v)
-                stack.extend(v.operands)
+                stack.extend(self.operands(v))
         return True
 
     @cached_property
@@ -75,13 +90,13 @@ class CudaBackward(CudaDirection):
 
     def _from_later(self, i: int, k: int, texts: Texts) -> str:
         """The gradient by block k of state i that comes from the step after."""
-        parts = [f"carry{i}_{k}[q]"] if self.places.carried[i][k] is not None else []
-        return " + ".join([*parts, *(texts[v] for v in self.places.deferred[i][k])]) or "0.0f"
+        parts = [f"carry{i}_{k}[q]"] if self.handed[i][k] is not None else []
+        return " + ".join([*parts, *(texts[v] for v in self.deferred[i][k])]) or "0.0f"
 
     def body(self) -> list[str]:
         program, places, added = self.program, self.places, self.places.added
         leaves = super().leaf_texts()
-        carried = [(i, k, v) for i, k, v in self.arriving if places.carried[i][k] is not None]
+        handed = [(i, k, node) for i, k, _ in self.arriving if (node := self.handed[i][k]) is not None]
         middle, texts = self.middle()
         first_gradients = [
             line
@@ -101,10 +116,8 @@ class CudaBackward(CudaDirection):
         tapped = self.gradient.by_new[0]
         tap = self.write("tap", "at", tapped, [f"g0_{k}[q]" for k in range(len(tapped))])
         carry = []
-        for i, k, v in carried:
-            node = places.carried[i][k]
-            assert node is not None
-            carry.append(f"carry{i}_{k}[q] = running && {self.has(v)} ? {text_of(node, texts)} : 0.0f;")
+        for i, k, v in handed:
+            carry.append(f"carry{i}_{k}[q] = running && {self.has(v)} ? {text_of(v, texts)} : 0.0f;")
         for n, v in enumerate(added):
             total = f"parameter_sums[{n}][q] += recent[{n}][q], recent[{n}][q] = 0;"
             carry.append(f"if (running && coords0.unit(q) < {v.width}) recent[{n}][q] += {text_of(v, texts)};")
@@ -129,7 +142,7 @@ class CudaBackward(CudaDirection):
         return [
             *self.begin(),
             *self.copy_streams(self._addresses(), "step < coords0.steps && coords0.steps - 1 - step < coords0.length"),
-            *(f"float carry{i}_{k}[T0::ITEMS] = {{}};" for i, k, _ in carried),
+            *(f"float carry{i}_{k}[T0::ITEMS] = {{}};" for i, k, _ in handed),
             *(sums if added else []),
             *(f"exchange{n}.init(coords{n}, [&](int, int, int) {{ return 0.0f; }});" for n in stages),
             *(f"float sum{n}[T{n}::SUMS][T{n}::OUT] = {{}};" for n in stages),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from evenflow.step.emit_cuda.cuda_direction import ITEMS, CudaDirection, text_of
-from evenflow.step.emit_cuda.cuda_stages import CudaStage, size
-from evenflow.step.generated_code import braces, forward_products
+from evenflow.step.emit_cuda.cuda_direction import CudaDirection
+from evenflow.step.emit_cuda.cuda_items import ITEMS, text_of
+from evenflow.step.emit_cuda.cuda_stages import SUMS, CudaStage, size
+from evenflow.step.generated_code import braces
 from evenflow.step.graph import Node
 from evenflow.step.program import flat
 from evenflow.step.schedule import PassProduct
@@ -18,9 +19,6 @@ class CudaForward(CudaDirection):
     def targets(self) -> list[Node]:
         return [*flat(self.program.new), *self.places.kept, *self.places.marks]
 
-    def matrix_products(self) -> list[PassProduct]:
-        return forward_products(self.program)
-
     @property
     def rows(self) -> list[tuple[str, tuple[Node, ...]]]:
         return [("a", self.program.a), ("resets", self.program.resets)]
@@ -29,7 +27,13 @@ class CudaForward(CudaDirection):
         return set(flat(self.program.states))
 
     def is_carried(self, product: PassProduct) -> bool:
-        return set(product.inputs) <= self.in_registers()
+        """Return True if states, and for sums parameters, are all that the inputs are computed from."""
+        if product.number < SUMS:
+            return set(product.inputs) <= self.in_registers()
+        computed = self._computed(product.inputs, set())
+        read = {*product.inputs, *(u for v in computed for u in self.operands(v))} - computed
+        known = all(v.op == "const" or v in self.parameters or v in self.in_registers() for v in read)
+        return known and not any(v.op in ("product", "sum") for v in computed)
 
     @cached_property
     def registers(self) -> dict[Node, tuple[int, int]]:
@@ -71,7 +75,7 @@ class CudaForward(CudaDirection):
             *self.run_carried(),
             *middle,
             *braces(ITEMS, [*next_states, *assign]),
-            *self.send_carried(states),
+            *self.send_carried(states | self.parameter_texts()),
             *braces("if (coords0.copy == 0 && running)", store),
             *self.end_step(),
         ]
@@ -80,13 +84,14 @@ class CudaForward(CudaDirection):
             *load,
             *self.copy_streams(addresses, "step < coords0.length"),
             *(line for n, stage in enumerate(self.stages) for line in self._init_exchange(n, stage)),
+            *self.send_first(states | self.parameter_texts()),
             *braces("for (int step = 0; step < coords0.steps; step++)", loop),
             *self.finish(),
         ]
 
     def _init_exchange(self, n: int, stage: CudaStage) -> list[str]:
-        """The first inputs of a stage: the initial states of a carried stage, zeros of others."""
-        if not stage.carried:
+        """The first inputs of a stage: the initial states of a carried product, zeros of others."""
+        if not stage.carried or stage.product is None:
             return [f"exchange{n}.init(coords{n}, [&](int, int, int) {{ return 0.0f; }});"]
         lines = []
         for at, v in enumerate(stage.inputs):
