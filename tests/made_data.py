@@ -24,6 +24,8 @@ def write(folder: Path) -> Path:
     draw = np.random.RandomState(0)
     for name, count in (("train", 120), ("t10k", 40)):
         _mnist(folder / "mnist", name, draw, count)
+        _mnist(folder / "fashion-mnist", name, draw, count)
+    _cifar(folder / "cifar-10-batches-bin", draw)
     _treebank(folder / "ptb", draw)
     _har(folder / "har", draw)
     _ucr(folder / "ucr", draw)
@@ -48,6 +50,15 @@ def _mnist(folder: Path, name: str, draw: np.random.RandomState, count: int) -> 
     for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
         heading = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
         (folder / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(heading + array.tobytes()))
+
+
+def _cifar(folder: Path, draw: np.random.RandomState) -> None:
+    folder.mkdir(parents=True)
+    for name, count in (*((f"data_batch_{i}", 24) for i in range(1, 6)), ("test_batch", 20)):
+        labels = draw.randint(0, 10, count).astype(np.uint8)
+        images = draw.randint(0, 60, (count, 3, 32, 32)).astype(np.uint8)
+        images[np.arange(count), :, labels] = 255  # the label is a bright row
+        (folder / f"{name}.bin").write_bytes(np.concatenate([labels[:, None], images.reshape(count, -1)], 1).tobytes())
 
 
 def _treebank(folder: Path, draw: np.random.RandomState) -> None:

@@ -219,7 +219,9 @@ def test_a_width_that_does_not_divide_the_series(small_data):
         make("ucr", data=str(small_data), width=3).batch(2, generator())
 
 
-@pytest.mark.parametrize("name", ["mnist", "ptb-words", "ptb-characters", "har", "ucr", "music", "multilabel"])
+@pytest.mark.parametrize(
+    "name", ["mnist", "fashion-mnist", "cifar", "noisy-cifar", "ptb-words", "har", "ucr", "music", "multilabel"]
+)
 def test_missing_files_are_named(name, tmp_path):
     with pytest.raises(ValueError, match=str(tmp_path)):
         make(name, data=str(tmp_path)).batch(2, generator())

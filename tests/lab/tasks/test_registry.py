@@ -31,7 +31,9 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def test_the_table():
     synthetic = ["adding", "multiplication", "xor", "temporal-order", "copy", "recall-first", "kth-largest"]
-    real = ["digits", "mnist", "ptb-words", "ptb-characters", "har", "har-rebuilt", "har-subset", "ucr", "music"]
+    synthetic += ["state-tracking", "mackey-glass", "lorenz"]
+    images = ["digits", "mnist", "fashion-mnist", "cifar", "noisy-cifar"]
+    real = [*images, "ptb-words", "ptb-characters", "har", "har-rebuilt", "har-subset", "ucr", "music"]
     assert list(TASKS) == [*synthetic, *real, "multilabel", "csv", "parquet", "npz", "curriculum"]
     assert all(task.name == name for name, task in TASKS.items())
 

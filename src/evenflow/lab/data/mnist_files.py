@@ -1,4 +1,4 @@
-"""Read MNIST, images of handwritten digits, from the published idx files."""
+"""Read MNIST and Fashion-MNIST, grey images of digits and of clothes, from the published idx files."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ from .folder import data_folder
 from .guarded import FilePath, cannot_read, read_bytes, read_gzip
 
 PARTS = {"train": "train", "test": "t10k"}
+SETS = ("mnist", "fashion-mnist")
 SIDE, CLASSES = 28, 10
 UNSIGNED_BYTE = 8  # the code of this type in an idx file
 LIMIT = 1 << 26  # bytes; the largest of the four files has 47,040,016
 
 
-def read_mnist(folder: FilePath | None = None, part: str = "train") -> tuple[np.ndarray, np.ndarray]:
-    """The images and labels of MNIST: 60,000 for training, 10,000 for testing.
+def read_mnist(
+    folder: FilePath | None = None, part: str = "train", name: str = "mnist"
+) -> tuple[np.ndarray, np.ndarray]:
+    """The images and labels of MNIST or Fashion-MNIST: 60,000 for training, 10,000 for testing.
 
     Shapes:
         images ``(N, 28, 28)`` uint8, 0 is background; labels ``(N,)`` uint8 below 10.
 
     Args:
         folder: the data folder; see `data_folder` for the default. The four files are in its ``mnist/``, compressed
-            (``.gz``) or not, or where torchvision puts them (``MNIST/raw/``).
+            (``.gz``) or not, or where torchvision puts them (``MNIST/raw/``); those of Fashion-MNIST are in
+            ``fashion-mnist/`` or ``FashionMNIST/raw/``.
         part: "train" or "test".
+        name: "mnist" or "fashion-mnist".
 
         >>> images, labels = read_mnist(part="test")
         >>> images.shape, labels[:5]
@@ -36,12 +41,13 @@ def read_mnist(folder: FilePath | None = None, part: str = "train") -> tuple[np.
     Raises:
         ValueError: a file is missing or damaged.
 
-    Reference: LeCun et al. 1998.
+    References: LeCun et al. 1998; Xiao, Rasul and Vollgraf 2017.
     """
     one_of("part", part, PARTS)
-    source, place = CATALOG["mnist"], data_folder(folder)
-    images_at = source.locate(place, f"mnist/{PARTS[part]}-images-idx3-ubyte.gz")
-    labels_at = source.locate(place, f"mnist/{PARTS[part]}-labels-idx1-ubyte.gz")
+    one_of("name", name, SETS)
+    source, place = CATALOG[name], data_folder(folder)
+    images_at = source.locate(place, f"{name}/{PARTS[part]}-images-idx3-ubyte.gz")
+    labels_at = source.locate(place, f"{name}/{PARTS[part]}-labels-idx1-ubyte.gz")
     images, labels = read_idx(images_at, 3, LIMIT), read_idx(labels_at, 1, LIMIT)
     if images.shape[1:] != (SIDE, SIDE):
         raise cannot_read(images_at, f"its images are {images.shape[1]} x {images.shape[2]}, not {SIDE} x {SIDE}")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from .adding import Adding
 from .characters import Characters
+from .cifar import NoisePaddedCifar, SequentialCifar
 from .copy import Copy
 from .curriculum import Curriculum
 from .data_set import DataSet
 from .digits import Digits
+from .forecasting import Lorenz, MackeyGlass
 from .har import Har, HarRebuilt, HarSubset
 from .kth_largest import KthLargest
 from .multilabel import MultilabelRows
 from .multiplication import Multiplication
 from .music import Music
 from .own_formats import CsvData, NpzData
-from .pixels import Pixels
+from .pixels import FashionPixels, Pixels
 from .recall_first import RecallFirst
 from .registry import TASKS, make
+from .state_tracking import StateTracking
 from .synthetic import Draw, Synthetic
 from .task import Batch, Position, Task, option
 from .temporal_order import TemporalOrder
@@ -35,17 +38,23 @@ __all__ = [
     "DataSet",
     "Digits",
     "Draw",
+    "FashionPixels",
     "Har",
     "HarRebuilt",
     "HarSubset",
     "KthLargest",
+    "Lorenz",
+    "MackeyGlass",
     "MultilabelRows",
     "Multiplication",
     "Music",
+    "NoisePaddedCifar",
     "NpzData",
     "Pixels",
     "Position",
     "RecallFirst",
+    "SequentialCifar",
+    "StateTracking",
     "Synthetic",
     "Task",
     "TemporalOrder",

@@ -12,27 +12,33 @@ from evenflow.runtime.import_path import COLON, announced, imported
 
 from .adding import Adding
 from .characters import Characters
+from .cifar import NoisePaddedCifar, SequentialCifar
 from .copy import Copy
 from .curriculum import CURRICULUM_OPTIONS, Curriculum
 from .digits import Digits
+from .forecasting import Lorenz, MackeyGlass
 from .har import Har, HarRebuilt, HarSubset
 from .kth_largest import KthLargest
 from .multilabel import MultilabelRows
 from .multiplication import Multiplication
 from .music import Music
 from .own_formats import CsvData, NpzData, ParquetData
-from .pixels import Pixels
+from .pixels import FashionPixels, Pixels
 from .recall_first import RecallFirst
+from .state_tracking import StateTracking
 from .task import Task, option_fields
 from .temporal_order import TemporalOrder
 from .ucr import Ucr
 from .words import Words
 from .xor import Xor
 
-SYNTHETIC = (Adding, Multiplication, Xor, TemporalOrder, Copy, RecallFirst, KthLargest)
-REAL = (Digits, Pixels, Words, Characters, Har, HarRebuilt, HarSubset, Ucr, Music, MultilabelRows)
+SYNTHETIC = (Adding, Multiplication, Xor, TemporalOrder, Copy, RecallFirst, KthLargest, StateTracking)
+CHAOTIC = (MackeyGlass, Lorenz)
+IMAGES = (Digits, Pixels, FashionPixels, SequentialCifar, NoisePaddedCifar)
+REAL = (*IMAGES, Words, Characters, Har, HarRebuilt, HarSubset, Ucr, Music, MultilabelRows)
 FILES: dict[str, type[Task]] = {task.name: task for task in (CsvData, ParquetData, NpzData)}
-TASKS: dict[str, type[Task]] = {task.name: task for task in (*SYNTHETIC, *REAL)} | FILES | {"curriculum": Curriculum}
+NAMED: dict[str, type[Task]] = {task.name: task for task in (*SYNTHETIC, *CHAOTIC, *REAL)}
+TASKS: dict[str, type[Task]] = NAMED | FILES | {"curriculum": Curriculum}
 
 GROUP = "evenflow.tasks"  # of entry points
 
