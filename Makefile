@@ -4,6 +4,10 @@
 # make test-gpu   the tests that need a CUDA device
 # make docs       the site in build/site: open build/site/index.html
 # make sanitize   the generated C of every cell under gcc's sanitizers of memory, behaviour and threads (twenty minutes)
+# make wheel      the wheel in dist/, the same bytes for the same commit
+# make locked     install into .venv the packages of .ci/requirements.txt, whose hashes are compared; CI does so
+# make lock       write .ci/requirements.txt anew from pyproject.toml and constraints.txt (uv)
+# make audit      known vulnerabilities of these packages (pip-audit)
 # make harden     attacks on runs, files and inputs: MINUTES=30 SEED=0
 PYTHON ?= python3
 BIN := .venv/bin
@@ -12,7 +16,7 @@ SEED ?= 0
 # One process per core with one thread each: more threads slow each other down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-.PHONY: demo test test-all test-gpu docs sanitize harden lint types install clean
+.PHONY: demo test test-all test-gpu docs sanitize harden wheel locked lock audit lint types install clean
 
 demo: .venv/installed
 	$(BIN)/evenflow demo
@@ -35,6 +39,33 @@ sanitize: .venv/installed
 
 harden: .venv/installed
 	$(BIN)/python tools/harden --minutes $(MINUTES) --seed $(SEED)
+
+# Files get the rights of a new file, and the time of the commit.
+wheel: .venv/installed
+	umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+# torch is in none of the hashes: a machine needs the build for its CPU or its GPU.
+locked:
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --no-deps "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r .ci/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	touch .venv/installed
+
+# What torch needs is named here, since torch is left out.
+lock: .venv/installed
+	$(BIN)/python -m pip install --quiet uv
+	mkdir -p build; echo torch > build/left-out
+	(echo "# The test environment with the SHA-256 of every file; torch comes before, in the build that the machine needs."; \
+	echo "# Written by make lock."; \
+	printf '%s\n' setuptools wheel filelock fsspec jinja2 networkx sympy typing-extensions | $(BIN)/uv pip compile --quiet \
+	--no-header --generate-hashes --no-annotate --universal --python-version 3.11 --excludes build/left-out --extra test \
+	-c constraints.txt pyproject.toml -) > build/requirements.txt
+	mv build/requirements.txt .ci/requirements.txt
+
+audit: .venv/installed
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes -r .ci/requirements.txt
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -40,27 +40,44 @@ assert "site-packages" in evenflow.__file__, evenflow.__file__
 """
 
 
-def run(*command: object) -> subprocess.CompletedProcess[str]:
-    """Run a command with none of this process's paths to the sources."""
+def run(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with none of this process's paths to the sources, and with these environment variables."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
-        [str(part) for part in command], env=environment, capture_output=True, text=True, encoding="utf-8"
+        [str(part) for part in command], env=environment | variables, capture_output=True, text=True, encoding="utf-8"
     )
+
+
+def built(folder: Path, **environment: str) -> Path:
+    """The wheel, built in `folder` from a copy of the sources, since a build leaves files beside them."""
+    source = folder / "source"
+    shutil.copytree(
+        ROOT / "src",
+        source / "src",
+        ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+        copy_function=shutil.copy,  # with the time of the copy
+    )
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder)
+    done = run(sys.executable, "-m", "pip", "wheel", *options, source, **environment)
+    assert done.returncode == 0, done.stderr
+    (path,) = folder.glob("*.whl")
+    return path
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from a copy of the sources, since a build leaves files beside them."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder)
-    built = run(sys.executable, "-m", "pip", "wheel", *options, source)
-    assert built.returncode == 0, built.stderr
-    (path,) = folder.glob("*.whl")
-    return path
+    return built(tmp_path_factory.mktemp("wheel"))
+
+
+def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
+    """At other times and in other folders, as `make wheel` builds."""
+    wheels = []
+    for name in ("one", "another-folder"):
+        (tmp_path / name).mkdir()
+        wheels.append(built(tmp_path / name, SOURCE_DATE_EPOCH="1700000000").read_bytes())
+    assert wheels[0] == wheels[1]
 
 
 def requirements(lines: list[str], extra: str = "") -> Iterator[str]:
