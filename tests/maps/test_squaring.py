@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
+import threading
 from contextlib import nullcontext
 from fractions import Fraction
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from evenflow.maps import Exponential
+from evenflow.maps import Exponential, make
 from evenflow.maps.chebyshev import Polynomial
 from evenflow.maps.squaring import (
     ANGLES,
@@ -232,3 +234,13 @@ def test_numbers_that_move_while_nothing_is_replayed_are_measured(monkeypatch: p
     for _ in range(UNSEEN_CHANGES + 1):
         torch.autograd.graph.increment_version(raw)
     assert map.needs_recapture(raw)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda map: pickle.loads(pickle.dumps(map))], ids=["copy", "pickle"])
+def test_a_copy_has_no_range_of_captures(copied):
+    """Events of a GPU cannot be copied; a lock stands for one."""
+    map = make("exponential", 4)
+    map.angle_range = AngleRange(1.0, torch.zeros(()))
+    map.angle_range._events.append(threading.Lock())
+    assert copied(map).angle_range is None
+    assert map.angle_range is not None

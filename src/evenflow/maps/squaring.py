@@ -153,8 +153,8 @@ class WithAngleRange(Map):
         self.angle_range = None  # the loaded numbers may be larger
         super()._load_from_state_dict(*args, **options)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state | {"angle_range": None})  # a copy has no captures
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"angle_range": None}  # a copy has no captures, and events cannot be copied
 
 
 def exponential(B: Tensor, angle_range: AngleRange | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
