@@ -66,6 +66,11 @@ class Activation:
         constants = {name: value for name, value in self.constants.items() if name not in self._own}
         return self._start(size, generator, **constants)
 
+    def weights(self, size: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """The first p under its name among the weights of a cell; none if f trains nothing."""
+        p = self.start(size, generator)
+        return {} if p is None else {"activation": p}
+
     def slopes(self, p: Tensor | None = None) -> Bounds:
         """`slope_bounds` for the parameters p; for any p if None."""
         low, high = self._slopes(p, **self.constants) if callable(self._slopes) else self._slopes

@@ -50,7 +50,7 @@ class Cell(Described):
 
     Weights:
         weight_ih ``(blocks * H, I)``, Glorot uniform by block; bias ``(blocks * H)``, zero; those of `extra`; and the
-        recurrent matrices that `matrices` lists, by default weight_hh ``(blocks * H, H)``.
+        recurrent matrices that `matrices` lists, by default weight_hh ``(blocks * H, H)`` unless `recurrent` is empty.
     """
 
     blocks = 1
@@ -89,6 +89,8 @@ class Cell(Described):
 
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
         """The recurrent matrices, whose starting values the layer sets."""
+        if not self.recurrent:
+            return ()
         return (Matrix("weight_hh", hidden_size, self.blocks, mapped=self.blocks == 1),)
 
     def start(

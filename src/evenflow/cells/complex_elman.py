@@ -7,6 +7,7 @@ from torch import Tensor
 
 from evenflow.activations import ACTIVATIONS
 from evenflow.cells.cell import Cell, Change, Matrix, Weights, unchanged
+from evenflow.cells.complex_pairs import complex_units
 
 
 class ComplexElman(Cell):
@@ -32,14 +33,10 @@ class ComplexElman(Cell):
     equation = "z = f(W x + b + U z), f(a) = a/|a| max(|a| + p, 0)"
 
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
-        if hidden_size % 2:
-            raise ValueError(f"hidden_size must be even, a real and an imaginary part per unit, got {hidden_size}")
-        return (Matrix("weight_hh", hidden_size // 2),)
+        return (Matrix("weight_hh", complex_units(hidden_size)),)
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
-        trained = self.activation.start(hidden_size, generator)
-        assert trained is not None
-        return {"activation": trained}
+        return self.activation.weights(hidden_size, generator)
 
     def prepare(self, weights: Weights) -> Weights:
         U = weights["weight_hh"]

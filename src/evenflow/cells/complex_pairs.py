@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from evenflow.cells.cell import Cell
+
 
 def rotated(z: Tensor, radius: Tensor, angle: Tensor) -> Tensor:
     """``radius exp(i angle) z``, of complex numbers whose real parts stand before the imaginary parts."""
@@ -22,6 +24,18 @@ def complex_units(hidden_size: int) -> int:
     return hidden_size // 2
 
 
-def complex_normal(hidden_size: int, input_size: int, generator: torch.Generator | None) -> Tensor:
-    """Real and imaginary parts of normal numbers with E|w|² = 1 / input_size, ``(hidden_size, input_size)``."""
-    return torch.randn(hidden_size, input_size, generator=generator) / math.sqrt(2 * input_size)
+class ComplexDiagonal(Cell):
+    """Base of cells with a diagonal complex recurrence.
+
+    Weights:
+        weight_ih ``(H, I)``: the real and the imaginary part of normal numbers w with E|w|² = 1 / I at the start.
+    """
+
+    recurrent = ()
+
+    def start(
+        self, input_size: int, hidden_size: int, bias: bool, generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        weights = super().start(input_size, hidden_size, bias, generator)
+        drawn = torch.randn(hidden_size, input_size, generator=generator) / math.sqrt(2 * input_size)
+        return {**weights, "weight_ih": drawn}

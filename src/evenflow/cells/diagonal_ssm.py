@@ -7,14 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix
-from evenflow.cells.complex_pairs import complex_normal, complex_units, rotated
+from evenflow.cells.complex_pairs import ComplexDiagonal, complex_units, rotated
 from evenflow.checks import number, one_of
 
 STARTS = ("legs", "lin", "inv")
 
 
-class DiagonalSSM(Cell):
+class DiagonalSSM(ComplexDiagonal):
     """``z_t = exp(λ d) z_{t-1} + (exp(λ d) - 1) / λ B x_t``: ``z' = λ z + B x`` over a time d in which x is constant.
 
     z and ``λ = -exp(decay) + i frequency`` are complex; ``d = exp(log_step)`` is the time between two steps, one for
@@ -40,7 +39,6 @@ class DiagonalSSM(Cell):
     References: Gu et al. 2022 (S4D); Smith, Warrington and Linderman 2023 (S5).
     """
 
-    recurrent = ()
     parameters = ("decay", "frequency", "log_step")
     equation = "z = exp(λ d) z + (exp(λ d) - 1) / λ W x, z complex"
 
@@ -52,17 +50,6 @@ class DiagonalSSM(Cell):
 
     def settings(self) -> dict[str, object]:
         return {"start": self.choice, "step_min": self.step_min, "step_max": self.step_max}
-
-    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
-        complex_units(hidden_size)
-        return ()
-
-    def start(
-        self, input_size: int, hidden_size: int, bias: bool, generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
-        return super().start(input_size, hidden_size, bias, generator) | {
-            "weight_ih": complex_normal(hidden_size, input_size, generator)
-        }
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         n, (low, high) = complex_units(hidden_size), (math.log(self.step_min), math.log(self.step_max))

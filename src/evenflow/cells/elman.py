@@ -43,8 +43,7 @@ class Elman(Cell):
         return {name: w * self.gain if name in SCALED else w for name, w in weights.items()}
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
-        trained = self.activation.start(hidden_size, generator)
-        return {} if trained is None else {"activation": trained}
+        return self.activation.weights(hidden_size, generator)
 
     def step(
         self,

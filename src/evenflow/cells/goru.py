@@ -34,8 +34,7 @@ class GORUStep(GRUStep):
         return {"activation": self.activation.key}
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
-        trained = self.activation.start(hidden_size, generator)
-        return {} if trained is None else {"activation": trained}
+        return self.activation.weights(hidden_size, generator)
 
     def step(
         self,

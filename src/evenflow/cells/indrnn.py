@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from evenflow import activations
-from evenflow.cells.cell import Cell, Matrix, Weights
+from evenflow.cells.cell import Cell, Weights
 from evenflow.checks import number
 
 
@@ -39,13 +39,9 @@ class IndRNNStep(Cell):
     def settings(self) -> dict[str, object]:
         return {"activation": self.activation.key} | ({} if self.bound == 1 else {"bound": self.bound})
 
-    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
-        return ()
-
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         drawn = {"unit_weight": self.bound * torch.rand(hidden_size, generator=generator)}
-        trained = self.activation.start(hidden_size, generator)
-        return drawn if trained is None else drawn | {"activation": trained}
+        return drawn | self.activation.weights(hidden_size, generator)
 
     def prepare(self, weights: Weights) -> Weights:
         u = weights["unit_weight"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix
+from evenflow.cells.cell import Cell
 from evenflow.checks import one_of
 
 SCHEMES = ("im", "imex")
@@ -39,9 +39,6 @@ class LinOSSStep(Cell):
 
     def settings(self) -> dict[str, object]:
         return {"scheme": self.scheme}
-
-    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
-        return ()
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         return {name: torch.rand(hidden_size, generator=generator) for name in self.parameters}

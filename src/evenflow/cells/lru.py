@@ -7,12 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix
-from evenflow.cells.complex_pairs import complex_normal, complex_units, rotated
+from evenflow.cells.complex_pairs import ComplexDiagonal, complex_units, rotated
 from evenflow.checks import number
 
 
-class LRUStep(Cell):
+class LRUStep(ComplexDiagonal):
     """``z_t = λ z_{t-1} + exp(γ) B x_t`` with complex z and ``λ = exp(-exp(ν) + i exp(θ))``, so that |λ| < 1.
 
     Shapes:
@@ -33,7 +32,6 @@ class LRUStep(Cell):
     Reference: Orvieto et al. 2023.
     """
 
-    recurrent = ()
     parameters = ("decay", "phase", "scale")
     equation = "z = λ z + exp(γ) W x, λ = exp(-exp(ν) + i exp(θ))"
 
@@ -45,17 +43,6 @@ class LRUStep(Cell):
 
     def settings(self) -> dict[str, object]:
         return {"r_min": self.r_min, "r_max": self.r_max, "max_phase": self.max_phase}
-
-    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
-        complex_units(hidden_size)
-        return ()
-
-    def start(
-        self, input_size: int, hidden_size: int, bias: bool, generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
-        return super().start(input_size, hidden_size, bias, generator) | {
-            "weight_ih": complex_normal(hidden_size, input_size, generator)
-        }
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         u, v = torch.rand(2, complex_units(hidden_size), generator=generator, dtype=torch.float64)

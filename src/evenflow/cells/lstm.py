@@ -36,14 +36,7 @@ class LSTMStep(Cell):
         return 5 * hidden_size  # the four pre-activations, and c in the output
 
     def step(
-        self,
-        a: Tensor,
-        h: Tensor,
-        c: Tensor,
-        U: Tensor,
-        *,
-        read: Change = unchanged,
-        normal: Change = unchanged,
+        self, a: Tensor, h: Tensor, c: Tensor, U: Tensor, *, read: Change = unchanged, normal: Change = unchanged
     ) -> tuple[Tensor, Tensor]:
         i, f, g, o = normal(a + read(h) @ U.mT, 4).chunk(4, -1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()

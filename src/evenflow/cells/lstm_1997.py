@@ -44,14 +44,7 @@ class LSTM1997(Cell):
         return 4 * hidden_size  # the three pre-activations, and c in the output
 
     def step(
-        self,
-        a: Tensor,
-        h: Tensor,
-        c: Tensor,
-        U: Tensor,
-        *,
-        read: Change = unchanged,
-        normal: Change = unchanged,
+        self, a: Tensor, h: Tensor, c: Tensor, U: Tensor, *, read: Change = unchanged, normal: Change = unchanged
     ) -> tuple[Tensor, Tensor]:
         if self.gradient == "truncated":
             h = h.detach()

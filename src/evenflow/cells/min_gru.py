@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Change, Matrix, unchanged
+from evenflow.cells.cell import Cell, Change, unchanged
 from evenflow.checks import one_of
 
 CANDIDATES = ("identity", "positive")
@@ -35,14 +35,10 @@ class MinGRUStep(Cell):
     def settings(self) -> dict[str, object]:
         return {"candidate": self.candidate}
 
-    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
-        return ()
-
     def step(self, a: Tensor, h: Tensor, *, normal: Change = unchanged) -> Tensor:
         z, n = normal(a, 2).chunk(2, -1)
-        return h + z.sigmoid() * (chosen(self.candidate, n) - h)
+        return h + z.sigmoid() * (self.g(n) - h)
 
-
-def chosen(candidate: str, n: Tensor) -> Tensor:
-    """The candidate of `MinGRUStep` and `MinLSTMStep`."""
-    return n if candidate == "identity" else torch.where(n >= 0, n + 0.5, n.sigmoid())
+    def g(self, n: Tensor) -> Tensor:
+        """The function of the candidate."""
+        return n if self.candidate == "identity" else torch.where(n >= 0, n + 0.5, n.sigmoid())

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Change, Matrix, unchanged
-from evenflow.cells.min_gru import CANDIDATES, chosen
-from evenflow.checks import one_of
+from evenflow.cells.cell import Change, unchanged
+from evenflow.cells.min_gru import MinGRUStep
 
 
-class MinLSTMStep(Cell):
+class MinLSTMStep(MinGRUStep):
     """``h_t = (f h_{t-1} + i g(n)) / (f + i)`` with ``(σ⁻¹(f), σ⁻¹(i), n) = W_ih x_t + b``.
 
     Args:
@@ -22,20 +21,9 @@ class MinLSTMStep(Cell):
     """
 
     blocks = 3
-    recurrent = ()
     equation = "h = (f h + i (W x + b)) / (f + i), f and i = σ(V x + c)"
-
-    def __init__(self, candidate: str = "identity") -> None:
-        one_of("candidate", candidate, CANDIDATES)
-        self.candidate = candidate
-
-    def settings(self) -> dict[str, object]:
-        return {"candidate": self.candidate}
-
-    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
-        return ()
 
     def step(self, a: Tensor, h: Tensor, *, normal: Change = unchanged) -> Tensor:
         f, i, n = normal(a, 3).chunk(3, -1)
         f, i = f.sigmoid(), i.sigmoid()
-        return h + i / (f + i) * (chosen(self.candidate, n) - h)
+        return h + i / (f + i) * (self.g(n) - h)

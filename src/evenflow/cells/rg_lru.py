@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from evenflow.cells.cell import Cell, Change, Matrix, unchanged
+from evenflow.cells.cell import Cell, Change, unchanged
 from evenflow.checks import number
 
 LEAST = 1e-12  # of 1 - λ², whose square root has no slope at 0
@@ -39,9 +39,6 @@ class RGLRUStep(Cell):
 
     def settings(self) -> dict[str, object]:
         return {"c": self.c}
-
-    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
-        return ()
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         kept = 0.9 + 0.099 * torch.rand(hidden_size, generator=generator, dtype=torch.float64)

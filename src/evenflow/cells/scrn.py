@@ -87,8 +87,7 @@ class SCRNStep(Cell):
         weights["weight_hs"] = init.glorot_uniform(*sides, generator=generator)
         if self.rates == "learned":
             weights["context_rate"] = torch.full((k,), math.log(self.alpha / (1 - self.alpha)))
-        trained = self.activation.start(hidden_size - k, generator)
-        return weights if trained is None else weights | {"activation": trained}
+        return weights | self.activation.weights(hidden_size - k, generator)
 
     def prepare(self, weights: Weights) -> Weights:
         """B times 1 - α, a bias as long as the state, and α itself."""

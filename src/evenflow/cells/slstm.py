@@ -55,15 +55,7 @@ class SLSTMStep(Cell):
         return weights
 
     def step(
-        self,
-        a: Tensor,
-        h: Tensor,
-        c: Tensor,
-        n: Tensor,
-        m: Tensor,
-        U: Tensor,
-        *,
-        read: Change = unchanged,
+        self, a: Tensor, h: Tensor, c: Tensor, n: Tensor, m: Tensor, U: Tensor, *, read: Change = unchanged
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         size = U.shape[-1]
         parts = zip(

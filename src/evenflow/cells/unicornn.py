@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from evenflow.cells.cell import Cell, Matrix
+from evenflow.cells.cell import Cell
 from evenflow.checks import number
 
 
@@ -38,9 +38,6 @@ class UnICORNNStep(Cell):
 
     def settings(self) -> dict[str, object]:
         return {"dt": self.dt, "alpha": self.alpha}
-
-    def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:
-        return ()
 
     def extra(self, hidden_size: int, generator: torch.Generator | None) -> dict[str, Tensor]:
         drawn = torch.rand(hidden_size, generator=generator)
