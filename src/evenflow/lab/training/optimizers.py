@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 Groups = list[dict[str, Any]]
+MakeOptimizer = Callable[[Groups, "Settings"], torch.optim.Optimizer]
 EPS, ADAGRAD_EPS = 1e-8, 1e-10  # torch's defaults
 # Options of a parameter group that say how an optimiser runs on its device, which may change when a run is resumed.
 DEVICE_OPTIONS = ("capturable", "fused", "foreach", "clip_norm")
@@ -27,54 +28,26 @@ MATRICES = ("weight_ih", "weight_hh")  # in the names of the parameters that Muo
 MATRIX = "matrix"  # key of a group of these parameters
 
 
-def adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
-    """Kingma and Ba 2015."""
-    return _counted_on_gpu(
-        torch.optim.Adam(
-            groups,
-            lr=settings.lr,
-            eps=settings.eps or EPS,
-            weight_decay=settings.decay_of_weights,
-            fused=_one_kernel(groups),
-        )
-    )
+def adam(
+    groups: Groups, settings: Settings, make: Callable[..., torch.optim.Optimizer] = torch.optim.Adam
+) -> torch.optim.Optimizer:
+    """Kingma and Ba 2015; or `make`, another of torch's optimisers with the same arguments."""
+    eps, decay = settings.eps or EPS, settings.decay_of_weights
+    return _counted_on_gpu(make(groups, lr=settings.lr, eps=eps, weight_decay=decay, fused=_one_kernel(groups)))
 
 
 def adamw(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """Loshchilov and Hutter 2019: Adam whose weight decay shrinks the weights themselves."""
-    return _counted_on_gpu(
-        torch.optim.AdamW(
-            groups,
-            lr=settings.lr,
-            eps=settings.eps or EPS,
-            weight_decay=settings.decay_of_weights,
-            fused=_one_kernel(groups),
-        )
-    )
+    return adam(groups, settings, torch.optim.AdamW)
 
 
-def nadam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
-    """Dozat 2016: Adam with Nesterov's momentum."""
-    eps, decay = settings.eps or EPS, settings.decay_of_weights
-    return torch.optim.NAdam(groups, lr=settings.lr, eps=eps, weight_decay=decay)
+def of_torch(make: Callable[..., torch.optim.Optimizer], eps: float = EPS) -> MakeOptimizer:
+    """The entry of `OPTIMIZERS` for one of torch's optimisers, from its class and its default `eps`."""
 
+    def maker(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
+        return make(groups, lr=settings.lr, eps=settings.eps or eps, weight_decay=settings.decay_of_weights)
 
-def radam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
-    """Liu et al. 2020: Adam with a rectified variance, a warm-up of its own."""
-    eps, decay = settings.eps or EPS, settings.decay_of_weights
-    return torch.optim.RAdam(groups, lr=settings.lr, eps=eps, weight_decay=decay)
-
-
-def adamax(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
-    """Kingma and Ba 2015, with the largest gradient in place of the root mean square."""
-    eps, decay = settings.eps or EPS, settings.decay_of_weights
-    return torch.optim.Adamax(groups, lr=settings.lr, eps=eps, weight_decay=decay)
-
-
-def adagrad(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
-    """Duchi et al. 2011."""
-    eps, decay = settings.eps or ADAGRAD_EPS, settings.decay_of_weights
-    return torch.optim.Adagrad(groups, lr=settings.lr, eps=eps, weight_decay=decay)
+    return maker
 
 
 def muon(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
@@ -131,20 +104,20 @@ def geodesic_adam(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     return GeodesicAdam(groups, lr=settings.lr)
 
 
-OPTIMIZERS: dict[str, Callable[[Groups, Settings], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, MakeOptimizer] = {
     "adam": adam,
     "rmsprop": rmsprop,
     "sgd": sgd,
     "adamw": adamw,
-    "nadam": nadam,
-    "radam": radam,
-    "adamax": adamax,
-    "adagrad": adagrad,
+    "nadam": of_torch(torch.optim.NAdam),  # Dozat 2016: Adam with Nesterov's momentum
+    "radam": of_torch(torch.optim.RAdam),  # Liu et al. 2020: Adam with a rectified variance, a warm-up of its own
+    "adamax": of_torch(torch.optim.Adamax),  # Kingma and Ba 2015: the largest gradient, not the root mean square
+    "adagrad": of_torch(torch.optim.Adagrad, ADAGRAD_EPS),  # Duchi et al. 2011
     **({"muon": muon} if hasattr(torch.optim, "Muon") else {}),
 }
 WITH_EPS = tuple(name for name in OPTIMIZERS if name != "sgd")
 WEIGHT_DECAYS = {"adamw": 0.01, "muon": 0.1}  # torch's defaults; of the others 0
-BASES: dict[str, Callable[[Groups, Settings], torch.optim.Optimizer]] = {"sgd": geodesic_sgd, "adam": geodesic_adam}
+BASES: dict[str, MakeOptimizer] = {"sgd": geodesic_sgd, "adam": geodesic_adam}
 
 
 def make_optimizer(model: nn.Module, settings: Settings, given: GivenParts = NOTHING_GIVEN) -> torch.optim.Optimizer:
