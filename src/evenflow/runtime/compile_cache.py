@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from evenflow.runtime.lock_folder import lock_folder
+
 UNFINISHED = ".evenflow-"  # folders in which files are made
 DIGEST = ".sha256"
 
@@ -103,7 +105,9 @@ def unfinished(parent: Path) -> Iterator[Path]:
     """A temporary folder in `parent` for the user alone. Those that killed processes have left are removed."""
     _remove_abandoned(parent)
     with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=parent, ignore_cleanup_errors=True) as name:
-        descriptor = _lock(name)
+        descriptor = None
+        with suppress(BlockingIOError):  # a process that looks for abandoned folders holds it for a moment
+            descriptor = lock_folder(name)
         try:
             yield Path(name)
         finally:
@@ -166,25 +170,10 @@ def _warn_once(text: str) -> None:
     warnings.warn(f"evenflow loads no compiled code from {text}", RuntimeWarning, stacklevel=3)
 
 
-def _lock(folder: str) -> int | None:
-    """Mark a folder as in use until the descriptor is closed or the process ends; None if another process uses it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
 def _remove_abandoned(parent: Path) -> None:
     """Remove what killed processes have left in a folder: nobody holds its lock."""
     for folder in parent.glob(UNFINISHED + "*"):
         with suppress(OSError):
-            if (descriptor := _lock(str(folder))) is not None:
+            if (descriptor := lock_folder(folder)) is not None:
                 shutil.rmtree(folder, ignore_errors=True)
                 os.close(descriptor)

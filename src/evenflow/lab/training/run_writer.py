@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from evenflow.models.bundle import BUNDLE
+from evenflow.runtime.lock_folder import lock_folder
 
 from . import atomic, metrics
 from .run_folder import ANSWERS, CHECKPOINT, CONFIG, METRICS, PROBES, STATUS, Run
@@ -157,21 +158,11 @@ def _overwrite(path: Path, content: bytes) -> bool:
 
 
 def lock(folder: Path) -> int | None:
-    """Lock the folder for this process; the system releases the lock when the process ends, however it ends."""
+    """`lock_folder` for a folder of runs: a ValueError if another process writes there."""
     try:
-        import fcntl
-    except ImportError:  # not a POSIX system
-        return None
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return lock_folder(folder)
     except BlockingIOError:
-        os.close(descriptor)
         raise ValueError(f"folder {str(folder)!r} is being written by another process") from None
-    except OSError:  # a file system without locks
-        os.close(descriptor)
-        return None
-    return descriptor
 
 
 @contextmanager
