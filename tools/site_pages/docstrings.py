@@ -1,7 +1,7 @@
 """An extension of griffe, which reads docstrings for the reference: what plain docstrings need to become Markdown.
 
 Sessions (``>>>``) become blocks of code, an entry for two arguments becomes two entries, and a layer gets the signature
-and the arguments that it has at run time (`layers/shared_arguments.py` adds them).
+and the arguments that it has at run time (`runtime/shared_arguments.py` adds them).
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ def _rewrite(owner: griffe.Object) -> None:
             continue
         if isinstance(member, griffe.Attribute) and "layer_class(" in str(member.value):
             member = griffe.Class(name, docstring=griffe.Docstring(""))
-            member.set_member("__init__", griffe.Function("__init__"))
             owner.set_member(name, member)
             _take_runtime_arguments(member)
         elif isinstance(member, griffe.Class) and any(
@@ -63,6 +62,8 @@ def _take_runtime_arguments(layer: griffe.Class) -> None:
     found = getattr(import_module(layer.module.path), layer.name)
     if layer.docstring:
         layer.docstring.value = inspect.cleandoc(found.__doc__)
+    if "__init__" not in layer.members:
+        layer.set_member("__init__", griffe.Function("__init__"))
     constructor = layer.members["__init__"]
     assert isinstance(constructor, griffe.Function)
     own = {parameter.name: parameter for parameter in constructor.parameters}

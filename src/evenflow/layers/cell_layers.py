@@ -30,7 +30,7 @@ from evenflow.cells import (
     UnICORNNStep,
 )
 from evenflow.layers.recurrent import Recurrent
-from evenflow.layers.shared_arguments import with_shared_arguments
+from evenflow.runtime.shared_arguments import with_shared_arguments
 
 
 def layer_class(name: str, cell: type[Cell]) -> type[Recurrent]:

@@ -12,7 +12,7 @@ from evenflow.cells import GatedFeedback, Weights
 from evenflow.checks import number
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.sequences import Sequences
-from evenflow.layers.shared_arguments import with_shared_arguments
+from evenflow.runtime.shared_arguments import with_shared_arguments
 from evenflow.runtime.torch_state import in_functorch
 from evenflow.scan import checkpointed, project, scan
 

@@ -21,7 +21,7 @@ from evenflow.cells import (
 from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.layer_weights import MapChoice
 from evenflow.layers.recurrent import Recurrent
-from evenflow.layers.shared_arguments import with_shared_arguments
+from evenflow.runtime.shared_arguments import with_shared_arguments
 
 
 def plain_step(nonlinearity: str | None, activation: ActivationChoice, gain: float, leak: float) -> Cell:

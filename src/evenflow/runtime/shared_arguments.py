@@ -1,4 +1,4 @@
-"""Shows the arguments that all recurrent layers share in the signature and docstring of each of them.
+"""Shows the arguments that layers or estimators share in the signature and docstring of each of them.
 
 The constructor of a layer names its own arguments and hands ``**options`` on to `Recurrent`. With this decorator
 `help`, `inspect.signature` and notebooks show the whole list, and its text stands in one place of the source.
@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from torch import nn
-
-Layer = TypeVar("Layer", bound=type[nn.Module])
+Extended = TypeVar("Extended", bound=type[Any])
 
 
-def with_shared_arguments(layer: Layer) -> Layer:
-    """Decorate a layer whose ``**options`` are arguments of the class that it extends."""
-    base = layer.__mro__[1]
-    own = inspect.signature(layer.__init__).parameters
+def with_shared_arguments(extended: Extended) -> Extended:
+    """Decorate a class whose ``**options`` are arguments of the class that it extends."""
+    base = next(each for each in extended.__mro__[1:] if "__init__" in vars(each))
+    own = inspect.signature(extended.__init__).parameters
     shared = inspect.signature(base.__init__).parameters  # type: ignore[misc]
     listed = [p for p in own.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     if any(p.kind is p.VAR_POSITIONAL for p in own.values()):
@@ -26,12 +24,13 @@ def with_shared_arguments(layer: Layer) -> Layer:
     listed += [p for p in own.values() if p.kind is p.KEYWORD_ONLY]
     listed += [p for p in shared.values() if p.kind is p.KEYWORD_ONLY and p.name not in own]
     listed += [p for p in shared.values() if p.kind is p.VAR_KEYWORD]
-    setattr(layer.__init__, "__signature__", inspect.Signature(listed))  # noqa: B010  (mypy knows no such attribute)
-    if layer.__doc__ and base.__doc__:  # there are none under `python -OO`
-        entries = _entries(base.__doc__) | _entries(layer.__doc__)
+    if "__init__" in vars(extended):
+        extended.__init__.__signature__ = inspect.Signature(listed)
+    if extended.__doc__ and base.__doc__:  # there are none under `python -OO`
+        entries = _entries(base.__doc__) | _entries(extended.__doc__)
         section = "".join(entries[p.name] for p in listed if p.name in entries)
-        layer.__doc__ = layer.__doc__.replace(_section(layer.__doc__), section)
-    return layer
+        extended.__doc__ = extended.__doc__.replace(_section(extended.__doc__), section)
+    return extended
 
 
 def _section(docstring: str) -> str:

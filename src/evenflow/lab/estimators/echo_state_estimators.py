@@ -16,8 +16,9 @@ from evenflow.checks import number
 from evenflow.lab.tasks import Position
 from evenflow.models import Predictor, SequenceModel
 from evenflow.reservoir import EchoState, Ridge
+from evenflow.runtime.shared_arguments import with_shared_arguments
 
-from .sequence_estimator import Classifies, Learned, Regresses, SequenceEstimator, with_arguments
+from .sequence_estimator import Classifies, Learned, Regresses, SequenceEstimator
 from .weighted_sequences import WeightedSequences
 
 PIECE = 2**23  # numbers of state in memory at once
@@ -114,11 +115,12 @@ def _sharpness(scores: Tensor, labels: Tensor, weights: Tensor) -> float:
     return 1.0 if slope(1.0) >= 0 else float(brentq(slope, 1.0, SHARPEST, xtol=1e-13))
 
 
-@with_arguments
+@with_shared_arguments
 class EchoStateClassifier(Classifies, EchoStateEstimator):
     """Gives each sequence one of several classes, by an echo state network: fitted in one pass.
 
     Args:
+        others: as in `EchoStateEstimator`.
 
     Attributes:
         classes_: the classes.
@@ -132,11 +134,12 @@ class EchoStateClassifier(Classifies, EchoStateEstimator):
     """
 
 
-@with_arguments
+@with_shared_arguments
 class EchoStateRegressor(Regresses, EchoStateEstimator):
     """Gives each sequence a number, or several, by an echo state network: fitted in one pass.
 
     Args:
+        others: as in `EchoStateEstimator`.
 
     Attributes:
         predictor_: the model with the description of its data; `evenflow.save` writes it.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from .sequence_estimator import Classifies, with_arguments
+from evenflow.runtime.shared_arguments import with_shared_arguments
+
+from .sequence_estimator import Classifies
 from .trained_estimator import TrainedEstimator
 
 
-@with_arguments
+@with_shared_arguments
 class SequenceClassifier(Classifies, TrainedEstimator):
     """Gives each sequence one of several classes, by a recurrent network that is trained on cross entropy.
 
     Args:
+        others: as in `TrainedEstimator`.
 
     Attributes:
         classes_: the classes.

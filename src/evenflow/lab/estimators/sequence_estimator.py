@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -15,8 +15,6 @@ from evenflow.models import DataColumn, DataSchema, Predictor
 from evenflow.models.data_column import scaled_columns
 
 from .sequence_input import checked_sequences, training_sequences, training_weights
-
-Estimator = TypeVar("Estimator", bound=type[BaseEstimator])
 
 
 class Learned(NamedTuple):
@@ -148,17 +146,6 @@ class Regresses(RegressorMixin):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-
-def with_arguments(estimator: Estimator) -> Estimator:
-    """Decorate an estimator whose docstring is to list the arguments of the class that it extends after its own."""
-    shared = next((base.__doc__ for base in estimator.__mro__[1:] if "    Args:\n" in (base.__doc__ or "")), None)
-    if estimator.__doc__ and shared:  # there are none under `python -OO`
-        before, after = estimator.__doc__.split("    Args:\n")
-        own, _, rest = after.partition("\n    Attributes:\n")
-        listed = own.rstrip() + "\n" * bool(own.strip()) + shared.split("    Args:\n")[1].rstrip()
-        estimator.__doc__ = f"{before}    Args:\n{listed}\n\n    Attributes:\n{rest}"
-    return estimator
 
 
 def _require(estimator: BaseEstimator, y: Any) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 from sklearn.metrics import r2_score
 
 from evenflow.checks import whole_number
+from evenflow.runtime.shared_arguments import with_shared_arguments
 
-from .sequence_estimator import Learned, with_arguments
+from .sequence_estimator import Learned
 from .sequence_input import ragged, training_sequences, training_weights
 from .trained_estimator import TrainedEstimator
 
 
-@with_arguments
+@with_shared_arguments
 class SequenceForecaster(TrainedEstimator):
     """Predicts the steps after the end of each sequence, after training on the next step of every step.
 
@@ -33,41 +33,8 @@ class SequenceForecaster(TrainedEstimator):
     (300, 24)
     """
 
-    def __init__(
-        self,
-        horizon: int = 1,
-        system: str = "rnn",
-        hidden_size: int = 64,
-        *,
-        num_layers: int = 1,
-        epochs: int = 100,
-        lr: float = 0.01,
-        batch_size: int = 32,
-        optimizer: str = "adam",
-        validation: float = 0.1,
-        patience: int | None = 20,
-        options: Mapping[str, Any] | None = None,
-        settings: Mapping[str, Any] | None = None,
-        warm_start: bool = False,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ) -> None:
-        super().__init__(
-            system,
-            hidden_size,
-            num_layers=num_layers,
-            epochs=epochs,
-            lr=lr,
-            batch_size=batch_size,
-            optimizer=optimizer,
-            validation=validation,
-            patience=patience,
-            options=options,
-            settings=settings,
-            warm_start=warm_start,
-            random_state=random_state,
-            verbose=verbose,
-        )
+    def __init__(self, horizon: int = 1, *positional: Any, **options: Any) -> None:
+        super().__init__(*positional, **options)
         self.horizon = horizon
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

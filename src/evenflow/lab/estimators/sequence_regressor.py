@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from .sequence_estimator import Regresses, with_arguments
+from evenflow.runtime.shared_arguments import with_shared_arguments
+
+from .sequence_estimator import Regresses
 from .trained_estimator import TrainedEstimator
 
 
-@with_arguments
+@with_shared_arguments
 class SequenceRegressor(Regresses, TrainedEstimator):
     """Gives each sequence a number, or several, by a recurrent network that is trained on squared errors.
 
     Args:
+        others: as in `TrainedEstimator`.
 
     Attributes:
         predictor_: the trained model with the description of its data; `evenflow.save` writes it.

@@ -31,7 +31,7 @@ class TrainedEstimator(SequenceEstimator):
         epochs: passes over the training sequences to make at most.
         lr: learning rate.
         batch_size: sequences in a batch.
-        optimizer: "adam", "rmsprop" or "sgd".
+        optimizer: as in `evenflow.fit`, such as "adam", "rmsprop" or "sgd".
         validation: share of the sequences that are held out, drawn by `random_state` and stratified by class where
             that is possible. With 0 the training sequences themselves are validated on.
         patience: stop after this many epochs without a better validation; None makes all epochs.
