@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+import evenflow
 from evenflow import init
 from evenflow.maps import (
     SVD,
@@ -134,6 +135,34 @@ def test_gate_blocks(module: nn.Module, blocks: object, chosen: list[int]) -> No
     setattr(module, name, W)
     assert torch.allclose(getattr(module, name), W, atol=CLOSE)
     assert torch.allclose(getattr(detach(module, name), name), W, atol=CLOSE)
+
+
+LETTERS = {"gru": ["r", "z"], "gru-2014": ["r", "z"], "lstm": ["i", "f", "g", "o"], "lstm-peephole": ["f"]}
+
+
+@pytest.mark.parametrize(("name", "gate"), [(name, gate) for name, gates in LETTERS.items() for gate in gates])
+def test_a_spectrum_on_any_gate_of_a_layer_of_evenflow(name: str, gate: str) -> None:
+    """In training the singular values of this gate stay within the margin, and those of the others leave it."""
+    layer = evenflow.create(name, 3, 4, generator=seeded())
+    attach(layer, "weight_hh_l0", SVD(4, margin=0.05), blocks=gate, generator=seeded())
+    optimizer = torch.optim.SGD(layer.parameters(), 30.0)
+    for seed in range(3):
+        x = torch.randn(20, 8, 3, generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        (layer(x)[0][-1] - 1).square().mean().backward()
+        optimizer.step()
+    gates = "rz" if name.startswith("gru") else "ifgo"
+    spread = [float((torch.linalg.svdvals(block) - 1).abs().max()) for block in layer.weight_hh_l0.chunk(len(gates))]
+    chosen = spread.pop(gates.index(gate))
+    assert 1e-4 < chosen < 0.05 + 1e-5
+    assert max(spread) > 0.06
+
+
+def test_all_gates_of_a_layer_by_name() -> None:
+    layer = evenflow.create("gru", 3, 8, map={"weight_hh": "svd", "weight_hh_n": "svd"}, margin=0.1)
+    for block in (*layer.weight_hh_l0.chunk(2), layer.weight_hh_n_l0):
+        assert (torch.linalg.svdvals(block) - 1).abs().max() < 1e-5
+    assert len([n for n, _ in layer.named_parameters() if "parametrizations" in n]) == 6
 
 
 def test_free_blocks_leave_a_plain_parameter() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -59,6 +59,7 @@ class Cell(Described):
     parameters: tuple[str, ...] = ()
     takes_complex = False  # whether its matrices may be complex
     timed = False  # whether its step takes the time since the step before as a last column of a, see `without_gap`
+    letters: ClassVar[Mapping[str, str]] = {}  # letters of the blocks of a matrix by its name, for `maps.attach`
     equation = ""
     programs: dict[Sizes, str | Untranslatable]  # by sizes, what `program` returned
     revision: int

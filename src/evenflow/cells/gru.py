@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -29,6 +32,7 @@ class GRUStep(Cell):
     blocks = 3
     recurrent = ("weight_hh", "weight_hh_n")
     parameters = ("bias_hh_n",)
+    letters: ClassVar[Mapping[str, str]] = {"weight_hh": "rz"}
     equation = "h = (1 - z) n + z h, n = tanh(W x + b + r (U h + c))"
 
     def matrices(self, hidden_size: int) -> tuple[Matrix, ...]:

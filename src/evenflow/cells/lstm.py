@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -19,6 +22,7 @@ class LSTMStep(Cell):
 
     blocks = 4
     states = ("h", "c")
+    letters: ClassVar[Mapping[str, str]] = {"weight_hh": "ifgo"}
     equation = "c = σ(f) c + σ(i) tanh(g); h = σ(o) tanh(c)"
 
     def __init__(self, forget_bias: float = 1.0) -> None:

@@ -34,7 +34,8 @@ def attach(
         name: of the weight, such as ``"weight"`` or ``"weight_hh_l0"``.
         map: a map of the size of the weight, or of one block. A map serves one weight.
         blocks: for a weight of stacked gates, the gates that get a matrix of the map, by index or by torch's letter
-            (``"rzn"`` for GRU, ``"ifgo"`` for LSTM). The others stay free. Default: the whole weight is one matrix.
+            (``"rzn"`` for GRU, ``"ifgo"`` for LSTM; evenflow's GRU has ``"rz"`` in weight_hh and n in weight_hh_n). The
+            others stay free. Default: the whole weight is one matrix.
         generator: source of the initial numbers. Default: torch's global generator.
 
     The weight is initialised with ``map(*map.start(generator))``; assign to ``module.name`` afterwards for another
@@ -155,6 +156,8 @@ def _fit(map: Map, module: nn.Module, name: str, weight: Tensor, blocks: str | S
         raise ValueError(f"{what} is {rows} x {columns}, which is no stack of {map.rows} x {map.columns} blocks")
     count = rows // map.rows
     gates = next((letters for kind, letters in GATES.items() if isinstance(module, kind)), "")
+    if (cell := getattr(module, "cell", None)) is not None:  # a layer of evenflow
+        gates = cell.core.letters.get(name.rsplit("_l", 1)[0], "")
     known: dict[int | str, int] = {letter: i for i, letter in enumerate(gates)}
     known.update({i: i for i in range(count)})
     chosen = [known.get(block, -1) for block in blocks]
