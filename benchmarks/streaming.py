@@ -48,8 +48,8 @@ def cases(units: int, rows: int, device: str) -> dict[str, Callable[[], Any]]:
         found[name] = lambda: cell(x, state)
 
     def add_layer(name: str, layer: evenflow.Recurrent) -> None:
-        layer = layer.to(device).eval()
-        add(name, layer.step, layer(x.unsqueeze(0))[1])
+        state = tuple(torch.zeros(layer.num_layers, rows, size, device=device) for size in layer.state_sizes)
+        add(name, layer.to(device).eval().step, state if len(state) > 1 else state[0])
 
     def add_torch(layer: torch.nn.Module, name: str) -> None:
         layer, step = layer.to(device), x.unsqueeze(0)
