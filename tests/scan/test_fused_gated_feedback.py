@@ -209,7 +209,6 @@ def test_what_is_kept(unit: str) -> None:
     assert kept_of(layer) <= 8 * (800 * (numbers + gates + share) + 2 * weights)
 
 
-@pytest.mark.xfail(strict=True, reason="what each layer sends to each is kept, where the step by hand did without")
 @units
 def test_little_is_kept(unit: str) -> None:
     """Less than a graph of every step holds."""

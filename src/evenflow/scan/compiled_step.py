@@ -83,7 +83,8 @@ class CompiledStep:
 
     @cached_property
     def _stored(self) -> list[Node]:
-        return [*self.leaves, *flat(self.program.new), *self.places.kept, *self.places.marks]
+        places = self.places
+        return [*self.leaves, *flat(self.program.new), *places.kept, *places.marks, *places.again]
 
     @cached_property
     def loop_plans(self) -> list[tuple[int | None, Evaluator]]:

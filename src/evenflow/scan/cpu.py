@@ -135,7 +135,7 @@ def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | 
     sizes = [models * batch * v.width for v in added]
     sums = torch.zeros(sum(sizes), dtype=torch.float64)  # of each row over all steps
     written = [gradients.a, gradients.rest, *gradients.states, gradients.tap, sums]
-    _call_step("backward", inputs, outputs, [*grads, *written])
+    _call_step("backward", inputs, outputs, [inputs.again, *grads, *written])
     of_rows = zip(added, sums.split(sizes), strict=True)
     gradients.sums = {v: rows.view(models, batch, v.width).sum(1) for v, rows in of_rows}
     return gradients

@@ -9,14 +9,16 @@ An engine is a module with three functions:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from evenflow.runtime.torch_state import ieee_products
 from evenflow.scan.compiled_step import CompiledStep, Use
 from evenflow.step.compute import part
 from evenflow.step.graph import Node
@@ -34,6 +36,7 @@ class ScanInputs:
     Args:
         batch_sizes: how many rows, the longest first, still run at each step; None where all run to the end.
         resets: one where the states of a row restart before the step, else zero; None for a step without restarts.
+        again: for a backward pass, what is computed again of each step (`Places.again`), ``(M, T, B, size)``.
     """
 
     step: CompiledStep
@@ -43,6 +46,7 @@ class ScanInputs:
     parameters: Sequence[Tensor | None]
     batch_sizes: Sequence[int] | None = None
     resets: Tensor | None = None
+    again: Tensor | None = None
 
     @property
     def reset_rows(self) -> list[Tensor]:
@@ -113,6 +117,8 @@ def scan_gradients(
     x0 is None, for d ``(M, T, B, L)``, x ``(M, T, B, R)`` and x0 ``(M, B, R)``: ``(M, L, R)``. Terms of rows with a
     reset at step t are left out.
     """
+    if inputs.step.places.again:
+        inputs = replace(inputs, again=_computed_again(inputs, outputs))
     gradients: StepGradients = engine.backward(inputs, outputs, grads, want_tap)
     matrices: list[Tensor | None] = [None] * len(inputs.matrices)
     for use in inputs.step.uses:
@@ -133,6 +139,30 @@ def scan_gradients(
     return ScanGradients(
         gradients.a, gradients.states, d_matrices, _parameter_gradients(inputs, gradients), gradients.tap
     )
+
+
+def _computed_again(inputs: ScanInputs, outputs: ScanOutputs) -> Tensor:
+    """`ScanInputs.again` from all states."""
+    step, like, at = inputs.step, outputs.states[0], 0
+    again, size = set(step.places.again), sum(v.width for v in step.places.again)
+    found = like.new_empty(*like.shape[:-1], size)
+    with torch.no_grad(), ieee_products(like):
+        for p, n, view in step.places.views:
+            place, product, row = step.places.inputs(p), step.program.products[p], 0
+            if place is None or again.isdisjoint(product.outputs[n]):
+                continue
+            x, x0 = (_cut(v[place.index], place, product.inputs) for v in (outputs.states, inputs.states))
+            for is_again, run in itertools.groupby(product.outputs[n], again.__contains__):
+                height = sum(v.width for v in run)
+                if is_again:
+                    weight = part(inputs.matrices[view.matrix], view)[:, row : row + height].mT
+                    for m, w in enumerate(weight):
+                        columns = found[m, ..., at : at + height]
+                        torch.mm(x0[m], w, out=columns[0])
+                        torch.mm(x[m, :-1].flatten(0, 1), w, out=columns[1:].flatten(0, 1))
+                    at += height
+                row += height
+    return found
 
 
 def _product_inputs(use: Use, inputs: ScanInputs, outputs: ScanOutputs) -> tuple[Tensor, Tensor | None]:

@@ -124,7 +124,7 @@ def _stored_values(inputs: ScanInputs, outputs: ScanOutputs) -> Values:
     for nodes, after in zip(program.new, outputs.states, strict=True):
         for v, x in blocks(after, nodes).items():
             values.setdefault(v, x)
-    values |= blocks(outputs.kept, places.kept)
+    values |= blocks(outputs.kept, places.kept) | blocks(inputs.again, places.again)
     return values | {v: x.to(like.dtype) for v, x in blocks(outputs.marks, places.marks).items()}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from evenflow.step.graph import Graph, Node
 from evenflow.step.program import Blocks, Program, flat
-from evenflow.step.saved import choose_kept
+from evenflow.step.saved import choose_kept, computed_again
 
 
 @dataclass(eq=False)
@@ -43,7 +43,13 @@ class Gradient:
     @property
     def numbers(self) -> list[Node]:
         fed = set(self.of_products())  # a product takes numbers, also where they are marks
-        return [v for v in self.kept if not v.is_mark or v in fed]
+        again = set(self.again)
+        return [v for v in self.kept if (not v.is_mark or v in fed) and v not in again]
+
+    @property
+    def again(self) -> list[Node]:
+        """Kept nodes that are computed again instead of being stored."""
+        return computed_again(self)
 
     @property
     def marks(self) -> list[Node]:

@@ -26,8 +26,8 @@ def tensor_names(program: Program, backward: bool, matrices: bool) -> list[str]:
     """What a call of a pass reads and writes, in order.
 
     ``s0_I`` first states, ``wI`` matrices (where they are passed in this place), ``pI`` parameters, ``resets`` of each
-    row (where the step has them), ``sI`` all states, ``gI`` gradients by states; ``d_`` marks the gradients that the
-    pass writes.
+    row (where the step has them), ``sI`` all states, ``again`` what is computed again before the backward pass, ``gI``
+    gradients by states; ``d_`` marks the gradients that the pass writes.
     """
     states = range(len(program.states))
     names = ["a", *(f"s0_{i}" for i in states)]
@@ -35,7 +35,7 @@ def tensor_names(program: Program, backward: bool, matrices: bool) -> list[str]:
     names += [*(f"p{i}" for i in range(len(program.parameters))), *(["resets"] if program.resets else [])]
     names += [*(f"s{i}" for i in states), "kept", "marks"]
     if backward:
-        names += [*(f"g{i}" for i in states), "d_a", "d_rest", *(f"d_s0_{i}" for i in states), "tap", "sums"]
+        names += ["again", *(f"g{i}" for i in states), "d_a", "d_rest", *(f"d_s0_{i}" for i in states), "tap", "sums"]
     return names
 
 

@@ -38,6 +38,7 @@ class Places:
 
     Attributes:
         kept, marks: what the forward pass stores besides the states: numbers and bytes.
+        again: outputs of products that are computed again, for all steps at once, before the backward pass.
         rest: gradients by outputs of products, except those that are gradients by blocks of a too.
         parameters: for each block of a parameter the node whose sum over all steps and rows is its gradient.
         deferred, carried: the gradients by the states before in two parts: terms that products return, which the
@@ -47,6 +48,7 @@ class Places:
     def __init__(self, gradient: Gradient) -> None:
         self.gradient, self.program = gradient, gradient.program
         self.kept, self.marks = tuple(gradient.numbers), tuple(gradient.marks)
+        self.again = tuple(gradient.again)
         outputs = [v for views in gradient.outputs if views for blocks in views for v in blocks]
         self.rest = tuple(dict.fromkeys(v for v in outputs if v not in gradient.a))
         self.parameters = tuple(tuple(_inside(v) for v in blocks) for blocks in gradient.parameters)

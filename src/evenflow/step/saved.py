@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from evenflow.step.graph import EXPENSIVE, Node, ordered
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # The cost of one number in both passes, in units of reading it from memory. Marks take a byte.
 KEPT, KEPT_MARK, READ_STATE, READ_INPUT, EXPENSIVE_AGAIN, CHEAP_AGAIN = 2.0, 0.6, 0.4, 1.0, 1.2, 0.05
 LEAST = 1e-9  # the smallest difference in cost that counts
+MANY_OUTPUTS = 2  # kept for each input of a product, from which on they are computed again
 MANY = 200  # candidates from which on the first improvement is taken instead of the best
 
 
@@ -30,6 +31,32 @@ def choose_kept(gradient: Gradient) -> list[Node]:
     read = search.read(kept)
     groups = [v for v in dict.fromkeys(gradient.of_products()) if v in search.fixed]
     return [*groups, *sorted((kept & read) - search.fixed, key=lambda v: v.id)]
+
+
+def computed_again(gradient: Gradient) -> list[Node]:
+    """Kept outputs of products that are computed again before the backward pass, for all steps in one product.
+
+    The inputs must lie side by side in a state, which is stored anyway, and the outputs must be at least
+    `MANY_OUTPUTS` times as many numbers.
+    """
+    program, kept = gradient.program, set(gradient.kept) - set(gradient.of_products())
+    again: list[Node] = []
+    for product in program.products:
+        outputs = [v for v in flat(product.outputs) if v in kept]
+        if any(_adjacent(product.inputs, blocks) for blocks in program.states) and _size(
+            outputs
+        ) >= MANY_OUTPUTS * _size(product.inputs):
+            again += outputs
+    return again
+
+
+def _adjacent(nodes: Sequence[Node], blocks: Sequence[Node]) -> bool:
+    length = len(nodes)
+    return any(tuple(blocks[n : n + length]) == tuple(nodes) for n in range(len(blocks)))
+
+
+def _size(nodes: Iterable[Node]) -> int:
+    return sum(v.width for v in nodes)
 
 
 class _Search:

@@ -52,8 +52,8 @@ def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | 
     shape = len(step.added), models, batch, direction(step, True).width
     sums = outputs.states[0].new_empty(shape, dtype=torch.float64)  # of each row over all steps
     read = map(aligned, (inputs.a, *inputs.states))
-    stored = map(aligned, (*outputs.states, outputs.kept, outputs.marks))
     written = (gradients.a, gradients.rest, *gradients.states, gradients.tap, sums)
+    stored = [*map(aligned, (*outputs.states, outputs.kept, outputs.marks)), inputs.again]
     _launch(inputs, True, outputs.states[0], [*read, *inputs.parameters, *inputs.reset_rows, *stored, *grads, *written])
     gradients.sums = {v: s.sum(1)[:, : v.width] for v, s in zip(step.added, sums, strict=True)}
     return gradients

@@ -27,7 +27,12 @@ class CBackward(CDirection):
         before = [(f"before{i}", blocks, "REAL") for i, blocks in enumerate(self.program.states)]
         after = [(f"s{i}", blocks, "REAL") for i, blocks in enumerate(self.program.new)]
         marks = ("marks", self.places.marks, "int8_t")
-        read = [("kept", self.places.kept, "REAL"), ("a", self.program.a, "REAL"), marks]
+        read = [
+            ("kept", self.places.kept, "REAL"),
+            ("a", self.program.a, "REAL"),
+            marks,
+            ("again", self.places.again, "REAL"),
+        ]
         return [*before, *after, *read, ("resets", self.program.resets, "REAL")]
 
     @cached_property
@@ -162,6 +167,8 @@ class CBackward(CDirection):
             lines.append(f"const REAL *g{i} = {grad} ? {grad} + (at + b) * {row} : nothing;")
         if self.places.kept:
             lines.append(self.row("kept", "kept", "(at + b)", self.places.kept))
+        if self.places.again:
+            lines.append(self.row("again", "again", "(at + b)", self.places.again))
         if self.places.marks:
             lines.append(self.row("marks", "marks", "(at + b)", self.places.marks, "const int8_t"))
         return [*lines, *self.reset_text()]

@@ -47,7 +47,8 @@ class CudaBackward(CudaDirection):
 
     @property
     def _arrays(self) -> list[tuple[str, tuple[Node, ...]]]:
-        arrays = [("kept", self.places.kept), ("marks", self.places.marks), ("a", self.program.a)]
+        arrays = [("kept", self.places.kept), ("marks", self.places.marks), ("again", self.places.again)]
+        arrays.append(("a", self.program.a))
         return [*arrays, *([("resets", self.program.resets)] if self.program.resets else [])]
 
     def in_registers(self) -> set[Node]:
