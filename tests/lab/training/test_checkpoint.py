@@ -1,16 +1,22 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import io
+import json
 import os
+import pickle
 import shutil
+import zipfile
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
+import evenflow
 from evenflow import RNN
-from evenflow.lab.training import checkpoint
+from evenflow.lab.training import checkpoint, resume, train
 from evenflow.lab.training.checkpoint import Checkpoint
 
 
@@ -175,3 +181,127 @@ def test_weights_are_a_copy():
 def test_weights_that_do_not_fit(weights, sentence):
     with pytest.raises(ValueError, match=f"^weights in here do not fit the model: {sentence}$"):
         checkpoint.load_weights(nn.Linear(2, 2), weights, "here")
+
+
+def test_without_a_pointer_the_newest_intact_version_is_taken(tmp_path):
+    for step in (10, 20):
+        checkpoint.save(tmp_path, made(step))
+    (tmp_path / "latest").unlink()
+    with pytest.warns(UserWarning, match=r"^file .*latest, .* is missing, resuming from step-000000020$"):
+        assert latest(tmp_path) == 20
+    spoil(tmp_path / "step-000000020" / "state.pt", "cut")
+    with pytest.warns(UserWarning, match=r"is missing, resuming from step-000000010$"):
+        assert latest(tmp_path) == 10
+    spoil(tmp_path / "step-000000010" / "state.pt", "cut")
+    with pytest.raises(ValueError, match=r"is missing and there is no good version, so the run cannot be resumed$"):
+        checkpoint.find(tmp_path)
+
+
+def test_a_step_that_was_edited_is_noticed(tmp_path):
+    checkpoint.save(tmp_path, made(10))
+    checkpoint.save(tmp_path, made(20))
+    manifest = tmp_path / "step-000000020" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"step": 20', '"step": 30'))
+    with pytest.warns(UserWarning, match="step-000000020 is damaged, resuming from step-000000010"):
+        assert latest(tmp_path) == 10
+    # Name and manifest agree, but the state is that of another step.
+    (tmp_path / "step-000000020").rename(tmp_path / "step-000000030")
+    (tmp_path / "latest").write_text("step-000000030\n")
+    with pytest.raises(ValueError, match=r"^checkpoint .*030 cannot be used: its content is that of step 20$"):
+        latest(tmp_path)
+
+
+def test_a_checkpoint_names_the_config_and_the_versions(tmp_path):
+    config = {"task": {"name": "adding"}, "training": {"lr": 0.1, "widths": [1, 2]}}
+    checkpoint.save(tmp_path, Checkpoint(3, made(3).weights, made(3).state, config))
+    found = checkpoint.load(tmp_path, "step-000000003")
+    assert found.config == config
+    assert found.versions == {"evenflow": evenflow.__version__, "torch": torch.__version__}
+    assert checkpoint.ORIGIN not in found.state
+
+
+def replaced(version, **files):
+    """Replace files of a version and the digests in its manifest, as somebody could who wants it to be read."""
+    manifest = json.loads((version / "manifest.json").read_text())
+    for name, content in {name.replace("_", "."): content for name, content in files.items()}.items():
+        (version / name).write_bytes(content)
+        manifest["sha256"][name] = hashlib.sha256(content).hexdigest()
+    (version / "manifest.json").write_text(json.dumps(manifest))
+
+
+def packed(content):
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+class Planted:
+    def __reduce__(self):
+        return os.mkdir, ("planted",)
+
+
+def bomb():
+    """A file of torch.save whose tensor expands to a gigabyte."""
+    content, buffer = packed({"x": torch.zeros(4)}), io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as new:
+        for info in old.infolist():
+            new.writestr(info.filename, bytes(1 << 24) if info.filename.endswith("data/0") else old.read(info))
+    return buffer.getvalue()
+
+
+HOSTILE = {
+    "pickle": {"state_pt": pickle.dumps(Planted())},
+    "planted": {"state_pt": packed({"optimizer": Planted()})},
+    "no mapping": {"state_pt": packed([1, 2])},
+    "another origin": {"state_pt": packed({"origin": 5})},
+    "text": {"state_pt": b"junk"},
+    "empty": {"state_pt": b""},
+    "bomb": {"state_pt": bomb()},
+    "stride 0": {"state_pt": packed({"x": torch.zeros(1).expand(1 << 40)})},
+    "weights": {"weights_safetensors": b"\xff" * 100},
+    "no weights": {"weights_safetensors": b""},
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_content_with_right_digests_is_one_sentence(tmp_path, content, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint.save(tmp_path, made(10))
+    replaced(tmp_path / "step-000000010", **content)
+    assert checkpoint.find(tmp_path) == "step-000000010"
+    with pytest.raises(ValueError, match=r"^checkpoint .*step-000000010 cannot be (read|used): ") as no:
+        latest(tmp_path)
+    assert "\n" not in str(no.value)
+    assert not (tmp_path / "planted").exists()
+
+
+STATES = {
+    "nothing": lambda state: state.clear(),
+    "no best": lambda state: state.update(best=None),
+    "best of a kind": lambda state: state["best"].update(step="four"),
+    "no processes": lambda state: state.pop("processes"),
+    "text for a time": lambda state: state.update(seconds="long"),
+    "groups": lambda state: state["optimizer"].update(param_groups=[{"params": [0]}]),
+    "no state": lambda state: state["optimizer"].pop("state"),
+    "shapes": lambda state: state["optimizer"]["state"][0].update(exp_avg=torch.ones(9, 9)),
+    "kinds": lambda state: state["optimizer"]["state"].update({0: {"step": "four", "exp_avg": [1], "exp_avg_sq": {}}}),
+    "sums": lambda state: state.update(since=3, sums=[1.0]),
+    "callbacks": lambda state: state.update(callbacks=3),
+}
+
+
+@pytest.mark.parametrize("change", STATES.values(), ids=STATES)
+def test_a_state_that_does_not_fit_the_run_is_one_sentence(tmp_path, change):
+    training = {"steps": 4, "batch_size": 2, "validation_batches": 1, "checkpoint_every": 2, "device": "cpu"}
+    config = {"task": {"name": "adding", "length": 5}, "system": {"name": "rnn", "hidden_size": 3}}
+    train(config | {"training": training}, tmp_path / "run", progress=False)
+    place = tmp_path / "run" / "checkpoint"
+    shutil.rmtree(place / "step-000000004")
+    (place / "latest").write_text("step-000000002\n")
+    state = torch.load(place / "step-000000002" / "state.pt", weights_only=True)
+    change(state)
+    state["origin"] = {"step": 2}
+    replaced(place / "step-000000002", state_pt=packed(state))
+    with pytest.raises(ValueError, match=r"(step-000000002|of step 2) cannot be resumed|by None processes") as no:
+        resume(tmp_path / "run", progress=False)
+    assert "\n" not in str(no.value)

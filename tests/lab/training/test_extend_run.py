@@ -36,6 +36,7 @@ def test_the_same_bits_as_a_run_that_was_long_from_the_beginning(tmp_path):
     assert equal(short.weights(), long.weights())
     assert equal(short.weights("best"), long.weights("best"))
     assert short.status == long.status
+    assert short.config.pop("changed") == {"steps": [4, 8]}
     assert short.config == long.config
 
 

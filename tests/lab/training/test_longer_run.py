@@ -31,6 +31,7 @@ def test_a_longer_run_is_one_that_was_long_from_the_start(tmp_path, schedule):
     assert equal(short.weights(), long.weights())
     assert equal(short.weights("best"), long.weights("best"))
     assert short.status == long.status
+    assert short.config.pop("changed") == {"steps": [8]}
     assert short.config == long.config
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from killed_runs import same
@@ -97,18 +98,60 @@ DAMAGES = ["sign", "cut", "missing", "another"]
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_best_weights_from_long_ago_that_are_damaged_are_refused(tmp_path, how):
+def test_best_weights_from_long_ago_that_are_damaged_do_not_stop_the_run(tmp_path, how, alone):
     folder = steps_until(tmp_path / "run", 18)
     spoil(folder, how)
-    with pytest.raises(
-        ValueError, match=r"^best weights .*best.safetensors are (damaged|missing|those of step 4)"
-    ) as no:
-        resume(folder, progress=False)
-    assert str(no.value).endswith(
-        ", and no checkpoint from before step 8 is left to find them again: "
-        "put the file back from a copy, or train anew in another folder"
+    lost = (
+        r"^best weights .*best.safetensors are (damaged|missing|those of step).*; they are lost, since no checkpoint "
+        r"from before step 8 is left to find them again: the weights of step 16, validated anew, count as the best"
     )
-    assert "\n" not in str(no.value)
+    with pytest.warns(UserWarning, match=lost), interrupted(18):
+        resume(folder, progress=False)
+    with pytest.warns(UserWarning, match=lost):  # no checkpoint since then, so it says so again
+        result = resume(folder, progress=False)
+    assert result.best_step in (16, 20)
+    assert checkpoint.load_best(folder / "checkpoint").step == result.best_step
+    same(checkpoint.weights_of(result.model), Run(alone).weights(), "last weights")
+    assert Run(folder).metrics["loss"].tolist() == Run(alone).metrics["loss"].tolist()
+
+
+def test_a_run_that_had_stopped_early_stays_stopped_without_its_best_weights(tmp_path):
+    training = {"patience": 1, "lr": 1e-9, "optimizer": "sgd", "checkpoint_every": 100}
+    stopped = train(CONFIG | {"training": CONFIG["training"] | training}, tmp_path / "run", progress=False)
+    assert stopped.stopped_early
+    checkpoints = tmp_path / "run" / "checkpoint"
+    shutil.rmtree(checkpoints / "step-000000000")
+    spoil(tmp_path / "run", "missing")
+    with pytest.warns(UserWarning, match=f"the weights of step {stopped.steps}, validated anew"):
+        again = resume(tmp_path / "run", progress=False)
+    assert (again.steps, again.best_step, again.stopped_early) == (stopped.steps, stopped.steps, True)
+
+
+@pytest.mark.parametrize("how", ["empty", "flipped", "cut", "no zip", "other arrays"])
+def test_damaged_probes_do_not_stop_the_run(tmp_path, how):
+    alone = train(CONFIG | {"training": CONFIG["training"] | {"probe_every": 2}}, tmp_path / "alone", progress=False)
+    folder = steps_until(tmp_path / "run", 10, probe_every=2)
+    path = folder / "probes.npz"
+    content = path.read_bytes()
+    middle = len(content) // 2
+    path.write_bytes(
+        {
+            "empty": b"",
+            "flipped": content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :],
+            "cut": content[:middle],
+            "no zip": b"junk",
+            "other arrays": content,
+        }[how]
+    )
+    if how == "other arrays":
+        np.savez(path, step=np.zeros((2, 3, 4)), gradient_norm=np.zeros(1))
+    with pytest.warns(
+        UserWarning, match=r"probes.npz of run .*; the probes up to step 8 are lost, the run goes on$"
+    ) as said:
+        result = resume(folder, progress=False)
+    assert not any("allow_pickle" in str(warning.message) for warning in said)
+    same(result.model.state_dict(), alone.model.state_dict(), "weights")
+    assert Run(folder).probes["step"].tolist() == list(range(10, 21, 2))
 
 
 def test_a_version_of_the_best_step_holds_the_same_weights(tmp_path, alone):
@@ -190,13 +233,16 @@ def test_a_run_from_before_the_digest_goes_on(tmp_path, alone):
     assert_alike(folder, alone)
 
 
-def test_a_finished_run_is_read_back_from_sound_weights_only(tmp_path, alone):
+def test_a_finished_run_whose_best_weights_are_lost_has_its_last_ones(tmp_path, alone):
     folder = tmp_path / "run"
     shutil.copytree(alone, folder)
     assert torch.isfinite(torch.tensor(resume(folder, progress=False).best_loss))
     spoil(folder, "sign")
-    with pytest.raises(ValueError, match="are damaged"):
-        resume(folder, progress=False)
+    with pytest.warns(UserWarning, match="the weights of step 20, validated anew, count as the best"):
+        result = resume(folder, progress=False)
+    assert result.best_step == 20
+    same(result.best_weights, Run(alone).weights(), "weights")
+    assert Run(folder).status["best_step"] == 20
 
 
 def command(*arguments: str | Path) -> int:
@@ -213,10 +259,10 @@ def test_the_command_line_warns_in_one_line(tmp_path, capsys):
     assert capsys.readouterr().err == f"evenflow: checkpoint {version} is damaged, resuming from step-000000012\n"
 
 
-def test_the_command_line_refuses_in_one_line(tmp_path, capsys):
+def test_the_command_line_says_what_is_lost_in_one_line(tmp_path, capsys):
     folder = steps_until(tmp_path / "run", 18)
     spoil(folder, "sign")
-    assert command("resume", folder, "-q") == 2
+    assert command("resume", folder, "-q") == 0
     said = capsys.readouterr().err
     assert said.startswith(f"evenflow: best weights {folder / 'checkpoint' / 'best.safetensors'} are damaged: ")
     assert said.count("\n") == 1

@@ -80,12 +80,19 @@ def resume(
     steps: Annotated[
         int | None, typer.Option(help="Make this many updates in all, more than the run began with.")
     ] = None,
+    allow_changes: Annotated[
+        list[str] | None,
+        typer.Option(help="Settings, separated by commas, whose edits in config.toml are meant."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Continue a run that was killed or interrupted. The result is bit-identical to an uninterrupted run.
 
     With --steps a finished run goes on as well. A schedule that depends on the number of updates continues as in a run
     of so many, and a warning says at which learning rate.
+
+    A config.toml that was edited since the last checkpoint is refused. Settings such as steps, patience or clip_norm
+    may change, if they are named in --allow-changes; the learning rate, the task and the system may not.
 
     FOLDER may also be the folder of `evenflow train --seeds N`; all its seeds continue. Use --data if the data has
     moved; a file of your own must have the same content as before.
@@ -96,16 +103,20 @@ def resume(
     """
     from evenflow.lab.training import Run
     from evenflow.lab.training import resume as resume_run
+    from evenflow.lab.training.changed_config import allow_changes as allow_changes_of
     from evenflow.lab.training.config import relocate_data
     from evenflow.lab.training.seed_folders import resumed_folders
 
+    allowed = [name.strip() for part in allow_changes or () for name in part.split(",")]
     if not (folder / "config.toml").is_file() and (seed_folders := resumed_folders(folder)):
+        for path in seed_folders:
+            allow_changes_of(path, allowed)
         if steps is not None:
             _lengthen_seeds(seed_folders, steps, data)
         configs = [dict(relocate_data(Run(path).config, data)) for path in seed_folders]
         _show_seeds(configs, seed_folders, folder, quiet, resume=True)
     else:
-        _show_result(resume_run(folder, data=data, steps=steps, progress=not quiet), folder)
+        _show_result(resume_run(folder, data=data, steps=steps, allow_changes=allowed, progress=not quiet), folder)
 
 
 def _lengthen_seeds(folders: Sequence[Path], steps: int, data: Path | None) -> None:

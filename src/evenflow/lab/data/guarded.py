@@ -30,18 +30,19 @@ def cannot_read(path: FilePath, why: str) -> ValueError:
     return ValueError(f"cannot read {str(path)!r}: {why}")
 
 
-def read_bytes(path: FilePath, limit: int = DEFAULT) -> bytes:
-    """The bytes of a file of at most `limit` bytes.
+def read_bytes(path: FilePath, limit: int | None = DEFAULT) -> bytes:
+    """The bytes of a file of at most `limit` bytes; None for any number.
 
     Raises:
         ValueError: the file is missing, empty, too large, not a regular file, or not readable.
     """
     with opened(path, limit) as file:
         try:
-            data = file.read(limit + 1)
+            # What the file has: a read of `limit` bytes would allocate them whatever its size.
+            data = file.read(os.fstat(file.fileno()).st_size + 1)
         except OSError as error:
             raise cannot_read(path, error.strerror or "the system refuses it") from None
-    if len(data) > limit:  # the file has grown since it was opened
+    if limit is not None and len(data) > limit:  # the file has grown since it was opened
         raise cannot_read(path, f"it is larger than {limit:,} bytes")
     return data
 
@@ -88,7 +89,7 @@ def read_text(path: FilePath, limit: int = DEFAULT) -> str:
 
 
 def read_arrays(
-    path: FilePath, names: Sequence[str], limit: int = DEFAULT, optional: Sequence[str] = ()
+    path: FilePath, names: Sequence[str] | None = None, limit: int = DEFAULT, optional: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
     """Arrays of numbers or text from an npz file, by name.
 
@@ -97,7 +98,7 @@ def read_arrays(
 
     Args:
         path: the npz file; its members may be stored, deflated, or compressed with bz2 or LZMA.
-        names: arrays that the file must have.
+        names: arrays that the file must have. Default: all that it has.
         limit: the most bytes that all arrays together may have.
         optional: arrays to read if the file has them.
 
@@ -117,10 +118,11 @@ def read_arrays(
 
 
 def npz_members(
-    path: FilePath, archive: zipfile.ZipFile, names: Sequence[str], optional: Sequence[str]
+    path: FilePath, archive: zipfile.ZipFile, names: Sequence[str] | None, optional: Sequence[str]
 ) -> dict[str, zipfile.ZipInfo]:
-    """The members of an archive with these names, and those of the optional ones that there are."""
+    """The members of an archive with these names, or all, and those of the optional ones that there are."""
     members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+    names = list(members) if names is None else names
     if missing := [name for name in names if name not in members]:
         available = ", ".join(repr(name[:40]) for name in sorted(members)[:20]) or "none"
         raise cannot_read(path, f"it has no array {missing[0]!r}, found {available}")

@@ -5,8 +5,9 @@
     checkpoint/best.safetensors       the weights with the best validation so far
 
 A version is written under a temporary name, flushed, renamed, and only then named in `latest`. The manifest holds the
-SHA-256 of both files, which detects damage. The version before the latest is kept and used if the latest is damaged:
-the run then repeats some steps and ends with the same numbers.
+SHA-256 of both files, which detects damage. state.pt also says of which step the version is, the config of the run and
+the versions of evenflow and torch; name, manifest and state must agree on the step. The version before the latest is
+kept and used if the latest is damaged: the run then repeats some steps and ends with the same numbers.
 
 The best weights are written before the version that refers to them, so they may belong to a later step. Their file
 holds its own step and SHA-256, from which `recovery` tells newer weights from damaged ones.
@@ -22,22 +23,26 @@ import re
 import shutil
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
+from evenflow.lab.data.torch_file import read_torch_file
 from evenflow.models.model_weights import load_weights as load_weights
 from evenflow.models.model_weights import read_weights_file, weights_file
 from evenflow.models.model_weights import weights_of as weights_of
+from evenflow.version import VERSION as EVENFLOW
 
 from . import atomic
 
 LATEST, BEST = "latest", "best.safetensors"
 WEIGHTS, STATE, MANIFEST = "weights.safetensors", "state.pt", "manifest.json"  # the files of a version
+ORIGIN = "origin"  # key of the state: step, config and versions
 AGAIN = "-again"  # suffix of a version that a run has gone back to
 VERSION = re.compile(rf"step-(\d{{9,}})({AGAIN})?")
 KEEP = 2
@@ -45,11 +50,18 @@ KEEP = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The weights and the rest of the state of a run after `step` updates."""
+    """The weights and the rest of the state of a run after `step` updates.
+
+    Attributes:
+        config: the tables of the run's config.toml; None in checkpoints of older versions.
+        versions: of evenflow and of torch, by which it was written; empty in checkpoints of older versions.
+    """
 
     step: int
     weights: dict[str, Tensor]
     state: dict[str, Any]
+    config: dict[str, Any] | None = None
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 def save(folder: Path, checkpoint: Checkpoint, mark: str = "") -> str:
@@ -62,10 +74,11 @@ def save(folder: Path, checkpoint: Checkpoint, mark: str = "") -> str:
     if _pointed_at(folder) == name and intact(folder / name):
         return name
     buffer = io.BytesIO()
-    torch.save(checkpoint.state, buffer)
+    origin = {"step": checkpoint.step, "config": checkpoint.config, "versions": versions_now()}
+    torch.save({**checkpoint.state, ORIGIN: origin}, buffer)
     files = {WEIGHTS: safetensors.torch.save(checkpoint.weights), STATE: buffer.getvalue()}
     digests = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
-    files[MANIFEST] = json.dumps({"format": 1, "step": checkpoint.step, "sha256": digests}).encode()
+    files[MANIFEST] = json.dumps({"format": 2, "step": checkpoint.step, "sha256": digests}).encode()
     temporary = folder / (atomic.TEMPORARY + name)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -109,26 +122,52 @@ def rewind(folder: Path, step: int) -> None:
 
 
 def find(folder: Path) -> str | None:
-    """The version to resume from, or None before the first; a ValueError if every version is damaged."""
+    """The version to resume from, or None before the first; a ValueError if every version is damaged.
+
+    Without the file `latest` it is the newest intact version. A warning says when it is not the one that was asked for.
+    """
     name = _pointed_at(folder)
-    if name is None:
+    if name is None and not versions(folder):
         return None
     if name and intact(folder / name):
         return name
-    what = f"checkpoint {folder / name}" if name else f"file {folder / LATEST}, which names the checkpoint,"
+    if name is None:
+        what = f"file {folder / LATEST}, which names the checkpoint, is missing"
+    else:
+        what = f"checkpoint {folder / name}" if name else f"file {folder / LATEST}, which names the checkpoint,"
+        what += " is damaged"
     for other in versions(folder):
         if other != name and intact(folder / other):
-            warnings.warn(f"{what} is damaged, resuming from {other}", stacklevel=2)
+            warnings.warn(f"{what}, resuming from {other}", stacklevel=2)
             return other
     others = "older one" if name else "good version"
-    raise ValueError(f"{what} is damaged and there is no {others}, so the run cannot be resumed")
+    raise ValueError(f"{what} and there is no {others}, so the run cannot be resumed")
 
 
 def load(folder: Path, name: str) -> Checkpoint:
-    """Read a version that `find` returned."""
-    step = json.loads((folder / name / MANIFEST).read_text(encoding="utf-8"))["step"]
-    state = torch.load(folder / name / STATE, map_location="cpu", weights_only=True)
-    return Checkpoint(step, safetensors.torch.load_file(folder / name / WEIGHTS), state)
+    """Read a version that `find` returned.
+
+    Raises:
+        ValueError: its content is not that of a checkpoint, or of another step. Nothing in it is run.
+    """
+    version = folder / name
+    try:
+        state = dict(read_torch_file(version / STATE))
+        weights = safetensors.torch.load_file(version / WEIGHTS)
+        origin = dict(state.pop(ORIGIN, {"step": step_of(name)}))
+        step, config, made_by = origin["step"], origin.get("config"), dict(origin.get("versions", {}))
+        if config is not None:
+            config = {table: dict(values) for table, values in dict(config).items()}
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"checkpoint {version} cannot be read: {_first_line(error)}") from error
+    if step != step_of(name):
+        raise ValueError(f"checkpoint {version} cannot be used: its content is that of step {step}")
+    return Checkpoint(step, weights, state, config, made_by)
+
+
+def versions_now() -> dict[str, str]:
+    """The versions that a checkpoint names."""
+    return {"evenflow": EVENFLOW, "torch": str(torch.__version__)}
 
 
 def save_best(folder: Path, weights: Mapping[str, Tensor], step: int) -> None:
@@ -174,12 +213,16 @@ def step_of(version: str) -> int:
 
 
 def intact(version: Path) -> bool:
-    """Whether both files of a version have the content that was written."""
+    """Whether both files of a version have the content that was written, for the step in its name."""
     try:
         manifest = json.loads((version / MANIFEST).read_text(encoding="utf-8"))
-        return all(
+        return manifest["step"] == step_of(version.name) and all(
             hashlib.sha256((version / file).read_bytes()).hexdigest() == manifest["sha256"][file]
             for file in (WEIGHTS, STATE)
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or repr(error)).splitlines()[0]

@@ -35,6 +35,7 @@ from .special_methods import CurvatureMethod, SimplexMethod
 
 TABLES = ("task", "system", "training")
 DATA = "data"  # a fourth table in run folders: the SHA-256 of a file of the user's own
+CHANGED = "changed"  # a fifth: the values that settings had before they were changed, see `changed_config`
 DROPS = ("input_dropout", "output_dropout", "score_dropout")
 MODEL_OPTIONS = ("embedding_range", "readout_units", "block", *DROPS)  # of the system table, but the model's
 BLOCK_OPTIONS = ("num_layers", "dropout")  # the model's too where it has blocks, else the layer's
@@ -44,7 +45,7 @@ NETWORK_ARGUMENTS = ("width", "linear", "generator", "device", "dtype")  # of a 
 def read_config(config: Mapping[str, Any]) -> tuple[Task, dict[str, Any], Settings]:
     """The task, the system's table and the settings; a ValueError names what is missing or unknown."""
     for name, value in config.items():
-        if name not in (*TABLES, DATA):
+        if name not in (*TABLES, DATA, CHANGED):
             raise ValueError(unknown("table of the config", name, TABLES))
         if not isinstance(value, Mapping):
             raise ValueError(f"{name} must be a table of the config, got {value!r}")

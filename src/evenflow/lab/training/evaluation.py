@@ -169,6 +169,7 @@ class BestValidation:
         step, metric, loss, weights: those of the best validation; None and nan before the first.
         stale: validations since the best one.
         stopped: whether the run should end: `patience` ran out, or the task is solved and `stop_when_solved` is set.
+        lost: whether there were best weights when the run was resumed, and they were damaged.
         awaited: the step of a later best validation that the run made before it was resumed from an older checkpoint;
             None if there is none.
     """
@@ -178,7 +179,7 @@ class BestValidation:
         self.step: int | None = None
         self.metric = self.loss = math.nan
         self.weights: dict[str, Tensor] | None = None
-        self.stale, self.stopped = 0, False
+        self.stale, self.stopped, self.lost = 0, False, False
         self.awaited: int | None = None
 
     def update(self, step: int, loss: float, metric: float) -> None:
@@ -200,6 +201,12 @@ class BestValidation:
             settings.patience is not None and self.stale >= settings.patience and self.awaited is None
         )
 
+    def replace(self) -> None:
+        """Take the present weights in place of the best ones, which are lost; a run that was to stop still stops."""
+        stopped, self.lost = self.stopped, False
+        self.update(self._loop.step, *self._loop.evaluator.validate())
+        self.stopped |= stopped
+
     def state(self) -> dict[str, Any]:
         """All but the weights, which have a file of their own."""
         return {name: getattr(self, name) for name in SAVED}
@@ -212,4 +219,5 @@ class BestValidation:
         """
         for name in SAVED:
             setattr(self, name, state.get(name))
+        self.lost = bool(state.get("lost"))
         self.weights = weights if self.step is not None else None

@@ -11,12 +11,11 @@ from typing import Any
 
 import torch
 
-from . import atomic
+from .changed_config import replace_config, with_changes
 from .config import build, read_config
 from .fit import fit_settings
 from .launch import uses_gpu
 from .run_folder import CONFIG, Run
-from .run_writer import to_toml
 from .settings import Settings
 from .stopping import NonFiniteLoss
 from .train_population import train_population
@@ -98,7 +97,7 @@ def _extend(config: Config, folder: Path) -> None:
     task = {name: value for name, value in config["task"].items() if name == "data"}
     table = before | {"task": before["task"] | task, "training": before["training"] | training}
     if table != before:
-        atomic.write(folder / CONFIG, to_toml(table))
+        replace_config(folder, with_changes(before, table))
 
 
 def _advance_population(runs: Sequence[tuple[Config, Path]], resume: bool) -> None:

@@ -17,6 +17,7 @@ from evenflow.lab.tasks import Task
 from evenflow.lab.tasks.given_data import given_task
 
 from .callbacks import Callback
+from .changed_config import allow_changes as allow_changes_of
 from .config import build, check_data, check_model, check_same, config_tables, read_config, relocate_data
 from .given_parts import NOTHING_GIVEN, GivenParts, given_parts
 from .launch import check_device, launch
@@ -140,6 +141,7 @@ def resume(
     *,
     data: str | os.PathLike[str] | None = None,
     steps: int | None = None,
+    allow_changes: Sequence[str] = (),
     progress: bool = True,
 ) -> Result:
     """Resume a run of `train` that was killed, interrupted or failed; a finished run is read from its folder.
@@ -153,8 +155,11 @@ def resume(
         steps: make this many updates in all, more than the run began with. With a constant, exponential or step
             schedule the weights are those of a run with as many from the start; a warning says what a schedule does
             that depends on the number of updates.
+        allow_changes: settings that may differ in config.toml from what they were at the checkpoint, such as
+            ``["patience"]``. Any other difference is an error, but for device, logger and the place of the data.
         progress: show a progress bar on a terminal.
     """
+    allow_changes_of(folder, allow_changes)
     run = Run(folder)
     if "system" not in run.config:
         raise ValueError(

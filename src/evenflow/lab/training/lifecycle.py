@@ -20,6 +20,7 @@ from evenflow.models.bundle import RUN_WEIGHTS, bundle_text
 from evenflow.models.predictor import Predictor
 
 from . import checkpoint, metrics, recovery
+from .changed_config import check_unchanged
 from .checkpoint import load_weights
 from .given_parts import NOTHING_GIVEN, GivenParts
 from .launch import matmul_precision
@@ -27,7 +28,8 @@ from .loggers import RunLoggers
 from .longer_run import start_weights
 from .loop import Loop
 from .metrics import Metrics
-from .run_folder import CHECKPOINT, METRICS, Run
+from .probing import Probing
+from .run_folder import CHECKPOINT, METRICS, PROBES, Run
 from .run_writer import RunWriter
 from .settings import VALIDATE_EVERY, Settings
 
@@ -110,10 +112,10 @@ def open_run(
     writer = _open_folder(fabric, folder, table, resume)
     try:
         loop = Loop(fabric, model, task, settings.for_task(task, fabric.world_size), writer, given, loggers)
-        if writer is not None:
-            writer.bundle(bundle_text(model, task.schema(), RUN_WEIGHTS, partial=True))
         if folder is not None and resume:
             _restore(loop, Path(folder), until)
+        if writer is not None:
+            writer.bundle(bundle_text(model, task.schema(), RUN_WEIGHTS, partial=True))
         with matmul_precision(settings.precision):
             yield loop
     finally:
@@ -217,7 +219,7 @@ def _open_folder(fabric: Fabric, folder: Folder, table: Mapping[str, Any], resum
 
 def _restore(loop: Loop, folder: Path, until: int | None) -> None:
     """Go back to the last checkpoint; rows and probes after it are dropped and will be computed again."""
-    run, writer = Run(folder), loop.writer
+    run, writer = Run(folder, limit=None), loop.writer
 
     def find() -> tuple[recovery.Start | None, list[str]]:
         if until is not None:
@@ -227,18 +229,42 @@ def _restore(loop: Loop, folder: Path, until: int | None) -> None:
     start, lines = _on_first_process(loop.fabric, find)
     if start is not None:
         saved, best = recovery.load_start(folder / CHECKPOINT, start)
-        if saved.state["processes"] != loop.fabric.world_size:
+        check_unchanged(run, saved)
+        if (processes := saved.state.get("processes")) != loop.fabric.world_size:
             raise ValueError(
-                f"run {str(folder)!r} was made by {saved.state['processes']} processes and must be resumed by as many, "
+                f"run {str(folder)!r} was made by {processes} processes and must be resumed by as many, "
                 f"got {loop.fabric.world_size}"
             )
         loop.restore(saved, best, repr(str(folder)))
+        _warn_of_versions(saved, folder)
     last = loop.step if start is not None else -1
     if writer is not None:
         loop.log.lines = writer.keep_until(last, lines)
         _warn_of_lost_rows(loop, folder)
-        if loop.probing is not None and run.probes is not None:
-            loop.probing.restore(run.probes, last)
+        if loop.probing is not None:
+            _restore_probes(loop.probing, folder, last)
+
+
+def _warn_of_versions(saved: checkpoint.Checkpoint, folder: Path) -> None:
+    now = checkpoint.versions_now()
+    other = [f"{name} {version}" for name, version in saved.versions.items() if now.get(name) != version]
+    if other:
+        warnings.warn(
+            f"run {str(folder)!r} was made with {' and '.join(other)}, and goes on with "
+            f"{' and '.join(f'{name} {now[name]}' for name in saved.versions if name in now)}: last bits may differ",
+            stacklevel=2,
+        )
+
+
+def _restore_probes(probing: Probing, folder: Path, last: int) -> None:
+    """Go back to the probes up to step `last`; a damaged file of probes must not stop the run."""
+    try:
+        arrays = Run(folder, limit=None).probes
+        if arrays is not None:
+            probing.restore(arrays, last)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        said = error if isinstance(error, ValueError) else f"{PROBES} of run {str(folder)!r} does not hold probes"
+        warnings.warn(f"{said}; the probes up to step {max(last, 0)} are lost, the run goes on", stacklevel=2)
 
 
 def _on_first_process(fabric: Fabric, work: Callable[[], Any]) -> Any:

@@ -13,10 +13,9 @@ from torch import nn
 from evenflow.checks import whole_number
 from evenflow.lab.tasks import Task
 
-from . import atomic
-from .checkpoint import LATEST, load_weights
-from .run_folder import CHECKPOINT, CONFIG, Run
-from .run_writer import lock, to_toml
+from .changed_config import replace_config, with_changes
+from .checkpoint import load_weights, versions
+from .run_folder import CHECKPOINT, Run
 from .schedules import OF_LENGTH, lr_factor
 from .settings import Settings
 
@@ -58,13 +57,7 @@ def lengthen(run: Run, config: Mapping[str, Any], task: Task) -> None:
             f"task {task.name} depends on the number of updates: it goes on as in a run of {settings.steps}",
             stacklevel=2,
         )
-    with atomic.writable(run.folder):
-        descriptor = lock(run.folder)
-        try:
-            atomic.write(run.folder / CONFIG, to_toml(config))
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
+    replace_config(run.folder, with_changes(run.config, config))
 
 
 def updates_of(run: Run) -> int:
@@ -76,6 +69,6 @@ def start_weights(model: nn.Module, settings: Settings, folder: str | os.PathLik
     """Give the model the best weights of the run that it starts from, if there is one; a resumed run has its own."""
     if settings.start_from is None:
         return
-    if resume and folder is not None and (Path(folder) / CHECKPOINT / LATEST).is_file():
+    if resume and folder is not None and versions(Path(folder) / CHECKPOINT):
         return
     load_weights(model, Run(settings.start_from).weights("best"), f"run {settings.start_from!r}")

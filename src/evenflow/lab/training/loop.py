@@ -6,6 +6,7 @@ import functools
 import math
 import time
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -23,6 +24,7 @@ from .loggers import RunLoggers
 from .metrics import MetricsLog
 from .probing import Probing
 from .progress import ProgressBar
+from .recovery import state_fits
 from .run_writer import RunWriter
 from .schedules import RunSchedule
 from .seeds import derive, seed_global
@@ -75,7 +77,7 @@ class Loop:
         self.evaluator, self.best = RunEvaluator(self), BestValidation(self)
         self.probing = None if settings.probe_every is None else Probing(derive(settings.seed, "directions"))
         self.step, self.seconds = 0, 0.0
-        self.restored = False
+        self.restored = self._unproven = False
         self.population: list[str] = []  # of a run in a population: the folders of all, seen from its own
         self.stopping = False  # whether a callback has asked to end the run
         self.last_lr, self.last_loss = settings.lr, torch.full((), math.nan, device=fabric.device)  # of the last update
@@ -108,6 +110,8 @@ class Loop:
         if not self.restored:
             self._probe()
             self._save()
+        elif self.best.lost:
+            self.best.replace()
 
     @property
     def running(self) -> bool:
@@ -122,12 +126,18 @@ class Loop:
     def update(self) -> None:
         """Draw a batch and change the weights once."""
         self.seed_noise()
-        result = self.method.update(self.next_batch(), self.state, self.next_lr_factor())
+        with self.fits():
+            result = self.method.update(self.next_batch(), self.state, self.next_lr_factor())
         self.log.sums[0] += result.loss
         self.log.sums[1] += result.norm
         self.last_loss = result.loss
         self.count_update(result.state)
         self.callbacks.after_update()
+
+    def fits(self) -> AbstractContextManager[None]:
+        """Around an update: the first one after resuming shows whether the state of the checkpoint fits the run."""
+        unproven, self._unproven = self._unproven, False
+        return state_fits(f"the checkpoint of step {self.step}") if unproven else nullcontext()
 
     def seed_noise(self) -> None:
         """Seed dropout, anew at every update."""
@@ -235,7 +245,8 @@ class Loop:
             state["carried"] = self.state
         if self.population:
             state[POPULATION] = self.population
-        saved = checkpoint.Checkpoint(self.step, checkpoint.weights_of(self.model), state)
+        weights = checkpoint.weights_of(self.model)
+        saved = checkpoint.Checkpoint(self.step, weights, state, self.writer.read_config())
         checkpoint.save(self.writer.checkpoints, saved)
         self.callbacks.after_checkpoint()
 
@@ -250,15 +261,17 @@ class Loop:
         """Go back to a checkpoint; the caller restores the rows and the probes."""
         state: dict[str, Any] = dict(saved.state)
         checkpoint.load_weights(self.model, saved.weights, origin)
-        optimizers.load(self.optimizer, state["optimizer"])
-        self.schedule.load_state_dict(state.get("schedule", {}))
-        self.callbacks.restore(state.get("callbacks", []))
-        self.loggers.restore(state.get("loggers", {}))
-        self.seconds = state["seconds"]
-        self.best.restore(state["best"], best)
-        self.state = self.fabric.to_device(state.get("carried"))
-        self.log.restore(state)
-        self.step, self.restored = saved.step, True
+        with state_fits(f"the checkpoint of step {saved.step}"):
+            optimizers.load(self.optimizer, state["optimizer"])
+            self.schedule.load_state_dict(state.get("schedule", {}))
+            self.loggers.restore(state.get("loggers", {}))
+            self.seconds = float(state["seconds"])
+            self.best.restore(state["best"], best)
+            self.state = self.fabric.to_device(state.get("carried"))
+            self.log.restore(state)
+            callbacks = list(state.get("callbacks", []))
+        self.callbacks.restore(callbacks)
+        self.step, self.restored, self._unproven = saved.step, True, True
 
     def test(self) -> None:
         """Evaluate the best weights on the test set, if the task has one, and save what they answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, cast
 
@@ -52,7 +53,10 @@ class PopulationStep:
         lengths = () if batches[0].lengths is None else [cast(Tensor, batch.lengths) for batch in batches]
         tensors = ([batch.inputs for batch in batches], [batch.targets for batch in batches], lengths)
         run = self._work if self._captured is None else self._captured
-        results = run(tuple(map(type, batches)), *tensors, () if states is None else states)
+        with ExitStack() as stack:
+            for loop in self.loops:
+                stack.enter_context(loop.fits())
+            results = run(tuple(map(type, batches)), *tensors, () if states is None else states)
         torch._foreach_add_(self._sums, [number for result in results for number in (result.loss, result.norm)])
         for loop, result in zip(self.loops, results, strict=True):
             loop.count_update(result.state)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from . import checkpoint
 from .checkpoint import BEST, Checkpoint
+from .stopping import NonFiniteLoss
 
 
 class Start(NamedTuple):
@@ -20,11 +24,13 @@ class Start(NamedTuple):
         best: whether to read the file of the best weights.
         awaited: a later step at which the interrupted run had its best validation, which the resumed run will repeat;
             None if there is none.
+        lost: whether the best weights are lost for good.
     """
 
     version: str
     best: bool
     awaited: int | None
+    lost: bool = False
 
 
 def find_start(folder: Path) -> Start | None:
@@ -32,14 +38,16 @@ def find_start(folder: Path) -> Start | None:
 
     Best weights that are damaged or missing are copied from the version of their step. Without that version the run
     goes back to an older one, which becomes the latest, and computes them again; so only the process that resumes the
-    run may call this. If there is no such version either, a ValueError says so.
+    run may call this. If there is no such version either, the best weights are lost, and the run goes on without them.
     """
     name = checkpoint.find(folder)
     if name is None:
         return None
     saved = checkpoint.load(folder, name)
-    best = saved.state["best"]
-    if best["step"] is None:
+    best = saved.state.get("best")
+    if not isinstance(best, dict) or not isinstance(best.get("step"), int | None):
+        raise ValueError(f"checkpoint {folder / name} cannot be resumed: it does not say which step was the best")
+    if best.get("step") is None:
         return Start(name, False, None)
     try:
         return Start(name, True, _later(folder, saved) or best.get("awaited"))
@@ -58,18 +66,36 @@ def find_start(folder: Path) -> Start | None:
             warnings.warn(f"{problem}; resuming from {other} to find them again", stacklevel=2)
             older.state["best"]["awaited"] = best["step"]
             return Start(checkpoint.go_back(folder, older), False, best["step"])
-    raise ValueError(
-        f"{problem}, and no checkpoint from before step {best['step']} is left to find them again: "
-        "put the file back from a copy, or train anew in another folder"
+    warnings.warn(
+        f"{problem}; they are lost, since no checkpoint from before step {best['step']} is left to find them again: "
+        f"the weights of step {saved.step}, validated anew, count as the best until later ones are better",
+        stacklevel=2,
     )
+    return Start(name, False, None, lost=True)
 
 
 def load_start(folder: Path, start: Start) -> tuple[Checkpoint, dict[str, Tensor] | None]:
     """The checkpoint and the best weights of a start."""
     saved = checkpoint.load(folder, start.version)
     saved.state["best"]["awaited"] = start.awaited
+    if start.lost:
+        saved.state["best"] |= {"step": None, "lost": True}
     best = checkpoint.load_best(folder) if start.best else None
     return saved, None if best is None else best.weights
+
+
+@contextmanager
+def state_fits(what: str) -> Iterator[None]:
+    """Turn the errors of a state that is not what the run saved into a ValueError; `what` names the checkpoint."""
+    try:
+        yield
+    except (NonFiniteLoss, torch.OutOfMemoryError):
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        said = (str(error).strip().splitlines() or [""])[0]
+        raise ValueError(
+            f"{what} cannot be resumed, its state does not fit the run: {type(error).__name__}: {said}"
+        ) from error
 
 
 def _later(folder: Path, saved: Checkpoint) -> int | None:

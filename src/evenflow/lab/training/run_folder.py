@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import tomllib
-import zipfile
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +21,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from evenflow.lab.data.guarded import read_arrays, read_bytes
+
 from . import checkpoint, metrics
 from .stopping import diverged
 
 CONFIG, STATUS, METRICS, PROBES, CHECKPOINT = "config.toml", "status.toml", "metrics.csv", "probes.npz", "checkpoint"
 ANSWERS = "answers.npz"
+LIMIT = 1 << 28  # bytes of arrays; a probe of 1,000 steps has about 12,000, a row of metrics.csv about 80
 
 
 class Run:
@@ -37,6 +39,7 @@ class Run:
 
     Args:
         folder: the run's folder.
+        limit: the most bytes of the arrays in a file, and four times those of metrics.csv; None for any number.
 
     Attributes:
         folder: as a path.
@@ -48,8 +51,8 @@ class Run:
         ('finished', 0.0128...)
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | os.PathLike[str], limit: int | None = LIMIT) -> None:
+        self.folder, self._limit = Path(folder), limit
         if not (self.folder / CONFIG).is_file():
             raise ValueError(f"folder {str(self.folder)!r} holds no run: it has no {CONFIG}")
         self.config: dict[str, Any] = self._toml(CONFIG)
@@ -119,7 +122,7 @@ class Run:
         """`step` (K,), `gradient_norm` (K, T) and the other arrays of `Probing`, or None if the run was not probed."""
         if not (self.folder / PROBES).is_file():
             return None
-        return self._parse(PROBES, lambda: dict(np.load(self.folder / PROBES)))
+        return self._arrays(PROBES)
 
     @cached_property
     def answers(self) -> dict[str, np.ndarray] | None:
@@ -134,7 +137,7 @@ class Run:
         """
         if not (self.folder / ANSWERS).is_file():
             return None
-        return self._parse(ANSWERS, lambda: dict(np.load(self.folder / ANSWERS)))
+        return self._arrays(ANSWERS)
 
     def probe(self, name: str) -> tuple[np.ndarray, np.ndarray] | None:
         """The steps ``(K,)`` and one array ``(K, ...)`` of `probes`, or None if it was not recorded."""
@@ -160,7 +163,16 @@ class Run:
     def metric_lines(self) -> list[str]:
         """The complete rows of metrics.csv as text."""
         path = self.folder / METRICS
-        return self._parse(METRICS, lambda: metrics.complete_lines(path.read_bytes())) if path.is_file() else []
+        if not path.is_file() or not path.stat().st_size:  # empty for a moment while a run starts
+            return []
+        limit = None if self._limit is None else self._limit // 4  # a row takes about ten times its text
+        return self._parse(METRICS, lambda: metrics.complete_lines(read_bytes(path, limit)))
+
+    def _arrays(self, file: str) -> dict[str, np.ndarray]:
+        """All arrays of a file; `numpy.savez` compresses nothing, so they are never larger than the file."""
+        path = self.folder / file
+        limit = min(path.stat().st_size, self._limit or path.stat().st_size)
+        return self._parse(file, lambda: read_arrays(path, limit=limit))
 
     def _toml(self, file: str) -> dict[str, Any]:
         return self._parse(file, lambda: tomllib.loads((self.folder / file).read_text(encoding="utf-8")))
@@ -168,5 +180,5 @@ class Run:
     def _parse(self, file: str, read: Callable[[], Any]) -> Any:
         try:
             return read()
-        except (ValueError, OSError, zipfile.BadZipFile) as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise ValueError(f"{file} of run {str(self.folder)!r} cannot be read: {error}") from error

@@ -26,6 +26,7 @@ class RunWriter:
         self.checkpoints = folder / CHECKPOINT
         self._lock = lock(folder)
         self._metrics: io.BufferedWriter | None = None
+        self._config: dict[str, Any] | None = None
 
     @classmethod
     def create(cls, folder: str | os.PathLike[str], config: Mapping[str, Any]) -> RunWriter:
@@ -48,6 +49,13 @@ class RunWriter:
     def config(self, table: Mapping[str, Any]) -> None:
         """Replace the config."""
         atomic.write(self.folder / CONFIG, to_toml(table))
+        self._config = None
+
+    def read_config(self) -> dict[str, Any]:
+        """The config as it stands in the folder."""
+        if self._config is None:
+            self._config = Run(self.folder).config
+        return self._config
 
     @classmethod
     def reopen(cls, folder: str | os.PathLike[str]) -> RunWriter:
