@@ -21,6 +21,7 @@ ROOMS = (
     "init",
     "activations",
     "runtime",
+    "figures",
     "maps",
     "step",
     "cells",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import os
 import re
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import evenflow
@@ -147,6 +149,39 @@ def test_compare_trains_all_and_writes_one_page(tmp_path, capsys):
     assert first == {p.name: (p / "metrics.csv").read_bytes() for p in folder.iterdir() if p.is_dir()}
 
 
+def test_compare_with_seeds_labels_and_options(tmp_path, capsys):
+    folder = tmp_path / "all"
+    arguments = ["compare", "copy", "free=rnn", "ortho=rnn", "lstm", "--lrs", "1e-2", "--seeds", "2", "--seed", "3"]
+    arguments += ["-s", "bias=false", "-s", "ortho:map=cayley", "-s", "ortho:hidden_size=6", "--folder", folder, *QUICK]
+    assert run(*arguments, "--table", "csv", "--figures", "svg") == 0
+    runs = {p.name: Run(p / "seed-4").config["system"] for p in folder.iterdir() if p.is_dir()}
+    assert runs.keys() == {"free-0.01", "ortho-0.01", "lstm-0.01"}
+    assert all(system["bias"] is False for system in runs.values())
+    assert runs["ortho-0.01"]["map"] == "cayley"
+    assert (runs["ortho-0.01"]["hidden_size"], runs["free-0.01"]["hidden_size"]) == (6, 8)
+    shown = capsys.readouterr().out
+    assert "± is the standard error of the mean over 2 seeds." in shown
+    assert "Welch's t-test" in shown
+    with open(folder / "report.csv", encoding="utf-8") as file:
+        rows = {row["System"]: row for row in csv.DictReader(file)}
+    losses = [Run(folder / "free-0.01" / f"seed-{seed}").best("valid_loss") for seed in (3, 4)]
+    assert float(rows["free"]["Lowest validation loss"]) == pytest.approx(np.mean(losses))
+    assert rows["free"]["Seeds"] == "2"
+    assert {"report-valid-loss.svg", "report-valid-metric.svg"} <= {p.name for p in folder.iterdir()}
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert all(f"<h3>{label}" in page for label in ("free", "ortho", "lstm"))
+    # The same runs on a page of their own: the folder of seeds of each system.
+    assert run("report", *(folder / name for name in runs), "--out", tmp_path / "own.html", "--table", "latex") == 0
+    assert (tmp_path / "own.tex").read_text(encoding="utf-8").count("&") == 4 * 6  # a heading and three rows of seven
+
+
+def test_a_folder_of_one_seed_is_not_one_of_several(tmp_path, capsys):
+    arguments = ["compare", "adding", "rnn", "--lrs", "1e-2", "--folder", tmp_path / "all", *QUICK]
+    assert run(*arguments) == 0
+    assert run(*arguments, "--seeds", "2") == 2
+    assert "holds a run of a single seed, got seeds 2: choose another folder" in capsys.readouterr().err
+
+
 def test_demo_plays_by_its_own_rules(tmp_path, capsys, monkeypatch):
     """The demonstration's settings, cut down in size: same budget for all, and the page says what was done."""
     monkeypatch.setattr(demo, "TRAINING", demo.TRAINING | {"steps": 2, "batch_size": 2, "validation_batches": 1})
@@ -197,6 +232,13 @@ BAD = [
     (["train", "adding", "rnn", "--device", "cuda:99"], "cuda:99"),
     (["compare", "adding", "rnn", "--lrs", "1e-3,x"], "--lrs must be numbers"),
     (["compare", "adding", "rnn", "rnn"], "must differ"),
+    (["compare", "adding", "=rnn"], "a system must be a name or LABEL=NAME, got '=rnn'"),
+    (["compare", "adding", "a=rnn", "-s", "b:map=cayley"], "must begin with one of the labels a, got 'b:map=cayley'"),
+    (["compare", "adding", "rnn", "-s", "map"], "--system-option must be KEY=VALUE, got 'map'"),
+    (["compare", "adding", "rnn", "-s", "hidden_size=3"], "write --hidden"),
+    (["compare", "adding", "rnn", "--table", "tex"], "table must be one of latex, csv, markdown, got 'tex'"),
+    (["report", "nowhere", "--figures", "jpg"], "figures must be one of pdf, png, svg, got 'jpg'"),
+    (["reproduce", "urnn/table-3", "--figures", "jpg"], "figures must be one of pdf, png, svg, got 'jpg'"),
     (["data", "get", "mnits"], "unknown data set 'mnits', did you mean mnist?"),
     (["data", "get", "har", "--data", "sets"], "and the 19 other files in place by hand"),
     (["data", "lst"], "No such command 'lst'"),
@@ -325,7 +367,8 @@ def test_seeds_are_trained_side_by_side(tmp_path, capsys):
     assert "Mean best validation mse of 3:" in capsys.readouterr().out
     assert run("report", tmp_path) == 0
     page = (tmp_path / "report.html").read_text()
-    assert all(f"rnn, seed {seed}" in page for seed in (5, 6, 7))
+    assert "mean of 3 seeds" in page
+    assert all(f"seed-{seed}" in page for seed in (5, 6, 7))
     assert run("report", tmp_path, tmp_path / "seed-5") == 2  # four runs, and no place for their page
     assert "out must say where to write the page of 4 runs" in capsys.readouterr().err
 

@@ -299,7 +299,7 @@ def test_results_on_the_page_are_those_of_the_folders(page: str, folders: list[P
 
 
 def test_a_tip_for_many_runs_names_those_nearest(tmp_path: Path) -> None:
-    folders = [write_run(tmp_path / f"{i}", seed=i) for i in range(10)]
+    folders = [write_run(tmp_path / f"{i}", training={"lr": 0.1 + i}) for i in range(10)]
     for i, folder in enumerate(folders):
         write_rows(folder, {"step": 10, "loss": 1 + i}, {"step": 20, "loss": 1 + i})
         (folder / "probes.npz").unlink()

@@ -9,12 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenflow.lab.terminal import complain, new_table, say, show
+from evenflow.lab.terminal import complain, read_value, say
+from evenflow.runtime.import_path import short_name
 
 from .application import app, same_command_continues
-from .options import Data, Hidden, Quiet, TaskOptions, parse_numbers, takes_settings, task_name, task_table
+from .options import (
+    Data,
+    Figures,
+    Hidden,
+    Quiet,
+    Table,
+    TaskOptions,
+    parse_numbers,
+    parse_options,
+    takes_settings,
+    task_name,
+    task_table,
+)
+from .result_files import show_table, write_beside
 
 if TYPE_CHECKING:
+    from evenflow.lab.report.run_record import RunRecord
     from evenflow.lab.sweep.compare import Attempt
 
 
@@ -22,8 +37,14 @@ if TYPE_CHECKING:
 @takes_settings("lr", "start_from")
 def compare(
     task: Annotated[str, typer.Argument(help="The task; see `evenflow tasks`.")],
-    systems: Annotated[list[str], typer.Argument(help="One or more systems; see `evenflow systems`.")],
+    systems: Annotated[
+        list[str],
+        typer.Argument(help="One or more systems, see `evenflow systems`; LABEL=SYSTEM gives one a name of its own."),
+    ],
     lrs: Annotated[str, typer.Option(help="Learning rates to train each system at, with commas.")] = "1e-2,1e-3,1e-4",
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Train each system with this many seeds at each rate, starting at --seed.")
+    ] = 1,
     until_solved: Annotated[
         bool, typer.Option(help="Skip the remaining learning rates of a system that has solved the task.")
     ] = False,
@@ -33,34 +54,51 @@ def compare(
     hidden: Hidden = 128,
     data: Data = None,
     task_option: TaskOptions = None,
+    system_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--system-option",
+            "-s",
+            metavar="[LABEL:]KEY=VALUE",
+            help="An option of all systems, or with a label of that one: -s num_layers=2 -s ortho:map=cayley. "
+            "Repeatable.",
+        ),
+    ] = None,
+    table: Table = None,
+    figures: Figures = None,
     quiet: Quiet = False,
     **settings: Any,
 ) -> None:
-    """Train several systems on one task under the same rules, and compare the best run of each.
+    """Train several systems on one task under the same rules, and compare the best runs of each.
 
-    Every system is trained once at each learning rate. Prints a table and writes an HTML page.
+    Every system is trained at each learning rate with each seed; the rate with the best mean validation counts. Prints
+    a table and writes an HTML page. With several seeds the table has means and standard errors and marks what differs
+    from the best by more than chance.
 
     Example:  evenflow compare adding rnn lstm sgornn --hidden 64 --steps 1000 -t length=200 --probe-every 50
+
+    Example:  evenflow compare adding free=rnn ortho=rnn lstm -s ortho:map=cayley -s ortho:hidden_size=90 --seeds 5
+    --lrs 1e-3 --table latex --figures pdf
     """
-    from evenflow.lab.report import write_report
+    from evenflow.lab.report import check_formats
     from evenflow.lab.sweep.compare import compare as train_all
 
+    check_formats(table, figures)
     folder = folder or Path("runs") / f"compare-{task_name(task)}"
     with same_command_continues():
         best = train_all(
             task_table(task, task_option, data),
-            [{"name": name, "hidden_size": hidden} for name in systems],
+            system_tables(systems, hidden, system_option),
             {key: value for key, value in settings.items() if value is not None},
             parse_numbers("--lrs", lrs),
             folder,
+            seeds=seeds,
             until_solved=until_solved,
             progress=not quiet,
             announce=say,
         )
-    show_attempts(best)
     notes = ["" if math.isnan(run.lr) else f"Best of the learning rates {lrs}: {run.lr:g}." for run in best]
-    page = write_report([attempt.folder for attempt in best], folder / "report.html", notes=notes)
-    say(f"The page: {page.resolve()}")
+    show_attempts(best, folder, notes, table, figures)
     check_divergence(best)
 
 
@@ -76,31 +114,72 @@ def demo(
     Example:  evenflow demo --folder runs/demo
     """
     from evenflow.lab import demo as settings
+    from evenflow.lab.report.result_table import result_table
 
     say(f"The copy task, {len(settings.SYSTEMS)} systems at {len(settings.LRS)} learning rates each.")
     with same_command_continues():
         best, page = settings.run(folder, progress=not quiet, announce=say)
-    show_attempts(best)
+    show_table(result_table(attempt_groups(best), rates=True))
+    say(explanation(best[0]))
     say(f"The page: {page.resolve()}")
 
 
-def show_attempts(best: Sequence[Attempt]) -> None:
-    """Print a table with the best attempt of each system, and what counts as solved."""
-    task = best[0].task
-    numbers = ("parameters", "best lr", f"best validation {task.metric_name}", "loss")
-    table = new_table("system", *numbers, "verdict", "seconds", right=(*numbers, "seconds"))
-    for attempt in best:
-        table.add_row(
-            attempt.system,
-            f"{attempt.parameters:,}",
-            "its own" if math.isnan(attempt.lr) else f"{attempt.lr:g}",
-            f"{attempt.valid_metric:.4g}",
-            f"{attempt.valid_loss:.4g}",
-            "diverged" if attempt.diverged else "solved" if attempt.solved else "not solved",
-            f"{attempt.seconds:.0f}",
-        )
-    show(table)
-    say(f"{task.criterion} The best guess without memory has loss {task.baseline:.4g}.")
+def system_tables(systems: Sequence[str], hidden: int, options: Sequence[str] | None) -> list[dict[str, Any]]:
+    """The tables of the systems: their labels, names and options, those of all systems and those of their own."""
+    tables = []
+    for text in systems:
+        label, equals, name = text.rpartition("=")
+        if equals and not (label and name):
+            raise ValueError(f"a system must be a name or LABEL=NAME, got {text!r}")
+        tables.append({"label": label or short_name(name), "name": name, "hidden_size": hidden})
+    labels = [str(table["label"]) for table in tables]
+    for text in options or ():
+        key, equals, value = text.partition("=")
+        label, colon, name = key.rpartition(":")
+        if colon and label not in labels:
+            raise ValueError(f"--system-option must begin with one of the labels {', '.join(labels)}, got {text!r}")
+        if colon and name == "hidden_size":  # so that systems can have as many parameters as each other
+            parsed = {name: read_value(value)}
+        else:
+            parsed = parse_options("--system-option", [f"{name}{equals}{value}"])
+        for table in tables:
+            if not colon or table["label"] == label:
+                table.update(parsed)
+    return tables
+
+
+def attempt_groups(best: Sequence[Attempt]) -> list[RunRecord]:
+    """The runs of the attempts, as the page and the table show them."""
+    from evenflow.lab.report import read_groups
+
+    folders = [folder for attempt in best for folder in attempt.folders]
+    return read_groups(folders, labels=[attempt.system for attempt in best for _ in attempt.folders])
+
+
+def show_attempts(
+    best: Sequence[Attempt], folder: Path, notes: Sequence[str], table: str | None, figures: str | None
+) -> None:
+    """Print the table of the best attempts, and write their page and the files beside it."""
+    from evenflow.lab.report import write_report
+    from evenflow.lab.report.result_table import result_table
+
+    groups = attempt_groups(best)
+    results = result_table(groups, rates=True)
+    show_table(results)
+    say(explanation(best[0]))
+    page = write_report(
+        [path for attempt in best for path in attempt.folders],
+        folder / "report.html",
+        notes=[note for attempt, note in zip(best, notes, strict=True) for _ in attempt.folders],
+        labels=[attempt.system for attempt in best for _ in attempt.folders],
+    )
+    say(f"The page: {page.resolve()}")
+    write_beside(page, groups, results, table, figures)
+
+
+def explanation(attempt: Attempt) -> str:
+    """What counts as solved, and what can be reached without memory."""
+    return f"{attempt.task.criterion} The best guess without memory has loss {attempt.task.baseline:.4g}."
 
 
 def check_divergence(best: Sequence[Attempt]) -> None:

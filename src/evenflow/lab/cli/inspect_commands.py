@@ -10,7 +10,8 @@ import typer
 from evenflow.lab.terminal import say, show
 
 from .application import app
-from .options import Hidden, Quiet
+from .options import Figures, Hidden, Quiet, Table
+from .result_files import write_beside
 
 
 @app.command()
@@ -20,19 +21,29 @@ def report(
     ],
     out: Annotated[Path | None, typer.Option(help="The HTML file. Default for one folder: FOLDER/report.html.")] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
+    table: Table = None,
+    figures: Figures = None,
 ) -> None:
     """Write one self-contained HTML page about runs: curves, the gradient over time, settings, verdicts.
 
-    Example:  evenflow report runs/adding-rnn runs/adding-sgornn --out compare.html
+    Runs that differ in their seed alone are shown together, with means, standard errors and bands.
+
+    Example:  evenflow report runs/adding-rnn runs/adding-sgornn --out compare.html --table latex --figures pdf
     """
-    from evenflow.lab.report import write_report
+    from evenflow.lab.report import check_formats, read_groups, write_report
+    from evenflow.lab.report.result_table import result_table
     from evenflow.lab.training.seed_folders import seed_runs
 
+    check_formats(table, figures)
     seeds = {folder: [] if (folder / "config.toml").is_file() else seed_runs(folder) for folder in folders}
     if out is None and len(folders) == 1 and seeds[folders[0]]:
         out = folders[0] / "report.html"
     folders = [run for folder in folders for run in seeds[folder] or [folder]]
-    say(f"The page: {write_report(folders, out, title).resolve()}")
+    page = write_report(folders, out, title)
+    say(f"The page: {page.resolve()}")
+    if table is not None or figures is not None:
+        runs = read_groups(folders)
+        write_beside(page, runs, result_table(runs), table, figures)
 
 
 @app.command()

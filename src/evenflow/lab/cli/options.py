@@ -42,6 +42,12 @@ MovedData = Annotated[
     Path | None,
     typer.Option("--data", help="The data folder, or your own file, if it has moved since the run started."),
 ]
+Table = Annotated[
+    str | None, typer.Option("--table", help="Also write the table beside the page: latex, csv or markdown.")
+]
+Figures = Annotated[
+    str | None, typer.Option("--figures", help="Also write the plots beside the page, for print: pdf, png or svg.")
+]
 Hidden = Annotated[int, typer.Option("--hidden", help="Hidden units.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show a progress bar.")]
 

@@ -10,7 +10,8 @@ import typer
 from evenflow.lab.terminal import say
 
 from .application import app, same_command_continues
-from .options import Data, Quiet
+from .options import Data, Figures, Quiet, Table
+from .result_files import say_figures
 
 
 @app.command("recipes")
@@ -44,6 +45,8 @@ def reproduce(
     seconds: Annotated[
         float | None, typer.Option(help="Stop after about this time, with a record of the finished runs.")
     ] = None,
+    table: Table = None,
+    figures: Figures = None,
     quiet: Quiet = False,
 ) -> None:
     """Train the models of a published table or figure, and compare the measured numbers with the published ones.
@@ -51,11 +54,17 @@ def reproduce(
     If it was interrupted, the same command continues. A row that diverges or whose data is missing is reported as such.
 
     Example:  evenflow reproduce sgornn/table-1 --scale quick
+
+    Example:  evenflow reproduce urnn/table-3 --table latex --figures pdf
     """
     from evenflow.lab import recipes
     from evenflow.lab.recipes.labels_at_scale import labels_at
-    from evenflow.lab.recipes.recipe_table import show_reproduction
+    from evenflow.lab.recipes.recipe_figures import recipe_panels
+    from evenflow.lab.recipes.recipe_legend import legend
+    from evenflow.lab.recipes.recipe_table import reproduction_table, show_reproduction
+    from evenflow.lab.report import check_formats, write_figures, write_table
 
+    check_formats(table, figures)
     recipe, requested = recipes.load(name), None
     if rows is not None:
         for label, shown in labels_at(recipe, scale).items():
@@ -80,6 +89,11 @@ def reproduce(
     if reproduction.record is not None:
         show_reproduction(reproduction)
         say(f"The record: {reproduction.record}   The page: {reproduction.page}")
+    if reproduction.page is not None and table is not None:
+        say(f"The table: {write_table(reproduction.page, reproduction_table(reproduction), table)}")
+    if reproduction.page is not None and figures is not None:
+        labels = {entry["index"]: entry["label"] for entry in legend(reproduction)}
+        say_figures(write_figures(reproduction.page, recipe_panels(reproduction), figures, labels))
     if reproduction.left:
         ended = len(reproduction.outcomes)
         total = ended + reproduction.left

@@ -172,8 +172,8 @@ def _show_seeds(
     if not metrics:
         raise NonFiniteLoss("all seeds diverged: try a smaller lr or a clip_norm")
     say(criterion)
-    spread = np.std(metrics, ddof=len(metrics) > 1)
-    say(f"Mean {metric_name} of {len(metrics)}: {np.mean(metrics):.4g} ± {spread:.2g}.")
+    error = f" ± {np.std(metrics, ddof=1) / math.sqrt(len(metrics)):.2g} (standard error)" if len(metrics) > 1 else ""
+    say(f"Mean {metric_name} of {len(metrics)}: {np.mean(metrics):.4g}{error}.")
     say(f"The runs: {folder}   Their page:  evenflow report {folder}")
     if lost := len(results) - len(metrics):
         raise NonFiniteLoss(f"{lost} of {len(results)} seeds diverged: try a smaller lr or a clip_norm")

@@ -41,7 +41,7 @@ def _curve_panel(kind: str, result: Reproduction, index: int, group: str, rows: 
     curve = CURVES[kind]
     tasks = [outcome.job.make_task() for row in rows for outcome in result.of(row.label)[:1]]
     title = curve.title.replace("metric", " / ".join(sorted({task.metric_name for task in tasks})))
-    panel = Panel(f"{kind}-{index}", f"{title}{f': {group}' if group else ''}")
+    panel = Panel(f"{kind}-{index}", f"{title}{f': {group}' if group else ''}", prints=True)
     lines: list[RowLine] = []
     levels: list[tuple[float, int | None]] = []  # and the style of the row, if each row has levels of its own
     for row in rows:
@@ -167,7 +167,7 @@ def _lines(result: Reproduction) -> list[Panel]:
     """The first column against the rows' x, one line for each `line`, one plot for each group."""
     column, panels = result.recipe.columns[0], []
     for index, (group, rows) in enumerate(row_groups(result).items()):
-        panel = Panel(f"lines-{index}", f"{column.name}{f': {group}' if group else ''}")
+        panel = Panel(f"lines-{index}", f"{column.name}{f': {group}' if group else ''}", prints=True)
         lines: dict[str, list[tuple[float, float]]] = {}
         for row in rows:
             y = result.cells[row.label, column.name].mean
@@ -190,7 +190,7 @@ def _lines(result: Reproduction) -> list[Panel]:
 def _dots(result: Reproduction) -> list[Panel]:
     """The first column of every row, its standard deviation as a bar, and the published value as a star."""
     column = result.recipe.columns[0]
-    panel = Panel("dots", column.name)
+    panel = Panel("dots", column.name, prints=True)
     cells = [] if measure_of(column).words else [result.cells[label, column.name] for label in result.labels]
     averages = [cell.mean for cell in cells if cell.mean is not None and math.isfinite(cell.mean)]
     if not averages:
@@ -222,3 +222,8 @@ FIGURES: dict[str, Callable[[Reproduction], list[Panel]]] = {
     "lines": _lines,
     "dots": _dots,
 }
+
+
+def recipe_panels(result: Reproduction) -> list[Panel]:
+    """All figures of a recipe."""
+    return [panel for name in result.recipe.figures for panel in FIGURES[name](result)]

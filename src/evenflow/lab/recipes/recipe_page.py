@@ -13,7 +13,7 @@ from evenflow.lab.training import atomic
 from . import recipe_verdict
 from .measures import measure_of, needs_training
 from .recipe_catalog import DOCUMENTS
-from .recipe_figures import FIGURES
+from .recipe_figures import recipe_panels
 from .recipe_legend import caption, legend
 from .recipe_table import QUICK_NOTE
 from .reproduction import Reproduction
@@ -45,7 +45,7 @@ def render(result: Reproduction) -> str:
         lede=_lede(result),
         columns=[(column.name, measure_of(column).about) for column in recipe.columns],
         tones=TONES,
-        panels=[panel for name in recipe.figures for panel in FIGURES[name](result)],
+        panels=recipe_panels(result),
         caption=caption(recipe),
         legend=legend(result),
         notes=[note for note in dict.fromkeys(notes) if note] + [f"The data: {note}." for note in result.data_notes],

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from evenflow.lab.report.numbers import duration
+from evenflow.lab.report.result_table import ResultCell, ResultTable
 from evenflow.lab.terminal import new_table, say, show
 
 from . import cost, recipe_verdict
 from .configs import plan
 from .measures import measure_of, needs_training
 from .recipe_catalog import load, names
+from .recipe_verdict import TableCell
 from .reproduction import Reproduction
 from .schema import Recipe
 
@@ -36,6 +39,27 @@ def show_reproduction(result: Reproduction) -> None:
     for sentence in (recipe_verdict.summary(result.pairs), quick_note, result.recipe.scale(result.scale).note, *notes):
         if sentence:
             say(sentence)
+
+
+def reproduction_table(result: Reproduction) -> ResultTable:
+    """The table for a paper: a row for every row and column of the recipe."""
+    several = len(result.recipe.columns) > 1
+    rows = []
+    for label in result.labels:
+        for cell in result.row_cells(label):
+            measured = ResultCell(cell.measured_text() + cell.missing_text(), _numbers(cell), compared=True)
+            published = () if cell.target is None else (cell.target,)
+            what = [ResultCell(cell.column.name)] if several else []
+            verdict = ResultCell(cell.verdict_text())
+            rows.append((ResultCell(label), *what, measured, ResultCell(cell.published_text(), published), verdict))
+    headings = ("Row", *(["What"] if several else []), "Measured", "Published", "Verdict")
+    notes = ["± is the standard deviation over seeds."] if any("±" in cell.text for row in rows for cell in row) else []
+    return ResultTable(headings, tuple(rows), tuple(notes))
+
+
+def _numbers(cell: TableCell) -> tuple[float, ...]:
+    """The numbers of a cell; none for words such as yes and no."""
+    return () if measure_of(cell.column).words else tuple(v for v in cell.numbers if math.isfinite(v))
 
 
 def _shorten(text: str) -> str:

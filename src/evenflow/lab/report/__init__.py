@@ -4,5 +4,17 @@ from __future__ import annotations
 
 from evenflow.lab.report.components import ComponentNorms, component_norms, component_panel, write_components
 from evenflow.lab.report.page import write_report
+from evenflow.lab.report.print_files import check_formats, write_figures, write_table
+from evenflow.lab.report.run_record import read_groups
 
-__all__ = ["ComponentNorms", "component_norms", "component_panel", "write_components", "write_report"]
+__all__ = [
+    "ComponentNorms",
+    "check_formats",
+    "component_norms",
+    "component_panel",
+    "read_groups",
+    "write_components",
+    "write_figures",
+    "write_report",
+    "write_table",
+]

@@ -16,7 +16,8 @@ import evenflow
 from evenflow.lab.report import bands, curves, heatmap, prediction_views, run_views, settings_table, singular
 from evenflow.lab.report.plotting import Panel
 from evenflow.lab.report.profiles import component_profile, profiles
-from evenflow.lab.report.run_record import RunRecord, read_runs
+from evenflow.lab.report.result_table import result_columns, table_notes
+from evenflow.lab.report.run_record import RunRecord, read_groups
 from evenflow.lab.training import atomic
 
 TEMPLATES = Path(__file__).parent
@@ -29,8 +30,11 @@ def write_report(
     intro: str | None = None,
     *,
     notes: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
 ) -> Path:
     """Write the page of one run, or of several side by side, and return its path.
+
+    Runs that differ in their seed alone are one entry: means, standard errors, and bands around curves.
 
     Styles, plots, their numbers and a small script are part of the page; it loads nothing.
 
@@ -40,6 +44,7 @@ def write_report(
         title: the heading. Default: systems and task.
         intro: text below the heading; an empty line starts a paragraph, a line that starts with "- " a list item.
         notes: one sentence per run for its card.
+        labels: one name per run, the same for all seeds of an entry. Default: what differs between the runs.
 
         >>> write_report([Path("runs/rnn"), Path("runs/sgornn")], Path("compare.html"))
         PosixPath('compare.html')
@@ -50,7 +55,7 @@ def write_report(
         raise ValueError(f"out must say where to write the page of {len(folders)} runs, got None")
     if out is not None and Path(out).is_dir():
         raise ValueError(f"out must be a file, got the folder {str(out)!r}")
-    page = render(read_runs(folders, notes), title, intro)
+    page = render(read_groups(folders, notes, labels), title, intro)
     return atomic.write_output(Path(folders[0]) / "report.html" if out is None else Path(out), page)
 
 
@@ -65,12 +70,10 @@ def template(name: str, *folders: Path) -> Template:
 
 def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | None = None) -> str:
     """The page as text."""
-    columns = run_views.result_columns(runs)
-    views = [run_views.card(index, run, columns) for index, run in enumerate(runs)]
-    learning = [curves.train_loss(runs), curves.valid_loss(runs)]
-    if not all(run.metric_is_loss for run in runs):  # a plot of the metric would repeat that of the loss
-        learning.append(curves.valid_metric(runs))
-    learning.append(curves.gradient_norm(runs))
+    columns = result_columns(runs)
+    cells = [column.cells(runs) for column in columns]
+    views = [run_views.card(i, run, [str(column[i]) for column in cells]) for i, run in enumerate(runs)]
+    learning = curves.learning_panels(runs)
     maps, layers, lines = heatmap.heat_maps(runs), heatmap.layer_maps(runs), profiles(runs)
     components = component_profile(runs)
     matrices = singular.singular_values(runs) if any(run.singular is not None for run in runs) else []
@@ -102,6 +105,7 @@ def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | Non
         intro=_blocks(intro or ""),
         runs=views,
         tabs=tabs,
+        seeds=any(len(run.seeds) > 1 for run in runs),
         curves=learning,
         has_baseline=any(run.baseline is not None for run in runs),
         heat_maps=maps,
@@ -113,11 +117,12 @@ def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | Non
         predictions=predictions,
         any_probes=any(run.probe_norm is not None for run in runs),
         reach_rows=[row for view, run in zip(views, runs, strict=True) for row in run_views.reach_rows(view, run)],
-        result_columns=list(columns),
+        result_columns=[column.name for column in columns],
+        result_notes=table_notes(runs, cells),
         settings=groups,
         settings_caption=settings_table.caption(groups, len(runs)),
         version=evenflow.__version__,
-        sources=", ".join(run.name for run in runs),
+        sources=", ".join(seed.name for run in runs for seed in run.seeds),
         plots=_hover_data(panels),
         script=Markup(script),
         # The only script that may run: text from run folders is never executed.

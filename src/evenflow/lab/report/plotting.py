@@ -12,15 +12,16 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from evenflow.figures import DASHED, MARKERS
 from evenflow.lab.report import hover
 from evenflow.lab.report.numbers import number, power
 from evenflow.lab.report.svg import MUTED, drawing, inline, series_colour, series_variable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-DASHED = (0, (5, 4))
+    from evenflow.figures import PrintFigure
+
 WIDE_RANGE = 20.0  # largest over smallest value from which a log axis is easier to read
 # matplotlib's markers, and the same shapes as SVG paths for legends, centred at (16, 7).
 MARKS = {
@@ -45,6 +46,9 @@ class Panel:
         svg: the drawing; None if there is nothing to draw.
         notes: sentences about what is missing or cut off.
         hover: what the page's script shows under the pointer, see `report.hover`.
+        quantity: what the y axis shows, for a file of its own; by default the title.
+        prints: whether the drawing is kept, to be written to a file of its own.
+        figure: the drawing as a matplotlib figure, if it is kept.
     """
 
     key: str
@@ -53,11 +57,14 @@ class Panel:
     svg: str | None = None
     notes: list[str] = field(default_factory=list)
     hover: dict[str, Any] | None = None
+    quantity: str = ""
+    prints: bool = False
+    figure: PrintFigure | None = field(default=None, repr=False)
 
 
 def series_marker(index: int) -> str:
     """Marker of run number `index`: 7 markers and 8 colours, so 56 runs differ in at least one of the two."""
-    return list(MARKS)[index % len(MARKS)]
+    return MARKERS[index % len(MARKERS)]
 
 
 def legend_mark(index: int) -> Markup:
@@ -77,7 +84,7 @@ def legend_key(index: int) -> Markup:
 class Plot:
     """A plot while it is drawn, see `plot`."""
 
-    figure: Figure
+    figure: PrintFigure
     axes: Axes
     series: list[hover.HoverSeries] = field(default_factory=list)
 
@@ -120,6 +127,7 @@ def plot(
         if label is not None:
             count_axis(current.axes, label)
         panel.svg = inline(figure, panel.key, panel.alt)
+        panel.figure = figure if panel.prints else None
         if current.series:
             panel.hover = hover.lines(current.axes, across or label or "", current.series)
 

@@ -33,6 +33,7 @@ class RunRecord(Run):
         layer_norm (K, L, T), jacobian (K, T), singular (K, N, 4), band (K, 2), components (T,): other arrays of
             probes.npz, each None if it is missing or damaged.
         matrices: names of the N matrices.
+        seeds: the runs that differ from this one in their seed alone, and this one; see `read_groups`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,6 +41,7 @@ class RunRecord(Run):
             raise ValueError(f"folders must be run folders, and there is no folder {str(folder)!r}")
         super().__init__(folder)
         self.label = self.note = ""
+        self.seeds: list[RunRecord] = [self]
         self.settings: dict[str, dict[str, Any]] = {k: v for k, v in self.config.items() if isinstance(v, dict)}
         loose = {name: value for name, value in self.config.items() if not isinstance(value, dict)}
         if loose:
@@ -89,6 +91,11 @@ class RunRecord(Run):
         if components is not None and components.shape == (length,) and components.dtype.kind == "f":
             self.components = components.astype(np.float64)
         return ""
+
+    @property
+    def seed(self) -> Any:
+        """Its seed."""
+        return self.settings.get("training", {}).get("seed", 0)
 
     @property
     def system(self) -> str:
@@ -196,6 +203,43 @@ def read_runs(folders: Sequence[Path], notes: Sequence[str] | None = None) -> li
     for record, note in zip(records, notes or [], strict=False):
         record.note = note
     return records
+
+
+def read_groups(
+    folders: Sequence[Path], notes: Sequence[str] | None = None, labels: Sequence[str] | None = None
+) -> list[RunRecord]:
+    """One record for each group of runs that differ in their seed alone: its first run, whose `seeds` holds them all.
+
+    Args:
+        folders: run folders.
+        notes, labels: one for each folder; those of the first run of a group count. Default: labels are made of what
+            differs.
+    """
+    if labels is not None and len(labels) != len(folders):
+        raise ValueError(f"labels must hold one label per run folder, got {len(labels)} for {len(folders)} folders")
+    groups: dict[str, RunRecord] = {}
+    for i, record in enumerate(read_runs(folders, notes)):
+        kind, seed = f"{labels and labels[i]}, {_without_seed(record)}", record.seed
+        # A second run with the same seed is a run of its own, and so is one of a model that no config describes.
+        first = groups.get(kind)
+        if first is None or "system" not in record.settings or seed in [one.seed for one in first.seeds]:
+            groups[kind if first is None else f"{kind}, {i}"] = record
+        else:
+            first.seeds.append(record)
+    firsts = list(groups.values())
+    if labels is None:
+        for record, label in zip(firsts, _labels(firsts), strict=True):
+            record.label = label
+    else:
+        for record in firsts:
+            record.label = labels[[Path(folder) for folder in folders].index(record.folder)]
+    return firsts
+
+
+def _without_seed(record: RunRecord) -> str:
+    """All settings but the seed and those that do not change what is computed."""
+    free = ("training.seed", "training.device", "training.logger", "task.data")
+    return repr(sorted((name, value) for name, value in flatten(record.settings).items() if name not in free))
 
 
 def _make_task(options: dict[str, Any]) -> tasks.Task | None:

@@ -27,7 +27,21 @@ class RunVerdict:
 
 
 def judge(run: RunRecord) -> RunVerdict:
-    """The verdict: diverged, failed, solved, unfinished, not solved, or none if nothing was validated."""
+    """The verdict on a run, or on all its seeds."""
+    verdicts = [judge_one(seed) for seed in run.seeds]
+    words = [verdict.word for verdict in verdicts]
+    if len(words) == 1:
+        return verdicts[0]
+    counts = ", ".join(f"{words.count(word)} {word.lower()}" for word in dict.fromkeys(words))
+    reason = f"{len(words)} seeds: {counts}." + "".join(f" {sentence}" for sentence in _criterion(run))
+    if len(set(words)) == 1:
+        return RunVerdict(words[0], verdicts[0].tone, reason)
+    tone = "bad" if {"Diverged", "Failed"} & set(words) else "calm"
+    return RunVerdict(f"{words.count('Solved')} of {len(words)} solved", tone, reason)
+
+
+def judge_one(run: RunRecord) -> RunVerdict:
+    """The verdict on one run: diverged, failed, solved, unfinished, not solved, or none if nothing was validated."""
     message = str(run.status.get("message", ""))
     message = message[:1].upper() + message[1:] + ("" if message.endswith(".") or not message else ".")
     at = run.diverged_at

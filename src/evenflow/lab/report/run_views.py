@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenflow.lab.report import gradient_reach
-from evenflow.lab.report.numbers import duration, number
+from evenflow.lab.report.numbers import number
 from evenflow.lab.report.plotting import legend_key
+from evenflow.lab.report.result_table import METRIC_DIGITS, ResultColumn
 from evenflow.lab.report.run_record import RunRecord
 from evenflow.lab.report.run_verdict import judge
 from evenflow.lab.report.svg import series_variable
 
-METRIC_DIGITS = 4  # near 1, shares of right answers differ in the fourth digit
 OUTCOMES = {
     "Solved": "The run solved its task.",
     "Not solved": "The run did not solve its task.",
@@ -23,57 +23,48 @@ OUTCOMES = {
 }
 
 
-Column = Callable[[RunRecord], str]
-
-
-def result_columns(runs: Sequence[RunRecord]) -> dict[str, Column]:
-    """The table of results: each heading with the function that gives the cell of a run.
-
-    If the metric equals the loss, columns for the metric would repeat those for the loss, and are left out.
-    """
-    metrics, same = {run.metric_name for run in runs}, all(run.metric_is_loss for run in runs)
-    metric = metrics.pop() if len(metrics) == 1 else "metric"
-    columns: dict[str, Column] = {
-        "Parameters": lambda run: "–" if run.parameters is None else f"{run.parameters:,}",
-        "Final validation loss": lambda run: number(run.final("valid_loss")),
-        "Lowest validation loss": lambda run: number(run.best_value("valid_loss")),
-    }
-    if not same:
-        columns[f"Final {metric}"] = lambda run: number(run.final("valid_metric"), METRIC_DIGITS)
-        columns[f"Best {metric}"] = lambda run: number(run.best_value("valid_metric"), METRIC_DIGITS)
-    if any(run.test is not None for run in runs):
-        columns["Test loss"] = lambda run: number(None if run.test is None else run.test[0])
-        if not same:
-            columns[f"Test {metric}"] = lambda run: number(None if run.test is None else run.test[1], METRIC_DIGITS)
-    return columns | {"Updates": lambda run: f"{run.updates:,}", "Time": lambda run: duration(run.final("seconds"))}
-
-
-def card(index: int, run: RunRecord, columns: Mapping[str, Column]) -> dict[str, Any]:
-    """The texts of run number `index`: its card, and its cells below these columns of the table of results."""
-    metric, loss = run.best_value("valid_metric"), run.final("loss")
-    shown = (metric, f"best validation {run.metric_name}") if metric is not None else (loss, "last training loss")
+def card(index: int, run: RunRecord, cells: Sequence[str]) -> dict[str, Any]:
+    """The texts of run number `index`: its card, and its cells of the table of results."""
+    measured = any(seed.best_value("valid_metric") is not None for seed in run.seeds)
+    name = f"best validation {run.metric_name}" if measured else "last training loss"
+    headline = across_seeds(run, lambda seed: seed.best_value("valid_metric") if measured else seed.final("loss"))
     last = None if run.probe_norm is None else gradient_reach.sentence(run.probe_norm[-1])
     reach = None if run.probe_norm is None else gradient_reach.measure(run.probe_norm[-1])
     return {
         "label": run.label,
-        "note": run.note,
+        "note": " ".join(part for part in (run.note, _seeds(run)) if part),
         "colour": series_variable(index),
         "key": legend_key(index),
         "verdict": judge(run),
-        "headline": number(shown[0], METRIC_DIGITS),
-        "headline_name": shown[1],
+        "headline": headline,
+        "headline_name": name + (f", mean of {len(run.seeds)} seeds" if len(run.seeds) > 1 else ""),
         "test": _test(run),
         "data_note": run.data_note,
         "parameters": "" if run.parameters is None else f"{run.parameters:,} trained parameters.",
         "reach": reach.brief() if reach else run.probe_gap or f"The gradient {last}.",
         "reach_caption": "" if last is None else f"After training, the gradient {last}.",
-        "cells": [cell(run) for cell in columns.values()],
+        "cells": cells,
     }
+
+
+def across_seeds(run: RunRecord, read: Callable[[RunRecord], float | None]) -> str:
+    """A number of a run, or its mean over the seeds with the standard error."""
+    return str(ResultColumn("", read, lambda value: number(value, METRIC_DIGITS), True).cells([run])[0])
+
+
+def _seeds(run: RunRecord) -> str:
+    """What of several seeds the page shows."""
+    if len(run.seeds) == 1:
+        return ""
+    return f"Maps, matrices, bounds, predictions and settings are those of seed {run.seed}."
 
 
 def _test(run: RunRecord) -> str:
     if run.test is None:
         return ""
+    if len(run.seeds) > 1:
+        shown = across_seeds(run, lambda seed: seed.test and seed.test[1])
+        return f"Test {run.metric_name} {shown}, with the best weights of each seed."
     loss, metric = run.test
     at = run.status.get("best_step")
     weights = f", with the weights of update {at:,}" if isinstance(at, int) else ""

@@ -18,30 +18,20 @@ from markupsafe import escape
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from evenflow import figures
+from evenflow.figures import PrintFigure
+
 # Placeholder colours, one per CSS variable: matplotlib writes them into the SVG, `inline` replaces them by var(--name).
 INK, MUTED, GRID = "#010101", "#010102", "#010103"
 PLACEHOLDERS = {INK: "ink", MUTED: "muted", GRID: "grid"}
-SERIES = 8  # colours of runs
+SERIES = len(figures.COLOURS)  # colours of runs
 
 STYLE = {
-    "font.size": 12,
-    "text.color": INK,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": MUTED,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
+    **figures.STYLE,
+    **{name: INK if value == figures.INK else MUTED for name, value in figures.STYLE.items() if "color" in name},
     "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "lines.linewidth": 2,
-    "lines.solid_capstyle": "round",
     "svg.fonttype": "none",
     "svg.hashsalt": "evenflow",
-    "path.simplify": True,
 }
 SPARE_DIGITS = re.compile(r"(\.\d\d)\d+")  # a hundredth of a unit is finer than any screen
 
@@ -57,10 +47,10 @@ def series_variable(index: int) -> str:
 
 
 @contextmanager
-def drawing(width: float = 480, height: float = 300) -> Iterator[Figure]:
+def drawing(width: float = 480, height: float = 300) -> Iterator[PrintFigure]:
     """A figure of this size in SVG units, in the page's style whatever the user's own matplotlib settings are."""
     with matplotlib.style.context(["default", STYLE]):
-        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        figure = PrintFigure(figsize=(width / 72, height / 72), layout="constrained")
         FigureCanvasSVG(figure)
         yield figure
 

@@ -41,11 +41,11 @@ def remove_unfinished(folder: Path) -> None:
                 entry.unlink()
 
 
-def write_output(path: Path, text: str) -> Path:
+def write_output(path: Path, content: str | bytes) -> Path:
     """Write the file that a caller's argument `out` names, and return its path; a ValueError if that is impossible."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, text.encode())
+        write(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise ValueError(f"out must be a file that can be written, got {str(path)!r} ({error.strerror})") from None
     return path
