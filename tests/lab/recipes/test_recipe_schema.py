@@ -125,3 +125,15 @@ def test_labels_are_read_with_commas_of_their_own():
 def test_a_label_makes_a_folder_name():
     assert folder_name("uRNN, |x|, N=20") == "uRNN-x-N-20"
     assert folder_name("λ=0.1") == "λ-0.1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["rows = 1", 'columns = ["error"]', 'rows = ["plain"]', "notes = [1]", "notes = false", "sets = 3", "figures = 2"],
+)
+def test_a_file_of_another_form_is_refused(text, tmp_path):
+    path = tmp_path / "table-1.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"^recipe table-1\.toml: ") as error:
+        read(path)
+    assert "\n" not in str(error.value)

@@ -15,7 +15,7 @@ import torch
 from killed_sweeps import RULES, TRAINING, run
 
 from evenflow.lab.sweep import Axes, Rules
-from evenflow.lab.sweep.sweep_record import FILE
+from evenflow.lab.sweep.sweep_record import FILE, SweepRecord
 from evenflow.lab.training import NonFiniteLoss, Run
 from evenflow.lab.training.loop import Loop
 from evenflow.lab.training.run_writer import folder_lock
@@ -291,3 +291,14 @@ def test_data_may_move_between_two_sittings(tmp_path, small_data):
     )
     assert found.updates == 12
     assert 0 <= found.best.test_metric <= 1
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"[]", b"{}", b"3", b'{"request": 1}', b'{"request": {}, "rounds": [1]}']
+)
+def test_a_damaged_record_is_one_sentence(tmp_path, content):
+    (tmp_path / "sweep.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"^sweep\.json of .* (cannot be read|is damaged): ") as error:
+        SweepRecord(tmp_path, {})
+    assert type(error.value) is ValueError
+    assert "\n" not in str(error.value)

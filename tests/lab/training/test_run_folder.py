@@ -166,3 +166,22 @@ def test_a_folder_without_permission(tmp_path):
     locked.mkdir(mode=0o500)
     with pytest.raises(ValueError, match=r"^folder '.*run' cannot be written: Permission denied$"):
         RunWriter.create(locked / "run", CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("config.toml", b"training = 3\n", "config.toml of run .* is damaged: 'training' is no table"),
+        ("config.toml", b"", "config.toml of run .* cannot be read: .* it is empty"),
+        ("config.toml", b"\xff", "config.toml of run .* cannot be read: .* line 1 is not UTF-8 text"),
+        ("status.toml", b"step = 3\n", "status.toml of run .* is damaged: it has no state"),
+        ("status.toml", b"state = 3\n", "status.toml of run .* is damaged: it has no state"),
+    ],
+)
+def test_damaged_tables_are_one_sentence(tmp_path, file, content, said):
+    (tmp_path / "config.toml").write_bytes(b"[training]\nsteps = 3\n")
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(ValueError, match=said) as error:
+        _ = Run(tmp_path).status
+    assert type(error.value) is ValueError
+    assert "\n" not in str(error.value)

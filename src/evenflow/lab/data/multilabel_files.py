@@ -13,7 +13,7 @@ from .guarded import FilePath, cannot_read, read_arrays, read_text
 from .number_table import LARGEST, SHOWN, number
 
 SETS = ("bibtex", "mediamill")
-MOST = 1 << 28  # numbers in a dense table; Mediamill has 3.7 million
+MOST = 1 << 26  # numbers in a dense table; Mediamill has 3.7 million
 
 
 class Multilabel(NamedTuple):

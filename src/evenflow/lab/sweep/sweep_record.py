@@ -47,9 +47,13 @@ class SweepRecord:
             _refuse_used(folder)
             return
         try:
-            self._read(json.loads(path.read_text(encoding="utf-8")))
-        except (KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
-            raise ValueError(f"{FILE} of {str(folder)!r} cannot be read: {error!r}") from error
+            table = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ValueError(f"{FILE} of {str(folder)!r} cannot be read: {error}") from error
+        try:
+            self._read(table)
+        except (LookupError, TypeError, AttributeError, ArithmeticError, StopIteration) as error:
+            raise ValueError(f"{FILE} of {str(folder)!r} is damaged: it has not the form of a sweep") from error
 
     def _read(self, table: Mapping[str, Any]) -> None:
         before = table["request"]

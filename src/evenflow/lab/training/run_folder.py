@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from evenflow.lab.data.guarded import read_arrays, read_bytes
+from evenflow.lab.data.guarded import read_arrays, read_bytes, read_text
 
 from . import checkpoint, metrics
 from .stopping import diverged
 
 CONFIG, STATUS, METRICS, PROBES, CHECKPOINT = "config.toml", "status.toml", "metrics.csv", "probes.npz", "checkpoint"
 ANSWERS = "answers.npz"
+LARGEST_TABLE = 1 << 24  # bytes of a TOML file
 LIMIT = 1 << 28  # bytes of arrays; a probe of 1,000 steps has about 12,000, a row of metrics.csv about 80
 
 
@@ -56,6 +57,8 @@ class Run:
         if not (self.folder / CONFIG).is_file():
             raise ValueError(f"folder {str(self.folder)!r} holds no run: it has no {CONFIG}")
         self.config: dict[str, Any] = self._toml(CONFIG)
+        if plain := [name for name, table in self.config.items() if not isinstance(table, dict)]:
+            raise ValueError(f"{CONFIG} of run {str(self.folder)!r} is damaged: {plain[0][:40]!r} is no table")
         if "tensorboard" in (training := self.config.get("training", {})):  # its name until there were other loggers
             training |= {"logger": "tensorboard"} if training.pop("tensorboard") else {}
 
@@ -67,7 +70,12 @@ class Run:
     @cached_property
     def status(self) -> dict[str, Any]:
         """`state` (running, finished, failed, interrupted), `step`, `message`, and the outcome of a finished run."""
-        return self._toml(STATUS) if (self.folder / STATUS).is_file() else {"state": "running", "step": 0}
+        if not (self.folder / STATUS).is_file():
+            return {"state": "running", "step": 0}
+        found = self._toml(STATUS)
+        if not isinstance(found.get("state"), str):
+            raise ValueError(f"{STATUS} of run {str(self.folder)!r} is damaged: it has no state")
+        return found
 
     @property
     def diverged(self) -> bool:
@@ -175,7 +183,7 @@ class Run:
         return self._parse(file, lambda: read_arrays(path, limit=limit))
 
     def _toml(self, file: str) -> dict[str, Any]:
-        return self._parse(file, lambda: tomllib.loads((self.folder / file).read_text(encoding="utf-8")))
+        return self._parse(file, lambda: tomllib.loads(read_text(self.folder / file, LARGEST_TABLE)))
 
     def _parse(self, file: str, read: Callable[[], Any]) -> Any:
         try:
