@@ -141,6 +141,29 @@ def test_embeddings_readouts_learned_states_and_softmax(options, weights, tmp_pa
 
 @needs_compiler
 @pytest.mark.parametrize("weights", ["float32", "int8"])
+@pytest.mark.parametrize("places", [(0,), (4,), (1, 2), (0, 2, 4)])
+def test_columns_of_categories(places, weights, tmp_path):
+    columns = [(place, 6, 2 + place) for place in places]
+    width = 5 + sum(size - 1 for _, _, size in columns)
+    model = model_of(evenflow.create("gru", width, 7), readout="every", column_embeddings=columns)
+    x = draw(12, 3, 5)
+    for place in places:
+        x[..., place] = torch.randint(6, (12, 3)).float()
+    mean = torch.tensor([0.0 if place in places else 3.0 for place in range(5)])
+    scale = torch.tensor([1.0 if place in places else 2.0 for place in range(5)])
+    result = export_and_run(model, x, tmp_path, scaling=(mean, scale), weights=weights)
+    assert (result - expected(model, (x - mean) / scale)).abs().max() <= (ROUNDING if weights == "float32" else 0.1)
+    wrong = x[:, :1].clone()
+    wrong[3, 0, places[0]], wrong[7, 0, places[-1]] = 6, -1
+    kept = [step for step in range(12) if step not in (3, 7)]
+    left_out = export_and_run(model, wrong, tmp_path, scaling=(mean, scale), weights=weights)
+    assert torch.equal(
+        left_out[kept], export_and_run(model, wrong[kept], tmp_path, scaling=(mean, scale), weights=weights)
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize("weights", ["float32", "int8"])
 def test_symbols_out_of_range_are_left_out(weights, tmp_path):
     model, x = model_of(layer("gru"), vocabulary=5), torch.tensor([[1], [-1], [4], [5], [2]])
     result = export_and_run(model, x, tmp_path, weights=weights)

@@ -111,6 +111,27 @@ def test_embeddings_readouts_and_softmax(options, tmp_path):
         assert agree(run(tmp_path / "model.onnx", x=x)["y"], model(x)[0].softmax(-1))
 
 
+def with_positions(*places: int) -> torch.Tensor:
+    """Inputs ``(9, 4, 5)`` with whole numbers below 6 in some columns."""
+    x = draw(9, 4, 5)
+    for place in places:
+        x[..., place] = torch.randint(6, (9, 4)).float()
+    return x
+
+
+@pytest.mark.parametrize("places", [(0,), (4,), (1, 2), (0, 2, 4)])
+def test_columns_of_categories(places, tmp_path):
+    columns = [(place, 6, 2 + place) for place in places]
+    width = 5 + sum(size - 1 for _, _, size in columns)
+    model = evenflow.SequenceModel(evenflow.create("gru", width, 7), O, column_embeddings=columns).eval()
+    mean = torch.tensor([0.0 if place in places else 3.0 for place in range(5)])
+    scale = torch.tensor([1.0 if place in places else 2.0 for place in range(5)])
+    evenflow.export.to_onnx(model, tmp_path / "model.onnx", scaling=(mean, scale))
+    x = with_positions(*places)
+    with torch.no_grad():
+        assert agree(run(tmp_path / "model.onnx", x=x)["y"], model((x - mean) / scale)[0])
+
+
 @evenflow.cell(states=("y", "z"), matrices=("W", "V"))
 def cornn(a, y, z, W, V, *, dt=0.05, gamma=1.0, epsilon=0.5):
     z = z + dt * (torch.tanh(a + y @ W.mT + z @ V.mT) - gamma * y - epsilon * z)

@@ -70,7 +70,8 @@ def model_sizes(model: SequenceModel, inputs: Tensor, theorem: str, kind: type[E
     if type(cell) is not kind:
         needed = "plain" if kind is Elman else "scalar-gated"
         raise ValueError(f"{theorem} needs a {needed} layer, got a {cell.name} cell")
-    x = inputs if model.embedding is None else model.embedding(inputs)
+    embedding = model.columns if model.embedding is None else model.embedding
+    x = inputs if embedding is None else embedding(inputs)
     size = float(torch.linalg.vector_norm(x.double(), dim=-1).max())
     W = weights["weight_ih"]
     if "bias" in weights:

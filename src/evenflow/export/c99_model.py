@@ -14,9 +14,10 @@ from torch import Tensor
 from evenflow.checks import one_of
 from evenflow.export.c99_constants import C99Constants
 from evenflow.export.c99_functions import C99Functions
+from evenflow.export.c99_input import C99Input
 from evenflow.export.c99_product import C99Products
 from evenflow.export.c99_step import C99Step
-from evenflow.export.export_scaling import Scaling, input_scaling, scaled_readout
+from evenflow.export.export_scaling import Scaling, scaled_readout
 from evenflow.export.exported_step import exported_step, initial_states, recurrent_layer
 from evenflow.export.written_files import write_files
 from evenflow.layers import Recurrent
@@ -82,10 +83,9 @@ class C99Model:
     ) -> None:
         self.model, self.layer, self.prefix, self.softmax = model, layer, prefix, softmax
         self.sequence_model = model if isinstance(model, SequenceModel) else None
-        self.embedding = None if self.sequence_model is None else self.sequence_model.embedding
-        self.scaling = input_scaling(model, layer, scaling)
         self.output = scaled_readout(model, output_scaling, softmax)
         self.constants = C99Constants()
+        self.input = C99Input(model, layer, self.constants, int8, scaling)
         self.products = C99Products(self.constants, int8)
         self.functions = C99Functions(approximate)
         members = range(layer.num_layers if layer.layers_run_in_turn else 1)
@@ -136,13 +136,6 @@ class C99Model:
 
     def _header(self) -> str:
         name, capital = self.prefix, self.prefix.upper()
-        inputs = "INPUTS" if self.embedding is None else "SYMBOLS"
-        count = self.layer.input_size if self.embedding is None else self.embedding.num_embeddings
-        takes = (
-            f"x has {capital}_INPUTS numbers"
-            if self.embedding is None
-            else f"symbol is from 0 to {capital}_SYMBOLS - 1, and others leave the state as it is"
-        )
         fields = [f"    float {field}[{size}];" for field, size, _ in self._fields()]
         return "\n".join(
             [
@@ -150,7 +143,7 @@ class C99Model:
                 f"#ifndef {capital}_H",
                 f"#define {capital}_H",
                 "",
-                f"#define {capital}_{inputs} {count}",
+                f"#define {capital}_{self.input.kind} {self.input.count}",
                 f"#define {capital}_OUTPUTS {self.outputs}",
                 "",
                 "#ifdef __cplusplus",
@@ -164,8 +157,8 @@ class C99Model:
                 "/* Sets the state before the first step of a sequence. */",
                 f"void {name}_init({name}_state *state);",
                 "",
-                f"/* Reads the input of one step: {takes}. */",
-                f"void {name}_step({name}_state *state, {self._input()});",
+                f"/* Reads the input of one step: {self.input.about(capital)}. */",
+                f"void {name}_step({name}_state *state, {self.input.parameter});",
                 "",
                 f"/* Writes the {capital}_OUTPUTS outputs after the steps so far to y; the state stays as it is. */",
                 f"void {name}_result(const {name}_state *state, float *y);",
@@ -179,9 +172,6 @@ class C99Model:
             ]
         )
 
-    def _input(self) -> str:
-        return "const float *x" if self.embedding is None else "int symbol"
-
     def _init(self) -> list[str]:
         lines = []
         for field, size, first in self._fields():
@@ -190,31 +180,12 @@ class C99Model:
         return braces(f"void {self.prefix}_init({self.prefix}_state *state)", lines)
 
     def _step(self) -> list[str]:
-        lines, x = self._read_input()
+        lines, x = self.input.text()
         for member, step in enumerate(self.steps):
             states = [f"state->{self._field(i, member)}" for i in range(len(step.sizes))]
             lines.append(f"step_l{member}({', '.join([x, *states])});")
             x = states[0]
-        return braces(f"void {self.prefix}_step({self.prefix}_state *state, {self._input()})", lines)
-
-    def _read_input(self) -> tuple[list[str], str]:
-        """Statements before the first layer, and what it reads."""
-        width = self.layer.input_size
-        if self.embedding is not None:
-            refuse = f"if (symbol < 0 || symbol >= {self.embedding.num_embeddings}) return;"
-            if not self.products.int8:
-                table = self.constants.floats("embedding", self.embedding.weight)
-                return [refuse], f"{table} + symbol * {width}"
-            table, scale = self.constants.quantized("embedding", self.embedding.weight)
-            value = f"{scale}[symbol] * (float){table}[symbol * {width} + j]"
-            return [refuse, f"float x[{width}];", f"for (int j = 0; j < {width}; j++) x[j] = {value};"], "x"
-        if self.scaling is None:
-            return [], "x"
-        mean, scale = (
-            self.constants.floats(f"input_{name}", v) for name, v in zip(("mean", "scale"), self.scaling, strict=True)
-        )
-        value = f"(x[j] - {mean}[j]) / {scale}[j]"
-        return [f"float scaled[{width}];", f"for (int j = 0; j < {width}; j++) scaled[j] = {value};"], "scaled"
+        return braces(f"void {self.prefix}_step({self.prefix}_state *state, {self.input.parameter})", lines)
 
     def _result(self) -> list[str]:
         width = self.layer.state_sizes[0]

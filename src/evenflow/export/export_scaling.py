@@ -21,7 +21,13 @@ def input_scaling(
         return None
     if isinstance(model, SequenceModel) and model.embedding is not None:
         raise ValueError("scaling must be None for a model with a vocabulary, whose inputs are symbols")
-    return _read("scaling", scaling, layer.input_size, "input")
+    return _read("scaling", scaling, raw_inputs(model, layer), "input")
+
+
+def raw_inputs(model: SequenceModel | Recurrent, layer: Recurrent) -> int:
+    """How many numbers a model reads at a step; a column with an embedding is one."""
+    columns = model.columns if isinstance(model, SequenceModel) else None
+    return layer.input_size - (0 if columns is None else columns.added)
 
 
 def scaled_readout(model: SequenceModel | Recurrent, scaling: Scaling | None, softmax: bool) -> nn.Linear | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import onnx
 import torch
 from torch import Tensor
 
-from evenflow.export.export_scaling import Scaling, input_scaling, scaled_readout
+from evenflow.export.export_scaling import Scaling, input_scaling, raw_inputs, scaled_readout
 from evenflow.export.exported_step import (
     ExportedStep,
     exported_step,
@@ -18,11 +19,12 @@ from evenflow.export.exported_step import (
     recurrent_layer,
     weight_dtype,
 )
-from evenflow.export.onnx_graph import OnnxGraph
+from evenflow.export.onnx_graph import TYPES, OnnxGraph
 from evenflow.export.onnx_step import OnnxStep
 from evenflow.export.written_files import write_files
 from evenflow.layers import Recurrent
 from evenflow.models import SequenceModel
+from evenflow.models.column_embeddings import ColumnEmbeddings
 
 
 def write(
@@ -57,11 +59,13 @@ def _model(
         x = graph.add("Gather", graph.constant(embedding.weight), "x")
     else:
         shape: list[int | str] = ["B", "T"] if layer.batch_first else ["T", "B"]
-        inputs = [graph.value("x", [*shape, layer.input_size])]
+        inputs = [graph.value("x", [*shape, raw_inputs(model, layer)])]
         x = graph.add("Transpose", "x", perm=[1, 0, 2]) if layer.batch_first else "x"
         if scaled is not None:
             mean, scale = (graph.constant(v) for v in scaled)
             x = graph.add("Div", graph.add("Sub", x, mean), scale)
+        if isinstance(model, SequenceModel) and model.columns is not None:
+            x = _with_vectors(graph, x, model.columns, raw_inputs(model, layer))
     rows = graph.add("Gather", graph.add("Shape", x), graph.constant([1]), axis=0)
     members = layer.num_layers * (2 if layer.bidirectional else 1)
     given = [f"{name}_0" for name in layer.cell.states] if states else []
@@ -173,6 +177,21 @@ class OnnxLayer:
             scan_input_directions=way, scan_output_directions=way,
         )  # fmt: skip
         return [outputs[-1], *outputs[:-1]]
+
+
+def _with_vectors(graph: OnnxGraph, x: str, columns: ColumnEmbeddings, inputs: int) -> str:
+    """x with a vector in place of each column of positions."""
+    axis, parts, first = graph.constant([-1]), [], 0
+
+    def piece(begin: int, end: int) -> str:
+        return graph.add("Slice", x, graph.constant([begin]), graph.constant([end]), axis)
+
+    for place, table in zip(columns.places, columns.tables, strict=True):
+        parts += [piece(first, place)] if place > first else []
+        positions = graph.add("Cast", graph.add("Squeeze", piece(place, place + 1), axis), to=TYPES["int64"])
+        parts.append(graph.add("Gather", graph.constant(cast(Tensor, table.weight)), positions))
+        first = place + 1
+    return graph.add("Concat", *parts, *([piece(first, inputs)] if first < inputs else []), axis=-1)
 
 
 def _linear(graph: OnnxGraph, x: str, weight: Tensor, bias: Tensor | None) -> str:

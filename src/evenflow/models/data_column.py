@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenflow.checks import number, one_of
+from evenflow.checks import number, one_of, whole_number
 
 COLUMN_KINDS = ("number", "category", "gap")
 FILLS = ("mean", "previous")
@@ -26,12 +26,15 @@ class DataColumn:
             step before, which is computed from the column of times.
         mean, deviation: of a number over the training data; the model sees ``(x - mean) / deviation``.
         categories: the values of a category, all whole numbers or all text: for a target of classification in the order
-            of the model's outputs. An input of this kind becomes one number for each value, 1 for the one it has.
+            of the model's outputs. An input of this kind becomes one number for each value, 1 for the one it has,
+            unless it has an `embedding`.
         missing: what a missing input (nan) is replaced by: "mean", or "previous", the value of the step before and the
             mean at the start. Default: a missing value is an error. A missing category is none of the values.
         mask: whether the model also reads a number that is 1 where the input was missing.
         known: whether an input of a forecaster is known ahead, such as a weekday: the model reads its values at the
             steps that it predicts, and does not predict it.
+        embedding: of an input that is a category: the model reads its position, in place of which it has a trained
+            vector of this size. The position after the last one stands for a missing value.
     """
 
     name: str
@@ -42,6 +45,7 @@ class DataColumn:
     missing: str | None = None
     mask: bool = False
     known: bool = False
+    embedding: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -61,11 +65,17 @@ class DataColumn:
 
         if type(self.known) is not bool or (self.known and self.kind == "gap"):
             raise ValueError(f"known of column {self.name!r} must be false, or true for a number or a category")
+        if self.embedding is not None:
+            whole_number(f"embedding of column {self.name!r}", self.embedding, 1)
+            if self.kind != "category":
+                raise ValueError(f"embedding belongs to a category, column {self.name!r} is a {self.kind}")
 
     @property
     def width(self) -> int:
         """How many numbers the model reads for a value of this column."""
-        return len(self.categories) if self.kind == "category" else 1 + self.mask
+        if self.kind == "category":
+            return len(self.categories) if self.embedding is None else 1
+        return 1 + self.mask
 
 
 def read_numbers(columns: Sequence[DataColumn], x: Tensor) -> Tensor:
@@ -80,6 +90,9 @@ def read_numbers(columns: Sequence[DataColumn], x: Tensor) -> Tensor:
     parts = []
     for place, column in enumerate(columns):
         values = x[..., place]
+        if column.embedding is not None:
+            parts.append(values.nan_to_num(len(column.categories))[..., None])
+            continue
         if column.kind == "category":
             parts.append(values[..., None] == torch.arange(len(column.categories), device=x.device))
             continue
@@ -108,6 +121,8 @@ def read_ahead(columns: Sequence[DataColumn], x: Tensor, horizon: int) -> Tensor
         beyond = block.new_zeros((*block.shape[:-2], horizon, column.width))
         if column.kind == "number":
             beyond[..., 0] = column.mean
+        elif column.embedding is not None:
+            beyond[...] = len(column.categories)
         longer = torch.cat([block, beyond], -2)
         parts += [longer[..., ahead : ahead + steps, :] for ahead in range(1, horizon + 1)]
     return torch.cat(parts, -1)

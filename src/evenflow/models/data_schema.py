@@ -120,6 +120,16 @@ class DataSchema:
         return sum(self.widths)
 
     @property
+    def embedded(self) -> tuple[tuple[int, int, int], ...]:
+        """The numbers that are positions of categories with an embedding: `column_embeddings` of `SequenceModel`."""
+        found, place = [], 0
+        for column, width in zip(self.inputs, self.widths, strict=True):
+            if column.embedding is not None:
+                found += [(place + step, len(column.categories) + 1, column.embedding) for step in range(width)]
+            place += width
+        return tuple(found)
+
+    @property
     def outputs(self) -> int:
         """How many numbers a model has to output; all columns of the next step, then those of the step after it."""
         return len(self.labels) or len(self.predicted) * self.horizon
@@ -132,7 +142,9 @@ class DataSchema:
         """
         names = []
         for column in self.inputs:
-            if column.kind == "category":
+            if column.embedding is not None:
+                own = [f"{column.name}: position in {len(column.categories):,} values"]
+            elif column.kind == "category":
                 own = [f"{column.name}: {value}" for value in column.categories]
             else:
                 own = [column.name, *([f"{column.name} missing"] if column.mask else [])]
@@ -194,8 +206,9 @@ class DataSchema:
     def export_options(self) -> dict[str, Any]:
         """Arguments of `export.to_onnx` and `export.to_c`, with which a file works in the user's units.
 
-        It reads raw inputs, for a category a number for each of its values, and gives the probability of each label
-        (classification), numbers (regression, next), or scores, of which those above 0 are true (multilabel).
+        It reads raw inputs, for a category a number for each of its values or its position, and gives the probability
+        of each label (classification), numbers (regression, next), or scores, of which those above 0 are true
+        (multilabel).
 
         >>> evenflow.export.to_onnx(predictor.model, "model.onnx", **predictor.schema.export_options())
         """

@@ -167,7 +167,9 @@ class Predictor:
             while count > 1 and count * int(given.lengths[order[first + count - 1]]) * width * 4 > budget:
                 count = -(-count // 2)
             batch = given.batch(order[first : first + count], parameter.device)
-            yield batch if batch.finite is None else batch._replace(inputs=batch.inputs.to(parameter.dtype))
+            # Positions of categories may be larger than half precision can hold; the model itself converts the rest.
+            numbers = batch.finite is not None and not self.schema.embedded
+            yield batch._replace(inputs=batch.inputs.to(parameter.dtype)) if numbers else batch
             first += count
 
 
@@ -193,7 +195,8 @@ def check_fits(model: nn.Module, schema: DataSchema) -> None:
     sizes = model_sizes(model)
     if not isinstance(schema, DataSchema):
         raise ValueError(f"schema must be a DataSchema, got {type(schema).__name__}")
-    wanted = {"readout": schema.readout, "outputs": schema.outputs, "vocabulary": schema.vocabulary}
+    wanted: dict[str, Any] = {"readout": schema.readout, "outputs": schema.outputs, "vocabulary": schema.vocabulary}
+    wanted["column_embeddings"] = schema.embedded
     if isinstance(model, SequenceModel) and schema.vocabulary is None:
         wanted["inputs"] = schema.width
     for name, value in wanted.items():
@@ -206,7 +209,8 @@ def model_sizes(model: nn.Module) -> dict[str, Any]:
     if isinstance(model, FlatModel):
         network = model.network
         size: int = network.input_size  # type: ignore[assignment]
-        return {"readout": "last", "inputs": None, "outputs": network.output_size, "vocabulary": None, "width": size}
+        fixed = {"readout": "last", "inputs": None, "vocabulary": None, "column_embeddings": ()}
+        return {**fixed, "outputs": network.output_size, "width": size}
     if not isinstance(model, SequenceModel):
         raise ValueError(f"model must be a SequenceModel or a FlatModel, got {type(model).__name__}")
     inputs: int = model.layer.input_size  # type: ignore[assignment]
@@ -214,8 +218,9 @@ def model_sizes(model: nn.Module) -> dict[str, Any]:
     outputs = model.output.out_features
     return {
         "readout": model.readout,
-        "inputs": inputs,
+        "inputs": inputs - (0 if model.columns is None else model.columns.added),
         "outputs": outputs,
         "vocabulary": None if model.embedding is None else model.embedding.num_embeddings,
+        "column_embeddings": () if model.columns is None else model.columns.sizes,
         "width": 3 * inputs + 6 * hidden + outputs,  # float64 while scaling; pre-activations of gates, states
     }

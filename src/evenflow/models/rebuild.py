@@ -155,6 +155,9 @@ def _made(value: Any, most: int, depth: int) -> Any:
     if not isinstance(arguments, list) or not isinstance(options, Mapping):
         raise ValueError(f"the description of {value[CALL]} must have a list of arguments and a table of options")
     numbers = {f"argument {place}": each for place, each in enumerate(arguments, 1)}
+    tables = options.get("column_embeddings") or ()
+    sizes = [each for table in tables if isinstance(table, list) for each in table]
+    numbers |= {f"column_embeddings {place}": each for place, each in enumerate(sizes)}
     for name, size in {**numbers, **{name: options[name] for name in SIZES if name in options}}.items():
         if isinstance(size, int) and size > most:
             raise ValueError(f"{name} of {value[CALL]} is {size}, and no weight is larger than {most}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from evenflow.checks import number, one_of, whole_number
 from evenflow.layers.last_state import last_state
 from evenflow.layers.recurrent import Recurrent
 from evenflow.layers.sequences import unpacked
+from evenflow.models.column_embeddings import ColumnEmbeddings
 from evenflow.models.rebuild import layer_from_json, layer_to_json
 from evenflow.models.residual_stack import (
     ResidualStack,
@@ -60,6 +61,9 @@ class SequenceModel(Described, nn.Module):
         input_size: of a model with blocks, the numbers of an input, or the width of the embedding; a trained linear
             map takes them to the width of the blocks. Default: the layer's input_size, without that map.
         dropout: dropout probability of what a block adds.
+        column_embeddings: columns of the input that hold whole numbers, positions of categories, and that trained
+            vectors take the place of: triples of the column, the number of values, and the size of the vectors. The
+            layer's input_size is that with the vectors. None: no such columns.
         generator: where initial values are drawn from, instead of torch's global generator.
 
     Starting value: readout, A, C and the map of the input Glorot uniform with biases zero, embedding N(0, 1) or as
@@ -100,6 +104,7 @@ class SequenceModel(Described, nn.Module):
         num_layers: int = 1,
         input_size: int | None = None,
         dropout: float = 0.0,
+        column_embeddings: Sequence[Sequence[int]] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -125,7 +130,7 @@ class SequenceModel(Described, nn.Module):
             given = {"num_layers": num_layers, "input_size": input_size, "dropout": dropout}
             raise ValueError(f"num_layers, input_size and dropout must be left out without a block, got {given}")
         like = next(itertools.chain(layer.parameters(), layer.buffers()))  # a reservoir has buffers only
-        self.embedding = None
+        self.embedding = self.columns = None
         if block is not None:
             layer = ResidualStack(layer, num_layers, input_size, dropout, generator)
         width = output_width(layer)
@@ -135,6 +140,16 @@ class SequenceModel(Described, nn.Module):
                     number("embedding_range", embedding_range, above=0)
                 start = _embedding_start(vocabulary, size_of(layer, "input_size"), embedding_range, generator)
                 self.embedding = nn.Embedding.from_pretrained(start, freeze=False).to(like)
+            if column_embeddings:
+                if vocabulary is not None:
+                    raise ValueError(f"column_embeddings must be left out with a vocabulary, got {column_embeddings!r}")
+                self.columns = ColumnEmbeddings(column_embeddings, generator).to(like)
+                size = size_of(layer, "input_size")
+                if not self.columns.places[-1] < size - self.columns.added:
+                    raise ValueError(
+                        f"layer must have an input_size for all columns and vectors, got {size} for "
+                        f"column_embeddings={column_embeddings!r}"
+                    )
             self.layer = layer  # after the embedding: optimisers identify parameters by their order
             self.hidden = None if readout_units is None else glorot_linear(width, readout_units, generator).to(like)
             self.output = glorot_linear(readout_units or width, output_size, generator).to(like)
@@ -209,7 +224,7 @@ class SequenceModel(Described, nn.Module):
     def _embedded(self, inputs: Tensor) -> Tensor:
         """The layer's input."""
         if self.embedding is None:
-            return self.drop_input(inputs)
+            return self.drop_input(inputs if self.columns is None else self.columns(inputs))
         if isinstance(inputs, Tensor) and inputs.is_floating_point():
             raise ValueError(f"inputs must be whole numbers for a model with a vocabulary, got {inputs.dtype}")
         return self.drop_input(self.embedding(inputs))
@@ -242,13 +257,16 @@ class SequenceModel(Described, nn.Module):
             if self.embedding is not None:
                 sizes = self.embedding.num_embeddings, self.embedding.embedding_dim
                 self.embedding.weight.copy_(_embedding_start(*sizes, self.embedding_range, generator))
+            if self.columns is not None:
+                self.columns.reset_parameters(generator)
             for linear in (self.hidden, self.output):
                 if linear is not None:
                     draw_linear(linear, generator)
 
     def parameter_counts(self) -> dict[str, int]:
-        """The number of trained parameters of embedding, layer, hidden readout units and output, and their total."""
-        parts = {"embedding": self.embedding, "layer": self.layer, "hidden": self.hidden, "output": self.output}
+        """The number of trained parameters of embeddings, layer, hidden readout units and output, and their total."""
+        embedding = self.embedding if self.columns is None else self.columns
+        parts = {"embedding": embedding, "layer": self.layer, "hidden": self.hidden, "output": self.output}
         counts = {
             name: sum(p.numel() for p in part.parameters() if p.requires_grad)
             for name, part in parts.items()

@@ -131,6 +131,8 @@ def capture_call(model: SequenceModel) -> Iterator[ModelCall]:
         raise ValueError(f"temporal components need a SequenceModel, got {type(model).__name__}")
     if isinstance(model.layer, ResidualStack):
         raise ValueError("temporal components need a model without residual blocks, got block='residual'")
+    if model.columns is not None:
+        raise ValueError("temporal components need a model without column_embeddings")
     drops = {"output_dropout": model.drop_output, "score_dropout": model.drop_scores}
     if model.embedding is not None:
         drops["input_dropout"] = model.drop_input

@@ -69,7 +69,7 @@ def test_numbers_as_times(csv):
         ("a,b\n1,on\n2,\n", {}, "line 3, column 'b', has a missing value; missing=mean or missing=previous fills it"),
         ("a,b\n1,\n2,\n", {"missing": "mean"}, "column 'b' has no values: ignore=b"),
         ("a\n" + "".join(f"w{n}\n" for n in range(51)), {}, "column 'a' holds 51 different words, and at most 50 can "
-         "be inputs: ignore=a leaves it out, time=a if it says when"),
+         "be inputs: embed=8 allows more, ignore=a leaves it out, time=a if it says when"),
         ("a\non\noff\n", {}, "it has no column of numbers, and predicting the next step needs one"),
         ("a,b\n1,2\n3,4\n", {"gap": True}, "it has no column 'time', found 'a', 'b'"),
     ],

@@ -111,10 +111,12 @@ def test_pipeline():
     assert pipeline.score(x[..., 0], numbers) > 0.8
 
 
-def test_forecasts():
+@pytest.mark.parametrize("strategy", ["recursive", "direct"])
+def test_forecasts(strategy):
     draw = np.random.default_rng(0)
     x = 50 + 7 * np.sin(np.arange(40) * draw.uniform(0.3, 0.4, (60, 1)) + draw.uniform(0, 6, (60, 1)))
-    fitted = SequenceForecaster(5, hidden_size=24, epochs=40, random_state=0).fit(x[:50, :35])
+    fitted = SequenceForecaster(5, hidden_size=24, strategy=strategy, epochs=40, random_state=0).fit(x[:50, :35])
+    assert fitted.predictor_.schema.horizon == (5 if strategy == "direct" else 1)
     found = fitted.predict(x[50:, :35])
     assert found.shape == (10, 5)
     assert fitted.score(x[50:, :35], x[50:, 35:]) > 0.7
@@ -250,6 +252,14 @@ X, Y = windows(20)
         (SequenceRegressor(validation=1), X, Y, {}, "validation must be a number of at least 0 and below 1, got 1"),
         (SequenceRegressor(hidden_size=0), X, Y, {}, "hidden_size must be a whole number of at least 1, got 0"),
         (SequenceForecaster(0), X, None, {}, "horizon must be a whole number of at least 1, got 0"),
+        (SequenceForecaster(strategy="both"), X, None, {}, "strategy must be one of recursive, direct, got 'both'"),
+        (
+            SequenceForecaster(99, strategy="direct"),
+            X,
+            None,
+            {},
+            "X must have a sequence of more than horizon = 99 steps for strategy direct",
+        ),
         (
             EchoStateRegressor(options={"leak": 1}),
             X,
@@ -319,3 +329,10 @@ def test_wrong_input_of_predict_is_named():
 def test_the_docstring_lists_every_argument(kind):
     listed = re.findall(r"(?m)^        (\w+): ", kind.__doc__.split("    Args:\n")[1].split("    Attributes:")[0])
     assert listed == list(kind().get_params(deep=False)) or sorted(listed) == sorted(kind().get_params())
+
+
+@pytest.mark.parametrize("kind", [SequenceClassifier, SequenceRegressor, SequenceForecaster])
+def test_trained_estimators_share_their_parameters(kind):
+    made = clone(kind(options={"bias": False}, settings={"clip_norm": 1.0}, epochs=3))
+    assert made.get_params()["options"] == {"bias": False}
+    assert set(SequenceRegressor().get_params()) <= set(made.get_params())

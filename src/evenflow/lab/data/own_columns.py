@@ -13,6 +13,7 @@ from .guarded import cannot_read
 from .table_file import TableFile
 
 MOST_CATEGORIES = 50  # of an input; each becomes a number that the model reads
+MOST_EMBEDDED = 10_000  # of an input with an embedding
 
 
 class GrowingColumn:
@@ -22,10 +23,11 @@ class GrowingColumn:
         table: the file.
         name: of the column.
         missing: how missing values are filled, "mean" or "previous"; None refuses them.
+        embed: the size of the vector that stands for a word; None for a number for each word.
     """
 
-    def __init__(self, table: TableFile, name: str, missing: str | None) -> None:
-        self.table, self.name, self.missing = table, name, missing
+    def __init__(self, table: TableFile, name: str, missing: str | None, embed: int | None) -> None:
+        self.table, self.name, self.missing, self.embed = table, name, missing, embed
         self._parts: list[np.ndarray] = []
         self._places: dict[str, int] = {}  # of the words, in the order of their first occurrence
         self._lines: list[int] = []  # of these first occurrences
@@ -51,18 +53,20 @@ class GrowingColumn:
             raise cannot_read(self.table.path, f"column {self.name[:20]!r} has no values: ignore={self.name}")
         if not self._places:
             return DataColumn(self.name, missing=self.missing), values
-        if len(self._places) > MOST_CATEGORIES:
+        most, hint = (MOST_CATEGORIES, "embed=8 allows more, ") if self.embed is None else (MOST_EMBEDDED, "")
+        if len(self._places) > most:
             raise cannot_read(
                 self.table.path,
-                f"column {self.name[:20]!r} holds {len(self._places):,} different words, and at most {MOST_CATEGORIES} "
-                f"can be inputs: ignore={self.name} leaves it out, time={self.name} if it says when",
+                f"column {self.name[:20]!r} holds {len(self._places):,} different words, and at most {most:,} "
+                f"can be inputs: {hint}ignore={self.name} leaves it out, time={self.name} if it says when",
             )
         words = sorted(self._places)
         order = np.empty(len(words))
         order[[self._places[word] for word in words]] = np.arange(len(words))
         present = ~np.isnan(values)
         values[present] = order[values[present].astype(np.int64)]
-        return DataColumn(self.name, "category", categories=tuple(words), missing=self.missing), values
+        column = DataColumn(self.name, "category", categories=tuple(words), missing=self.missing, embedding=self.embed)
+        return column, values
 
     def _all_words(self, cells: Cells) -> bool:
         """Whether these cells show that the column has categories: words, and no number so far."""

@@ -111,7 +111,7 @@ def _read(path: FilePath, layout: TableLayout, kind: str | None) -> _Table:
     if layout.sequence not in file.header and layout.sequence != TableLayout.sequence:
         file.need([layout.sequence])
     learned, names, timed = layout.learned(file, kind), layout.chosen(file), layout.timed(file)
-    growing = [GrowingColumn(file, name, layout.missing) for name in names]
+    growing = [GrowingColumn(file, name, layout.missing, layout.embed) for name in names]
     named = layout.sequence in file.header
     lines: list[int] = []
     words: dict[str, list[str]] = {name: [] for name in learned}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from evenflow.checks import one_of
+from evenflow.checks import one_of, whole_number
 from evenflow.models.data_column import FILLS
 
 from .guarded import cannot_read
@@ -28,6 +28,8 @@ class TableLayout:
         missing: how missing inputs are filled: "mean", or "previous", the value of the step before. The model then also
             reads which values were missing. Default: a missing value is an error.
         gap: also read the time since the step before.
+        embed: the size of a trained vector that stands for a word, in columns of words. Default: a number for each
+            word.
     """
 
     sequence: str = SEQUENCE
@@ -38,14 +40,21 @@ class TableLayout:
     time: str = TIME
     missing: str | None = None
     gap: bool = False
+    embed: int | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name not in ("gap", "missing") and not isinstance(value, str) and value is not field.default:
+            if (
+                field.name not in ("gap", "missing", "embed")
+                and not isinstance(value, str)
+                and value is not field.default
+            ):
                 raise ValueError(f"{field.name} must be the name of a column, as text, got {value!r}")
         if self.missing is not None:
             one_of("missing", self.missing, FILLS)
+        if self.embed is not None:
+            whole_number("embed", self.embed, 1)
         if type(self.gap) is not bool:
             raise ValueError(f"gap must be true or false, got {self.gap!r}")
 

@@ -137,6 +137,8 @@ def _random(predictor: Predictor) -> Diagnosis:
         x = torch.randint(schema.vocabulary, (steps, SEQUENCES), generator=generator)
     else:
         x = torch.randn(steps, SEQUENCES, schema.width, generator=generator)
+        for place, values, _ in schema.embedded:
+            x[..., place] = torch.randint(values, x.shape[:2], generator=generator).float()
         x = x.to(next(predictor.model.parameters()).dtype)
     return doctor(predictor.model, x, steps=steps)
 

@@ -21,10 +21,11 @@ class Learned(NamedTuple):
     """What an estimator learns from: sequences, targets and weights above zero.
 
     Shapes:
-        inputs: arrays ``(T_n, C)``; targets: arrays ``(K)``, or ``(T_n, K)`` for kind "next"; weights ``(N,)``.
+        inputs: arrays ``(T_n, C)``; targets: arrays ``(K)``, or ``(T_n, K)`` for kind "next", nan beyond the end;
+        weights ``(N,)``.
 
     Attributes:
-        kind: as in `DataSchema`.
+        kind, horizon: as in `DataSchema`.
         labels: of a classification.
     """
 
@@ -33,6 +34,7 @@ class Learned(NamedTuple):
     targets: list[np.ndarray]
     weights: np.ndarray
     labels: tuple[Any, ...] = ()
+    horizon: int = 1
 
     def rows(self, rows: np.ndarray) -> Learned:
         """Some of the sequences."""
@@ -45,7 +47,7 @@ class Learned(NamedTuple):
         columns = [DataColumn(f"x{channel}") for channel in range(self.inputs[0].shape[1])]
         inputs = scaled_columns(columns, np.concatenate(self.inputs), steps)
         if self.kind == "next":
-            return DataSchema(self.kind, "every", inputs)
+            return DataSchema(self.kind, "every", inputs, horizon=self.horizon)
         if self.kind == "classification":
             return DataSchema(self.kind, "last", inputs, (DataColumn("target", "category", categories=self.labels),))
         targets = np.stack(self.targets)

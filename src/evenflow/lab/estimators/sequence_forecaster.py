@@ -7,20 +7,25 @@ from typing import Any, Self
 import numpy as np
 from sklearn.metrics import r2_score
 
-from evenflow.checks import whole_number
+from evenflow.checks import one_of, whole_number
+from evenflow.lab.tasks.own_parts import steps_ahead
 from evenflow.runtime.shared_arguments import with_shared_arguments
 
 from .sequence_estimator import Learned
 from .sequence_input import ragged, training_sequences, training_weights
 from .trained_estimator import TrainedEstimator
 
+STRATEGIES = ("recursive", "direct")
+
 
 @with_shared_arguments
 class SequenceForecaster(TrainedEstimator):
-    """Predicts the steps after the end of each sequence, after training on the next step of every step.
+    """Predicts the steps after the end of each sequence, after training on the next steps of every step.
 
     Args:
-        horizon: steps that `predict` forecasts; each forecast is read as the next step.
+        horizon: steps that `predict` forecasts.
+        strategy: "recursive" learns the next step, and each forecast is read as the next step; "direct" learns all
+            steps of the horizon at once.
 
     Attributes:
         predictor_: the trained model with the description of its data; `evenflow.save` writes it.
@@ -33,9 +38,10 @@ class SequenceForecaster(TrainedEstimator):
     (300, 24)
     """
 
-    def __init__(self, horizon: int = 1, *positional: Any, **options: Any) -> None:
-        super().__init__(*positional, **options)
+    def __init__(self, horizon: int = 1, *positional: Any, strategy: str = "recursive", **shared: Any) -> None:
+        super().__init__(*positional, **shared)  # not **options, which is one of the arguments
         self.horizon = horizon
+        self.strategy = strategy
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train on sequences, each of which holds its own targets.
@@ -46,14 +52,18 @@ class SequenceForecaster(TrainedEstimator):
             sample_weight: how much each sequence counts ``(N,)``; sequences of weight 0 are left out. Default: 1.
         """
         whole_number("horizon", self.horizon, 1)
+        one_of("strategy", self.strategy, STRATEGIES)
         sequences = training_sequences(self, X)
         shortest = min(len(x) for x in sequences)
         if shortest < 2:
             raise ValueError(f"X must have sequences of at least two steps to forecast, got n_features = {shortest}")
+        ahead = self.horizon if self.strategy == "direct" else 1
+        if max(len(x) for x in sequences) <= ahead:
+            raise ValueError(f"X must have a sequence of more than horizon = {ahead} steps for strategy direct")
         weights = training_weights(sample_weight, len(sequences))
         kept = np.flatnonzero(weights)
-        inputs, targets = [sequences[row][:-1] for row in kept], [sequences[row][1:] for row in kept]
-        self.predictor_ = self._train(Learned("next", inputs, targets, weights[kept]))
+        inputs, targets = [sequences[row][:-1] for row in kept], [steps_ahead(sequences[row], ahead) for row in kept]
+        self.predictor_ = self._train(Learned("next", inputs, targets, weights[kept], horizon=ahead))
         return self
 
     def predict(self, X: Any) -> np.ndarray:

@@ -118,6 +118,7 @@ class TrainedEstimator(SequenceEstimator):
         schema = self.predictor_.schema
         for what, now, before in (
             ("channels", learned.inputs[0].shape[1], len(schema.inputs)),
+            ("horizon", learned.horizon, schema.horizon),
             ("classes", learned.labels, schema.labels),
             ("targets", 0 if learned.kind != "regression" else len(learned.targets[0]), len(schema.targets)),
         ):

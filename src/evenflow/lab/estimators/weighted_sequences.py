@@ -84,13 +84,17 @@ class WeightedSequences(DataSet):
 
     @property
     def loss_unit(self) -> float:
-        deviation = self._schema.output_scale[1]
-        return float(deviation[0] ** 2) if len(deviation) == 1 else 1.0
+        predicted = self._schema.predicted
+        return predicted[0].deviation ** 2 if len(predicted) == 1 and not self._schema.labels else 1.0
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         wanted, weights = targets[..., :-1], targets[..., -1]
         if self._schema.labels:
             each = F.cross_entropy(outputs, wanted[..., 0].long(), reduction="none")
+        elif self._schema.horizon > 1:  # some of the steps ahead are beyond the end
+            there = ~wanted.isnan()
+            errors = torch.where(there, outputs - wanted.nan_to_num(), 0).square()
+            each = errors.sum(-1) / there.sum(-1).clamp(min=1)
         else:
             each = (outputs - wanted).square().mean(-1)
         return (weights * each).sum() / weights.sum()

@@ -139,7 +139,12 @@ class OwnData(RaggedData):
 
     @property
     def input_size(self) -> int:
-        return self._parts().schema.width
+        schema = self._parts().schema
+        return schema.width + sum(size - 1 for _, _, size in schema.embedded)
+
+    @property
+    def column_embeddings(self) -> tuple[tuple[int, int, int], ...]:
+        return self._parts().schema.embedded
 
     @property
     def output_size(self) -> int:

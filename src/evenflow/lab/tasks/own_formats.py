@@ -13,7 +13,7 @@ from evenflow.models.data_column import FILLS
 from .own_data import OwnData
 from .task import option
 
-COLUMNS = ("sequence", "target", "group", "inputs", "ignore", "time", "missing", "gap")
+COLUMNS = ("sequence", "target", "group", "inputs", "ignore", "time", "missing", "gap", "embed")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class CsvData(OwnData):
         missing: "mean" or "previous": what replaces a missing input, which is an error otherwise. The model also reads
             a 1 where an input was missing.
         gap: also read the time since the row before.
+        embed: the size of a trained vector that stands for a word, in columns of words. Default: each word has a number
+            of its own, 1 where it stands (one-hot).
 
         >>> make("csv:motion.csv", target="activity").input_size
         3
@@ -47,6 +49,9 @@ class CsvData(OwnData):
         None, "mean or previous: what replaces missing inputs; an error otherwise", choices=FILLS
     )
     gap: bool = option(False, "also read the time since the row before")
+    embed: int | None = option(
+        None, "size of a trained vector that stands for a word; by default a number for each word", whole=1
+    )
 
     name = "csv"
 
@@ -74,7 +79,7 @@ class ParquetData(CsvData):
     Args:
         file, kind, read, length, stride, share, split, split_seed, validation, horizon, known, data: as for
             `OwnData`.
-        sequence, target, group, inputs, ignore, time, missing, gap: as for `CsvData`.
+        sequence, target, group, inputs, ignore, time, missing, gap, embed: as for `CsvData`.
 
     >>> make("parquet:motion.parquet").input_size
     3

@@ -213,9 +213,13 @@ def _next_steps(schema: DataSchema, x: np.ndarray) -> np.ndarray:
     """The scaled targets of a sequence: the predicted columns of the next steps, nan where one is missing."""
     mean, deviation = schema.output_scale
     places = [schema.inputs.index(column) for column in schema.predicted]
-    longer = np.concatenate([x[:, places], np.full((schema.horizon, len(places)), np.nan)])
-    ahead = [longer[step : step + len(x) - 1] for step in range(1, schema.horizon + 1)]
-    return ((np.concatenate(ahead, 1) - mean) / deviation).astype(np.float32)
+    return ((steps_ahead(x[:, places], schema.horizon) - mean) / deviation).astype(np.float32)
+
+
+def steps_ahead(y: np.ndarray, horizon: int) -> np.ndarray:
+    """The next steps of each step but the last, side by side: ``(T - 1, horizon * O)`` of ``(T, O)``; nan beyond it."""
+    longer = np.concatenate([y, np.full((horizon, y.shape[1]), np.nan)])
+    return np.concatenate([longer[step : step + len(y) - 1] for step in range(1, horizon + 1)], 1)
 
 
 def _file_part(path: str, schema: DataSchema) -> Part:

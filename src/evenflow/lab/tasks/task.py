@@ -104,9 +104,14 @@ class Task(ABC):
         return None
 
     @property
+    def column_embeddings(self) -> tuple[tuple[int, int, int], ...]:
+        """The columns of the inputs that are positions of categories, as `SequenceModel` takes them."""
+        return ()
+
+    @property
     @abstractmethod
     def input_size(self) -> int:
-        """Width I of one input."""
+        """Width I of one input of the layer; columns with an embedding count as its vectors."""
 
     @property
     @abstractmethod

@@ -37,6 +37,7 @@ TABLES = ("task", "system", "training")
 DATA = "data"  # a fourth table in run folders: the SHA-256 of a file of the user's own
 CHANGED = "changed"  # a fifth: the values that settings had before they were changed, see `changed_config`
 DROPS = ("input_dropout", "output_dropout", "score_dropout")
+HALF = ("bf16-true", "16-true")  # which also convert the inputs
 MODEL_OPTIONS = ("embedding_range", "readout_units", "block", *DROPS)  # of the system table, but the model's
 BLOCK_OPTIONS = ("num_layers", "dropout")  # the model's too where it has blocks, else the layer's
 NETWORK_ARGUMENTS = ("width", "linear", "generator", "device", "dtype")  # of a network without time; not for a config
@@ -149,6 +150,8 @@ def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel | F
             layer = create(name, width, hidden_size, **options)
         except TypeError as error:
             raise ValueError(f"system {name} cannot be made with these options: {error}") from error
+        if task.column_embeddings:
+            own["column_embeddings"] = task.column_embeddings
         return SequenceModel(layer, task.output_size, readout=task.readout, vocabulary=task.vocabulary, **own)
 
 
@@ -164,7 +167,7 @@ def _check_network(name: str, options: Mapping[str, Any]) -> None:
 
 def _flat(task: Task) -> int:
     """The numbers in a whole sequence of the task."""
-    if task.readout != "last" or task.vocabulary is not None:
+    if task.readout != "last" or task.vocabulary is not None or task.column_embeddings:
         raise ValueError(f"task {task.name} needs a recurrent system: it is answered at every step or embeds its input")
     batch = task.batch(1, torch.Generator().manual_seed(0))
     if batch.lengths is not None:
@@ -213,6 +216,8 @@ def check_model(model: nn.Module, task: Task, settings: Settings, given: GivenPa
 
 def _check_parts(task: Task, settings: Settings) -> None:
     """Raise a ValueError now, and not after the last update, if a part of a data set is missing or too small."""
+    if task.column_embeddings and settings.precision in HALF:
+        raise ValueError(f"precision must not be {settings.precision} with embed, whose positions it would round")
     task.epoch_steps(settings.batch_size)
     for part in (task.held_out() if settings.validation_batches is None else None, task.test()):
         if part is None:

@@ -47,7 +47,9 @@ class ForecastLog:
                 values = read[:, place : place + each.width]
                 place += width
                 value = values[:, 0]
-                if each.kind == "category":
+                if each.embedding is not None:
+                    value = np.where(value < len(each.categories), value, np.nan)
+                elif each.kind == "category":
                     value = np.where(values.any(1), values.argmax(1), np.nan)
                 # What is known ahead is read one step before, so that of the first step is never read.
                 x[1:, column] = value if each.known else [*value[1:], np.nan]
