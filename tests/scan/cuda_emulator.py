@@ -15,7 +15,7 @@ from evenflow.scan.cuda.kernels import RECURRENCE_FILES, read_sources
 
 SHIM = Path(__file__).parent / "cuda_on_cpu.h"
 COMPILER = next((name for name in ("g++", "c++", "clang++") if shutil.which(name)), None)
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w")
+FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-ffp-contract=off", "-w")
 
 
 class Emulator:

@@ -91,9 +91,11 @@ def drawn(cell: Cell, hidden: int = 3, bias: bool = True, models: int = 1) -> In
     return of(cell, normal(models, 3, 2, weights["weight_ih"].shape[1]), states, weights)
 
 
-def of_gated_feedback(unit: str, bias: bool = True, layers: int = 2, models: int = 1, beside: bool = False) -> Inputs:
+def of_gated_feedback(
+    unit: str, bias: bool = True, layers: int = 2, models: int = 1, beside: bool = False, hidden: int = 3
+) -> Inputs:
     """With `beside`, taps and dropout's factors in columns of their own."""
-    cell, H = GatedFeedback(unit, layers), 3
+    cell, H = GatedFeedback(unit, layers), hidden
     prepared = []
     for m in range(models):
         weights = {}
@@ -181,9 +183,11 @@ def test_second_derivatives(name: str, tapped: bool, engine: str) -> None:
     others = {
         "elman": lambda: away_from_kinks("tanh", False),
         "gated": lambda: away_from_kinks("tanh", True),
-        "gated feedback": lambda: of_gated_feedback("lstm"),
+        "gated feedback": lambda: of_gated_feedback("lstm", hidden=2),
     }
-    assert_gradients(others[name]() if name in others else drawn(CELLS[name]), engine, second=True, tapped=tapped)
+    assert_gradients(
+        others[name]() if name in others else drawn(CELLS[name], hidden=2), engine, second=True, tapped=tapped
+    )
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -197,24 +197,26 @@ def test_nothing_is_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("estimator", [*CLASSIFIERS, *REGRESSORS], ids=NAMES)
-def test_pickle_and_bundle_in_another_process(estimator, tmp_path):
+def test_pickle_and_bundle_in_another_process(tmp_path):
     x, y = windows(50)
-    classifies = hasattr(estimator, "predict_proba")
-    fitted = clone(estimator).fit(x, named(y) if classifies else y)
-    (tmp_path / "model.pickle").write_bytes(pickle.dumps(fitted))
-    evenflow.save(fitted.predictor_, tmp_path / "model")
+    expected = {}
+    for estimator in (*CLASSIFIERS, *REGRESSORS):
+        name = type(estimator).__name__
+        fitted = clone(estimator).fit(x, named(y) if hasattr(estimator, "predict_proba") else y)
+        (tmp_path / f"{name}.pickle").write_bytes(pickle.dumps(fitted))
+        evenflow.save(fitted.predictor_, tmp_path / name)
+        expected[f"{name}.pickle"] = expected[name] = fitted.predict(x)
     np.save(tmp_path / "x.npy", x)
     code = (
-        "import pickle, evenflow, numpy as np\n"
+        "import pickle, sys, evenflow, numpy as np\n"
         "x = np.load('x.npy')\n"
-        "one = pickle.load(open('model.pickle', 'rb')).predict(x)\n"
-        "np.savez('found.npz', one=one, two=evenflow.load('model').predict(x))"
+        "read = lambda file: pickle.load(open(file, 'rb')) if file.endswith('.pickle') else evenflow.load(file)\n"
+        "np.savez('predicted.npz', **{file: read(file).predict(x) for file in sys.argv[1:]})"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
-    found = np.load(tmp_path / "found.npz")
-    for name in ("one", "two"):
-        assert np.array_equal(found[name], fitted.predict(x))
+    subprocess.run([sys.executable, "-c", code, *expected], cwd=tmp_path, check=True)
+    predicted = np.load(tmp_path / "predicted.npz")
+    for file, y in expected.items():
+        assert np.array_equal(predicted[file], y), file
 
 
 @pytest.mark.parametrize("system", ["mlp", "lstm", "esn"])
