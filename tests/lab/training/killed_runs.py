@@ -6,15 +6,18 @@ on but the folder.
 
     python killed_runs.py FOLDER STRIDE OFFSET    every STRIDE-th moment from OFFSET on, one kill each
     python killed_runs.py FOLDER again COUNT      killed COUNT moments into each sitting, until it is done
+    python killed_runs.py FOLDER outside COUNT    killed by another process COUNT times, shortly after a checkpoint
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import random
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +40,20 @@ CONFIG = {
         "validation_batches": 1,
         "probe_every": 2,
         "checkpoint_every": 3,
+        "device": "cpu",
+    },
+}
+
+LONGER = {
+    "task": {"name": "copy", "length": 5},
+    "system": {"name": "rnn", "hidden_size": 6, "num_layers": 2, "dropout": 0.3},
+    "training": {
+        "steps": 150,
+        "batch_size": 2,
+        "validate_every": 40,
+        "validation_batches": 1,
+        "checkpoint_every": 10,
+        "probe_every": 30,
         "device": "cpu",
     },
 }
@@ -82,8 +99,8 @@ class Moments:
         return watched
 
 
-def sitting(folder: Path, last: int | None) -> bool:
-    """Begin or resume the run in a forked process; whether it came to its end."""
+def start(folder: Path, last: int | None, config: dict) -> int:
+    """Begin or resume the run in a forked process; its number."""
     child = os.fork()
     if child == 0:
         try:
@@ -92,7 +109,7 @@ def sitting(folder: Path, last: int | None) -> bool:
             if (folder / "config.toml").exists():
                 resume(folder, progress=False)
             else:
-                train(CONFIG, folder, progress=False)
+                train(config, folder, progress=False)
             folder.with_suffix(".moments").write_text(str(moments.count))
             os._exit(0)
         except BaseException:
@@ -100,6 +117,16 @@ def sitting(folder: Path, last: int | None) -> bool:
 
             traceback.print_exc()
             os._exit(1)
+    return child
+
+
+def sitting(folder: Path, last: int | None) -> bool:
+    """Begin or resume the run in a forked process; whether it came to its end."""
+    return came_to_its_end(folder, start(folder, last, CONFIG))
+
+
+def came_to_its_end(folder: Path, child: int) -> bool:
+    """Wait for a sitting; whether it was not killed."""
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return False
@@ -145,11 +172,35 @@ def same(one, other, where: str) -> None:
         assert one == other or (one != one and other != other), where
 
 
+def kill_from_outside(folder: Path, kills: int) -> int:
+    """Kill a run so many times, each a random moment after a checkpoint of the sitting, then let it end."""
+    chance, killed = random.Random(0), 0
+    latest = folder / "checkpoint" / "latest"
+    while True:
+        before = latest.read_text() if latest.exists() else ""
+        child = start(folder, None, LONGER)
+        while killed < kills and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if latest.exists() and latest.read_text() != before:
+                time.sleep(chance.uniform(0, 0.05))
+                os.kill(child, signal.SIGKILL)
+                killed += 1
+                break
+            time.sleep(0.001)
+        if came_to_its_end(folder, child):
+            return killed
+
+
 def main(folder: Path, mode: str, number: int) -> None:
     torch.set_num_threads(1)
     for module in ("lightning_fabric", "safetensors.torch", "tomli_w", "evenflow.probes.gradient_flow"):
         importlib.import_module(module)  # once here, so that no forked process has to
     alone = folder / "alone"
+    if mode == "outside":
+        killed = kill_from_outside(folder / "killed", number)
+        assert came_to_its_end(alone, start(alone, None, LONGER))
+        assert_same(alone, folder / "killed")
+        print(f"{killed} kills")
+        return
     assert sitting(alone, None)
     total = int((folder / "alone.moments").read_text())
     if mode == "again":
