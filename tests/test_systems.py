@@ -402,6 +402,8 @@ def test_the_command_line_shows_every_row(capsys, monkeypatch):
         parameters = create(name, 2, 128).parameters() if name in systems() else row.network(2, 1).parameters()
         assert line.split()[-1] == f"{sum(p.numel() for p in parameters):,}"
     assert len([line for line in lines if line.startswith("Use one:")]) == 2
+    (line,) = [line for line in lines if line.split()[:1] == ["sgornn"]]
+    assert line.split()[-1] == "1,282"  # 14 x 64 angles, 128 x 2 inputs, 128 biases, 2 gates
 
 
 def test_an_option_that_a_reservoir_has_not_is_named():

@@ -173,7 +173,7 @@ def test_gradcheck_of_cells(name: str, bias: bool, engine: str) -> None:
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("unit", UNITS)
 def test_gradcheck_gated_feedback(unit: str, layers: int, bias: bool, engine: str) -> None:
-    assert_gradients(of_gated_feedback(unit, bias, layers), engine)
+    assert_gradients(of_gated_feedback(unit, bias, layers, hidden=2), engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -45,15 +45,12 @@ def test_no_arguments_show_the_commands(capsys):
     assert "compare" in capsys.readouterr().out
 
 
-def test_systems_and_tasks_list_everything(capsys):
+def test_tasks_lists_everything(capsys):  # `systems`: tests/test_systems.py
     from evenflow.lab.tasks import TASKS
-    from evenflow.systems import SYSTEMS
 
-    assert run("systems") == 0
     assert run("tasks") == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in [*SYSTEMS, *TASKS])
-    assert "1,282" in shown  # sgornn: 14 x 64 angles, 128 x 2 inputs, 128 biases, 2 gates
+    assert all(name in shown for name in TASKS)
 
 
 def test_data_list_shows_every_set_and_the_folder(tmp_path, capsys, monkeypatch):
@@ -355,9 +352,9 @@ def test_every_penalty_from_the_command_line(penalty, tmp_path):
 
 
 def test_the_package_runs_as_a_module():
-    result = subprocess.run([sys.executable, "-m", "evenflow", "systems"], capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-m", "evenflow", "penalties"], capture_output=True, text=True)
     assert result.returncode == 0
-    assert "sgornn" in result.stdout
+    assert "soft_orthogonality" in result.stdout
 
 
 def test_seeds_are_trained_side_by_side(tmp_path, capsys):
