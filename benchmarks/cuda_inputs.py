@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from evenflow.scan.compiled_step import CompiledStep
+from evenflow.scan.derived_parameters import with_derived
 
 
 class Inputs(NamedTuple):
@@ -44,12 +45,19 @@ def mixing(models: int, rows: int, columns: int, seed: int, device: torch.device
 def inputs(
     step: CompiledStep, cell: str, models: int, steps: int, batch: int, device: torch.device | str = "cuda"
 ) -> Inputs:
-    """For a cell by name: a single number is a share or a slope, and modrelu's biases are below its jump."""
+    """For a cell by name: a single number is a share or a slope, and modrelu's biases are below its jump.
+
+    Values that are derived from parameters are those of the parameters.
+    """
     states = [normal(models, batch, size, seed=10 + i, device=device) for i, size in enumerate(step.state_sizes)]
-    much = 0.3 if "1997" in cell else 1.0  # a cell that forgets nothing is chaotic otherwise
+    if cell == "slstm":  # it divides by a state
+        states = [1 + state.abs() for state in states]
+    # Cells that forget nothing, or little, are chaotic with large matrices, and a lipschitz cell grows.
+    much = 0.3 if "1997" in cell or cell in ("fastgrnn", "lipschitz", "slstm") else 1.0
     matrices = [much * mixing(models, *shape, 20 + i, device) for i, shape in enumerate(step.program.matrices)]
     parameters: list[Tensor | None] = []
-    for i, blocks in enumerate(step.program.parameters):
+    program = step.program
+    for i, blocks in enumerate(program.parameters[: len(program.parameters) - len(program.derived)]):
         size = sum(v.width for v in blocks)
         drawn = 0.3 * normal(models, size, seed=30 + i, device=device) if size else None
         if size == 1:
@@ -57,6 +65,8 @@ def inputs(
         elif drawn is not None and "modrelu" in cell:
             drawn = -drawn.abs()  # above zero it jumps, and two precisions part where it does
         parameters.append(drawn)
+    listed = iter(with_derived(step.text, parameters))
+    parameters = [next(listed) if blocks else None for blocks in program.parameters]
     return Inputs(0.5 * normal(models, steps, batch, step.a_size, device=device), states, matrices, parameters)
 
 

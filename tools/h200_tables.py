@@ -257,3 +257,12 @@ def exactness_table() -> Rows:
     others = [name for name in runs if name.removesuffix(", free") not in kinks]
     rows = [["all others, largest error", *most(others)]]
     return [heading, *rows, *([label, *most([f"{name}, free"])] for name, label in kinks.items())]
+
+
+def own_cells_h200_table() -> Rows:
+    """Cells that nobody wrote a kernel for beside cuDNN's GRU."""
+    rows = [row for row in measured("cells-cuda")["rows"] if row["part"] == "own" and row["beside"] == "torch gru"]
+    return [
+        ["cell", "ms", "cuDNN's GRU, ms", "ratio"],
+        *([row["of"]["name"], *(f"{row[key]:.2f}" for key in ("ms", "other_ms", "ratio"))] for row in rows),
+    ]

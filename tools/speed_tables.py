@@ -80,6 +80,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "linear-scans": cpu_tables.linear_scans_table,
     "last-state": cpu_tables.last_state_table,
     "own-cells": cpu_tables.own_cells_table,
+    "own-cells-h200": h200_tables.own_cells_h200_table,
     "regularisers": cpu_tables.regularisers_table,
     "streaming": cpu_tables.streaming_table,
     "h200-eager": h200_tables.h200_eager_table,

@@ -138,12 +138,10 @@ def compiled(request: pytest.FixtureRequest) -> None:
     """Kernels of all cases that will run, side by side: each takes seconds of a core."""
     params = [getattr(item, "callspec", None) for item in request.session.items]
     runs = {v for p in params if p is not None for v in p.params.values() if isinstance(v, Run)}
-    wanted = list(dict.fromkeys(kernel for run in runs for kernel in run.kernels()))
-    # Test processes side by side begin at different kernels, and find those of the others on the disk.
+    # Of test processes side by side, each compiles a share, and finds most of the others on the disk.
     number, count = (int(os.environ.get(name, "").removeprefix("gw") or default)
                      for name, default in (("PYTEST_XDIST_WORKER", 0), ("PYTEST_XDIST_WORKER_COUNT", 1)))  # fmt: skip
-    first = len(wanted) * number // count
-    wanted = wanted[first:] + wanted[:first]
+    wanted = dict.fromkeys(kernel for run in sorted(runs, key=str)[number::count] for kernel in run.kernels())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda kernel: build.machine_code(kernel, 0), wanted))
 
