@@ -52,7 +52,7 @@ UCR = {
     "MiddlePhalanxOutlineCorrect": (80, 10, 2, 2, (1410, 5378, 778, 1202)),
 }
 UCR_SYSTEMS = {"rnn": {}, "lstm": {}, "ornn": {"reflectors": 16}, "spectral": {"reflectors": 16}}
-ORTHOGONAL = ["urnn", "exprnn", "scornn", "ornn", "vprnn", "sgornn", "arjovsky-urnn", "full-urnn", "scurnn"]
+ORTHOGONAL = ["urnn", "exprnn", "dtriv", "scornn", "ornn", "vprnn", "sgornn", "arjovsky-urnn", "full-urnn", "scurnn"]
 ONE_LAYER = ("esn",)  # takes no num_layers
 NOT_ONE_UNIT = {
     "nnrnn": "even",

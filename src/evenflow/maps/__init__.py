@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evenflow.maps.antisymmetric import Antisymmetric
-from evenflow.maps.attach import attach, detach, map_of, mapped, parameter_groups
+from evenflow.maps.attach import attach, detach, map_of, mapped, move_bases, parameter_groups
 from evenflow.maps.cayley import Cayley
 from evenflow.maps.exponential import Exponential
 from evenflow.maps.factorized import Factorized
@@ -13,6 +13,7 @@ from evenflow.maps.low_rank import LowRank
 from evenflow.maps.make_map import MAPS, make, options_of
 from evenflow.maps.map import Map
 from evenflow.maps.matrix_operations import residual
+from evenflow.maps.moving_exponential import MovingExponential
 from evenflow.maps.rotations import Rotations
 from evenflow.maps.schur import Schur
 from evenflow.maps.svd import SVD
@@ -32,6 +33,7 @@ __all__ = [
     "Householder",
     "LowRank",
     "Map",
+    "MovingExponential",
     "Rotations",
     "ScaledUnitary",
     "Schur",
@@ -43,6 +45,7 @@ __all__ = [
     "make",
     "map_of",
     "mapped",
+    "move_bases",
     "options_of",
     "parameter_groups",
     "residual",

@@ -131,6 +131,24 @@ def mapped(module: nn.Module) -> Iterator[tuple[nn.Parameter, float, bool]]:
             yield from zip(part.parameters(recurse=False), part[0].rates, part[0].stiefel, strict=True)
 
 
+def move_bases(module: nn.Module, step: int) -> None:
+    """Move the bases of all maps that have one, such as `MovingExponential`, and are due after update `step`.
+
+    Args:
+        step: how many updates there have been.
+
+    >>> layer = attach(nn.Linear(8, 8), "weight", MovingExponential(8, every=10))
+    >>> for step in range(1, 31):
+    ...     ...  # loss.backward(), optimizer.step()
+    ...     move_bases(layer, step)
+    """
+    for part in module.modules():
+        if isinstance(part, parametrize.ParametrizationList) and len(part) == 1 and isinstance(part[0], Map):
+            every = part[0].moves_every
+            if every is not None and step % every == 0:
+                part[0].move(*part.parameters(recurse=False))
+
+
 def map_of(module: nn.Module, name: str) -> tuple[Map, list[Tensor]] | None:
     """Return the map of ``module.name`` and its numbers, or None if it has no map."""
     if not parametrize.is_parametrized(module, name):

@@ -25,6 +25,8 @@ class Blocks(Map):
 
     def __init__(self, map: Map, count: int, chosen: tuple[int, ...]) -> None:
         super().__init__(count * map.rows, map.columns)
+        if map.moves_every is not None:
+            raise ValueError(f"map must not be {type(map).__name__} for blocks: its base is that of one matrix")
         self.map, self.count, self.chosen = map, count, tuple(chosen)
 
     @property
@@ -103,6 +105,13 @@ class Flattened(Map):
     @property
     def stiefel(self) -> tuple[bool, ...]:
         return self.map.stiefel
+
+    @property
+    def moves_every(self) -> int | None:
+        return self.map.moves_every
+
+    def move(self, *raw: Tensor) -> None:
+        self.map.move(*raw)
 
     def forward(self, *raw: Tensor) -> Tensor:
         return self.map(*raw).reshape(self.shape)

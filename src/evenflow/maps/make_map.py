@@ -15,6 +15,7 @@ from evenflow.maps.free import Free
 from evenflow.maps.householder import Householder
 from evenflow.maps.low_rank import LowRank
 from evenflow.maps.map import Map
+from evenflow.maps.moving_exponential import MovingExponential
 from evenflow.maps.rotations import Rotations
 from evenflow.maps.schur import Schur
 from evenflow.maps.svd import SVD
@@ -26,6 +27,7 @@ from evenflow.maps.unitary_scaled import ScaledUnitary
 MAPS: dict[str, type[Map]] = {
     "free": Free,
     "exponential": Exponential,
+    "moving_exponential": MovingExponential,
     "cayley": Cayley,
     "householder": Householder,
     "rotations": Rotations,

@@ -115,6 +115,14 @@ class Map(Described, nn.Module):
                 self._constants[device] = self.constants(device)
         return self._constants[device][name]
 
+    @property
+    def moves_every(self) -> int | None:
+        """The updates after which `move` is due, for a map with a base that follows its matrix; see `move_bases`."""
+        return None
+
+    def move(self, *raw: Tensor) -> None:
+        """Move the base to the present matrix, and change the numbers so that the matrix stays as it is."""
+
     def reset_buffers(self) -> None:
         """Write the initial values into the buffers, for a map that has any."""
         for child in self._modules.values():

@@ -130,7 +130,9 @@ class Population(nn.Module):
     def _has_one_map(self, weight: MappedWeight) -> bool:
         """True if the map of any model computes this weight for all of them."""
         first, *others = self._chains(weight)
-        return len(first) == 1 and isinstance(first[0], Map) and all(_is_alike(other[0], first[0]) for other in others)
+        if len(first) != 1 or not isinstance(first[0], Map) or first[0].moves_every is not None:
+            return False
+        return all(_is_alike(other[0], first[0]) for other in others)
 
     def _map_without_margin(self, weight: MappedWeight) -> Map | None:
         """A map that computes this weight from singular values; None unless the maps differ in their margins only."""

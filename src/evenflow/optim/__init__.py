@@ -8,6 +8,7 @@ from evenflow.optim.geodesic import GeodesicSGD
 from evenflow.optim.geodesic_adam import GeodesicAdam
 from evenflow.optim.hessian_free import HessianFree, Progress
 from evenflow.optim.joined import Joined, divide
+from evenflow.optim.projunn import ProjUNN
 from evenflow.optim.temporal_simplex import TemporalSimplex, simplex_weights
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "HessianFree",
     "Joined",
     "Progress",
+    "ProjUNN",
     "TemporalSimplex",
     "conjugate_gradient",
     "divide",

@@ -52,9 +52,11 @@ class Geodesic(torch.optim.Optimizer):
 
     Attributes:
         polishes: whether steps correct rounding errors. If False, the caller has to call `polish` now and then.
+        captures: whether steps on a GPU are captured as CUDA graphs.
     """
 
     polishes = True
+    captures = True
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if not 0 <= defaults["lr"] < float("inf"):
@@ -110,7 +112,7 @@ class Geodesic(torch.optim.Optimizer):
 
         with ieee_products(parameters[0]):  # TF32 is too coarse for an orthonormal column
             fixed = tuple(repr(group.get(name)) for name in self.defaults if name != "lr")
-            M = self._graphs.replay(moved, parameters, grads, states, numbers, fixed)
+            M = self._graphs.replay(moved, parameters, grads, states, numbers, fixed) if self.captures else None
             if M is None:
                 M = moved(grads, states, numbers)
             due = stiefel.in_capture(M) or any(state["step"] % POLISH_EVERY == 0 for state in states)

@@ -90,6 +90,14 @@ SYSTEMS: dict[str, System] = {
     "exprnn": _row(
         RNN, f"{MODRELU}, {EXP}", "Lezcano-Casado, Martínez-Rubio 2019", "exponential", activation="modrelu", bias=False
     ),
+    "dtriv": _row(
+        RNN,
+        f"{MODRELU}, U = exp(C) exp(B), the base C moves",
+        "Lezcano-Casado 2019",
+        "moving_exponential",
+        activation="modrelu",
+        bias=False,
+    ),
     "scornn": _row(
         RNN,
         f"{MODRELU}, {CAYLEY}",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from evenflow.lab.tasks import Batch, Position, Task
+from evenflow.maps import move_bases
 
 from . import checkpoint, evaluation, optimizers
 from .batch_source import BatchSource
@@ -163,6 +164,7 @@ class Loop:
         self.log.since += 1
         self.step += 1
         self.method.after_update(self.step)
+        move_bases(self.model, self.step)
         self.schedule.after_update()
 
     @property
