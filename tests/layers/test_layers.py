@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 
 import pytest
 import torch
@@ -262,6 +263,41 @@ def test_taps_are_the_gradients_by_every_state(name):
     with layer.taps() as taps:
         pass
     assert taps == []
+
+
+def test_taps_are_those_of_one_thread():
+    """A second thread had its taps in the list of the first, or none."""
+    layer, x = RNN(INPUT, HIDDEN), torch.randn(STEPS, BATCH, INPUT)
+    answers = []
+
+    def other(work):
+        def caught():
+            try:
+                work()
+            except RuntimeError as error:
+                answers.append(str(error))
+
+        thread = threading.Thread(target=caught)
+        thread.start()
+        thread.join()
+
+    def own_taps():
+        with layer.taps() as inner:
+            layer(x)[0].sum().backward()
+        answers.append(len(inner))
+
+    with layer.taps() as taps, layer.taps() as nested:
+        layer(x)
+        other(lambda: layer(x))
+        other(own_taps)
+        layer(x)
+    assert (len(taps), len(nested)) == (0, 2)
+    assert len(answers) == 2
+    assert all(said.startswith("this RNN is inside taps() in another thread") for said in answers)
+    other(own_taps)
+    own_taps()
+    assert answers[2:] == [1, 1]
+    torch.testing.assert_close(copy.deepcopy(layer)(x)[0], layer(x)[0])
 
 
 def test_dropout_between_layers_only():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ class ObservedLayer(Picklable):
     """A layer whose states and their gradients can be observed: the part of `Recurrent` for probes."""
 
     _taps: list[Tensor] | None = None
+    _tapping: int  # the thread of the outermost `taps`, while there is one
     _external_taps: Sequence[Tensor] = ()  # taps made by a caller, used instead of new ones
     _records: tuple[list[LayerRun], ...] = ()  # the lists that every run is added to
 
@@ -91,18 +93,31 @@ class ObservedLayer(Picklable):
         """Inside the block, each scan adds a tensor to a list whose `grad`, after backward, is ∂L/∂h_t.
 
         One tensor ``(T, B, H)`` for each call, layer and direction, in the order of the final states. Rows of packed
-        input stand longest first.
+        input stand longest first. Meanwhile the layer raises a RuntimeError in other threads.
 
         >>> with layer.taps() as taps:
         ...     output, _ = layer(x)
         >>> output[-1].sum().backward()
         >>> taps[0].grad.norm(dim=-1)  # the norm of the gradient at each step
         """
+        self._check_thread(
+            vars(self).setdefault("_tapping", threading.get_ident())
+        )  # one operation, so no thread races
         outer, self._taps = self._taps, []
         try:
             yield self._taps
         finally:
             self._taps = outer
+            if outer is None:
+                del self._tapping
+
+    def _check_thread(self, owner: int) -> None:
+        """Raise a RuntimeError in another thread than that of the outermost `taps`."""
+        if owner != threading.get_ident():
+            raise RuntimeError(
+                f"this {type(self).__name__} is inside taps() in another thread, which would get the taps of this one: "
+                "give each thread a copy of the layer (copy.deepcopy)"
+            )
 
     @contextmanager
     def record_runs(self, runs: list[LayerRun] | None = None) -> Iterator[list[LayerRun]]:
@@ -154,7 +169,10 @@ class ObservedLayer(Picklable):
         assert self._taps is not None
         if self._external_taps:
             zeros, *self._external_taps = self._external_taps
-        else:  # not `new_zeros`, of which `torch.compile` makes no leaf
+        else:
+            if not torch.compiler.is_compiling():
+                self._check_thread(getattr(self, "_tapping", threading.get_ident()))
+            # Not `new_zeros`, of which `torch.compile` makes no leaf.
             zeros = torch.zeros(*steps, self.state_sizes[0], dtype=like.dtype, device=like.device, requires_grad=True)
         self._taps.append(zeros)
         return zeros

@@ -10,6 +10,7 @@ of them and each costs a hundred times a normal number.
 from __future__ import annotations
 
 import ctypes
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from evenflow.scan.engine import ScanInputs, ScanOutputs, StepGradients
 HEADERS = Path(__file__).parent / "c"
 PRODUCTS = HEADERS / "products.c"  # needs no step: products over all steps at once
 SUFFIXES = {torch.float32: "float", torch.float64: "double"}
+PROCESS = os.getpid()  # which imported this file; a forked one has another number
 
 HEADER = """#include "head.h"
 
@@ -96,6 +98,14 @@ def library(source: str | None = None) -> ctypes.CDLL | None:
         return None
 
 
+def threads() -> int:
+    """As many threads as torch uses; one in a forked process, in which those of OpenMP do not exist.
+
+    A parallel region would wait for them for ever.
+    """
+    return torch.get_num_threads() if os.getpid() == PROCESS else 1
+
+
 def run(loaded: ctypes.CDLL, function: str, job: ctypes.Structure) -> None:
     """Call a function of a library with the struct `job`."""
     if getattr(loaded, function)(ctypes.byref(job)):
@@ -152,7 +162,7 @@ def _call_step(function: str, inputs: ScanInputs, outputs: ScanOutputs, others: 
     )
     sizes = None if batch_sizes is None else (ctypes.c_int64 * len(batch_sizes))(*batch_sizes)
     models, steps, batch = like.shape[:3]
-    call = StepCall(models, steps, batch, torch.get_num_threads())
+    call = StepCall(models, steps, batch, threads())
     call.number, call.tensor = ctypes.addressof(inputs.step.number_array), ctypes.addressof(addresses)
     call.batch_sizes = None if sizes is None else ctypes.addressof(sizes)
     run(loaded, f"{function}_{SUFFIXES[like.dtype]}", call)
@@ -186,7 +196,7 @@ def _call(function: str, job: type[ctypes.Structure], dtype: torch.dtype, **valu
     """Call a function of the products with a struct of these values; tensors by address, missing ones as NULL."""
     products = library()
     assert products is not None
-    filled = job(threads=torch.get_num_threads())
+    filled = job(threads=threads())
     for field, value in values.items():
         if isinstance(value, Tensor):
             assert value.stride(-1) == 1 or value.shape[-1] <= 1, field
