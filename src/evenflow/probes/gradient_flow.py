@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from evenflow.checks import one_of
 from evenflow.probes.model_layer import eval_mode, find_stack, layers_of, need_sequences, outputs_of, tap_states
+from evenflow.probes.plotted import GradientFlow
 
 LAYERS = ("top", "all")
 
@@ -24,7 +23,7 @@ def gradient_flow(
     lengths: Tensor | None = None,
     *,
     layers: str = "top",
-) -> NDArray[np.float64]:
+) -> GradientFlow:
     """``‖∂L/∂h_t‖`` for every step t, averaged over the batch.
 
     Shapes:
@@ -47,6 +46,7 @@ def gradient_flow(
 
     >>> flow = gradient_flow(model, batch.inputs, batch.targets, task.loss)
     >>> flow[0] / flow[-1]  # the share that reaches the first step
+    >>> flow.plot()  # a notebook shows it; the result is an array of numpy with this method
     """
     one_of("layers", layers, LAYERS)
     stack = layers_of(find_stack(model))
@@ -65,7 +65,7 @@ def gradient_flow(
         selected = [tap for taps in chosen for tap in taps]
         gradients = iter(torch.autograd.grad(value, selected, allow_unused=True, materialize_grads=True))
     by_member = [torch.cat([_norms(next(gradients)) for _ in taps]) for taps in chosen]
-    return (torch.stack(by_member) if layers == "all" else by_member[0]).cpu().numpy()
+    return (torch.stack(by_member) if layers == "all" else by_member[0]).cpu().numpy().view(GradientFlow)
 
 
 def _norms(gradient: Tensor) -> Tensor:

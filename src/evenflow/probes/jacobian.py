@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,11 @@ from evenflow.checks import one_of
 from evenflow.probes.jacobian_products import largest_singular_value, state_part, vjps
 from evenflow.probes.layer_inputs import concatenate, run_for_inputs
 from evenflow.probes.model_layer import Layer, find_layer
+from evenflow.probes.plotted import Plotted, draw_profile
 from evenflow.probes.unrolled import Unrolled, member_index, unroll
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 METHODS = ("auto", "exact", "estimate")
 PARTS = ("output", "state")
@@ -24,7 +28,7 @@ PROBES = 32  # random vectors; the relative error of an estimated Frobenius norm
 
 
 @dataclass(frozen=True)
-class JacobianNorms:
+class JacobianNorms(Plotted):
     """Norms of ∂h_t/∂h_k for each sequence of a batch.
 
     Attributes:
@@ -39,6 +43,12 @@ class JacobianNorms:
     frobenius: NDArray[np.float64]
     spectral: NDArray[np.float64]
     exact: bool
+
+    def draw(self, axes: Axes) -> None:
+        """Both norms against the lag, root mean squares over the batch."""
+        for name, norms in (("Frobenius", self.frobenius), ("spectral", self.spectral)):
+            rms = np.sqrt(np.square(norms).mean(1))
+            draw_profile(axes, self.t - self.k, rms, name, "lag", "norm of ∂h_t/∂h_k")
 
 
 def jacobian(

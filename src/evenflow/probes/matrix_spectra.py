@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,10 +14,14 @@ from torch import Tensor, nn
 from evenflow.cells import LSTM1997, Cell, GatedFeedback, GRUStep, LSTMStep
 from evenflow.layers.recurrent import Recurrent
 from evenflow.probes.model_layer import Layer, find_layers
+from evenflow.probes.plotted import Plotted, draw_profile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class Spectrum(Plotted):
     """The spectrum of one recurrent matrix, or of one gate's block of it.
 
     Attributes:
@@ -54,13 +59,27 @@ class Spectrum:
         """The spectral radius, the largest absolute eigenvalue; nan without eigenvalues."""
         return float(self.eigenvalues[0]) if len(self.eigenvalues) else float("nan")
 
+    def draw(self, axes: Axes) -> None:
+        """The singular values in descending order."""
+        values = self.singular_values
+        draw_profile(axes, range(1, len(values) + 1), values, self.name, "number", "singular value")
+
     def __str__(self) -> str:
         values = f"{self.min:.4g} to {self.max:.4g} (mean {self.mean:.4g}, deviation {self.std:.2g})"
         radius = f", radius {self.radius:.4g}" if len(self.eigenvalues) else ""
         return f"{self.name}: singular values {values}{radius}, |WᵀW - I| {self.deviation:.2g}"
 
 
-def spectrum(model: nn.Module, *, eigenvalues_up_to: int | None = None) -> list[Spectrum]:
+class Spectra(list[Spectrum], Plotted):
+    """The list of `spectrum`, with `plot`."""
+
+    def draw(self, axes: Axes) -> None:
+        """The singular values of every matrix."""
+        for one in self:
+            one.draw(axes)
+
+
+def spectrum(model: nn.Module, *, eigenvalues_up_to: int | None = None) -> Spectra:
     """The spectra of all recurrent matrices of a model, gate by gate, of evenflow's layers and of torch's.
 
     Args:
@@ -79,11 +98,11 @@ def spectrum(model: nn.Module, *, eigenvalues_up_to: int | None = None) -> list[
     layers = find_layers(model)
     if not layers:
         raise ValueError(f"model must hold a recurrent layer, of evenflow or torch's, got {type(model).__name__}")
-    return [
+    return Spectra(
         _spectrum(f"{layer_name}.{name}" if layer_name else name, block, eigenvalues_up_to)
         for layer_name, layer in layers.items()
         for name, block in _blocks(layer)
-    ]
+    )
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,13 +15,17 @@ from evenflow.checks import number, whole_number
 from evenflow.models.residual_stack import ResidualStack
 from evenflow.probes.layer_inputs import LayerInput, layer_inputs, need_calls
 from evenflow.probes.model_layer import Layer, eval_mode, find_stack, outputs_of
+from evenflow.probes.plotted import Plotted, draw_profile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FRACTION = 1e-3
 SUMS = 16  # outputs up to which each has a backward pass of its own; above, that many random sums of them have one
 
 
 @dataclass(frozen=True)
-class MemoryLength:
+class MemoryLength(Plotted):
     """How far back a model looks.
 
     Attributes:
@@ -34,6 +38,10 @@ class MemoryLength:
     steps: int
     sensitivity: NDArray[np.float64]
     fraction: float
+
+    def draw(self, axes: Axes) -> None:
+        """The sensitivity against the lag."""
+        draw_profile(axes, np.arange(len(self.sensitivity)), self.sensitivity, "", "lag", "norm of ∂y_T/∂x")
 
     @property
     def complete(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,11 @@ from evenflow.layers.layer_run import LayerRun
 from evenflow.models.residual_stack import ResidualStack
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.probes.model_layer import need_plain_steps, need_sequences, record_runs
+from evenflow.probes.plotted import Plotted, draw_profile
 from evenflow.probes.temporal_parts import EmbeddingPart, LayerPart, ReadoutPart, TemporalPart
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass
@@ -58,7 +62,7 @@ def norm(a: Sequence[Tensor]) -> Tensor:
     return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in a]))
 
 
-class TemporalComponents:
+class TemporalComponents(Plotted):
     """∇L as Σ_t ∇L|_t, where ∇L|_t is the gradient by the copy of *all* parameters that step t uses (Galvan, 3.1).
 
     `temporal_components` and `ModelCall.components` make these objects.
@@ -87,6 +91,11 @@ class TemporalComponents:
         with torch.enable_grad():
             total = torch.stack([part.weighted(coefficients) for part in self._parts]).sum()
         return _gradients(total, self.parameters)
+
+    def draw(self, axes: Axes) -> None:
+        """The norms of the components against the time step."""
+        norms = self.norms.detach().double().cpu().numpy()
+        draw_profile(axes, range(1, len(norms) + 1), norms, "", "time step t", "norm of the component")
 
     def component(self, t: int) -> list[Tensor]:
         """∇L|_t by each of the parameters."""

@@ -26,7 +26,7 @@ from .options import (
     task_name,
     task_table,
 )
-from .result_files import show_table, write_beside
+from .result_files import say_files, show_table
 
 if TYPE_CHECKING:
     from evenflow.lab.report.run_record import RunRecord
@@ -114,7 +114,7 @@ def demo(
     Example:  evenflow demo --folder runs/demo
     """
     from evenflow.lab import demo as settings
-    from evenflow.lab.report.result_table import result_table
+    from evenflow.lab.report import result_table
 
     say(f"The copy task, {len(settings.SYSTEMS)} systems at {len(settings.LRS)} learning rates each.")
     with same_command_continues():
@@ -160,12 +160,10 @@ def show_attempts(
     best: Sequence[Attempt], folder: Path, notes: Sequence[str], table: str | None, figures: str | None
 ) -> None:
     """Print the table of the best attempts, and write their page and the files beside it."""
-    from evenflow.lab.report import write_report
-    from evenflow.lab.report.result_table import result_table
+    from evenflow.lab.report import result_table, write_beside, write_report
 
     groups = attempt_groups(best)
-    results = result_table(groups, rates=True)
-    show_table(results)
+    show_table(result_table(groups, rates=True))
     say(explanation(best[0]))
     page = write_report(
         [path for attempt in best for path in attempt.folders],
@@ -174,7 +172,7 @@ def show_attempts(
         labels=[attempt.system for attempt in best for _ in attempt.folders],
     )
     say(f"The page: {page.resolve()}")
-    write_beside(page, groups, results, table, figures)
+    say_files(write_beside(page, groups, table, figures, rates=True))
 
 
 def explanation(attempt: Attempt) -> str:

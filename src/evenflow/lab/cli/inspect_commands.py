@@ -11,7 +11,7 @@ from evenflow.lab.terminal import say, show
 
 from .application import app
 from .options import Figures, Hidden, Quiet, Table
-from .result_files import write_beside
+from .result_files import say_files
 
 
 @app.command()
@@ -30,8 +30,7 @@ def report(
 
     Example:  evenflow report runs/adding-rnn runs/adding-sgornn --out compare.html --table latex --figures pdf
     """
-    from evenflow.lab.report import check_formats, read_groups, write_report
-    from evenflow.lab.report.result_table import result_table
+    from evenflow.lab.report import check_formats, read_groups, write_beside, write_report
     from evenflow.lab.training.seed_folders import seed_runs
 
     check_formats(table, figures)
@@ -41,9 +40,7 @@ def report(
     folders = [run for folder in folders for run in seeds[folder] or [folder]]
     page = write_report(folders, out, title)
     say(f"The page: {page.resolve()}")
-    if table is not None or figures is not None:
-        runs = read_groups(folders)
-        write_beside(page, runs, result_table(runs), table, figures)
+    say_files(write_beside(page, read_groups(folders), table, figures))
 
 
 @app.command()

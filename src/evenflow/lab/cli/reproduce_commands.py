@@ -11,7 +11,7 @@ from evenflow.lab.terminal import say
 
 from .application import app, same_command_continues
 from .options import Data, Figures, Quiet, Table
-from .result_files import say_figures
+from .result_files import say_files
 
 
 @app.command("recipes")
@@ -90,10 +90,10 @@ def reproduce(
         show_reproduction(reproduction)
         say(f"The record: {reproduction.record}   The page: {reproduction.page}")
     if reproduction.page is not None and table is not None:
-        say(f"The table: {write_table(reproduction.page, reproduction_table(reproduction), table)}")
+        say_files([write_table(reproduction.page, reproduction_table(reproduction), table)])
     if reproduction.page is not None and figures is not None:
         labels = {entry["index"]: entry["label"] for entry in legend(reproduction)}
-        say_figures(write_figures(reproduction.page, recipe_panels(reproduction), figures, labels))
+        say_files(write_figures(reproduction.page, recipe_panels(reproduction), figures, labels))
     if reproduction.left:
         ended = len(reproduction.outcomes)
         total = ended + reproduction.left

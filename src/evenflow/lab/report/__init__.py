@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from evenflow.lab.report.components import ComponentNorms, component_norms, component_panel, write_components
 from evenflow.lab.report.page import write_report
-from evenflow.lab.report.print_files import check_formats, write_figures, write_table
+from evenflow.lab.report.print_files import check_formats, write_beside, write_figures, write_table
+from evenflow.lab.report.result_table import result_table
 from evenflow.lab.report.run_record import read_groups
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "component_norms",
     "component_panel",
     "read_groups",
+    "result_table",
+    "write_beside",
     "write_components",
     "write_figures",
     "write_report",

@@ -12,8 +12,11 @@ from matplotlib.lines import Line2D
 from evenflow import figures
 from evenflow.checks import one_of
 from evenflow.figures import PrintFigure
+from evenflow.lab.report import curves
 from evenflow.lab.report.plotting import Panel
-from evenflow.lab.report.result_table import TABLES, ResultTable
+from evenflow.lab.report.profiles import component_profile, profiles
+from evenflow.lab.report.result_table import TABLES, ResultTable, result_table
+from evenflow.lab.report.run_record import RunRecord
 from evenflow.lab.report.svg import PLACEHOLDERS, SERIES, series_colour
 from evenflow.lab.training import atomic
 
@@ -33,6 +36,33 @@ def write_table(page: Path, table: ResultTable, kind: str) -> Path:
     """Write the table beside a page: report.tex, report.csv or report.md beside report.html."""
     check_formats(kind, None)
     return atomic.write_output(page.with_suffix(f".{TABLES[kind]}"), table.to_text(kind))
+
+
+def write_beside(
+    page: Path,
+    runs: Sequence[RunRecord],
+    table: str | None = "latex",
+    figures: str | None = "pdf",
+    *,
+    rates: bool = False,
+) -> list[Path]:
+    """Write the table and the plots of a page as files beside it, and return their paths.
+
+    Args:
+        page: path of the page, which need not exist.
+        runs: as `read_groups` returns them.
+        table: latex, csv, markdown or None.
+        figures: pdf, png, svg or None.
+        rates: show the learning rates in the table even if they are the same.
+
+        >>> write_beside(Path("runs/study/report.html"), read_groups(folders))
+        [PosixPath('runs/study/report.tex'), PosixPath('runs/study/report-train-loss.pdf'), ...]
+    """
+    paths = [] if table is None else [write_table(page, result_table(runs, rates), table)]
+    if figures is not None:
+        panels = [*curves.learning_panels(runs), *profiles(runs), *component_profile(runs)]
+        paths += write_figures(page, panels, figures, {i: run.label for i, run in enumerate(runs)})
+    return paths
 
 
 def write_figures(page: Path, panels: Sequence[Panel], kind: str, labels: Mapping[int, str]) -> list[Path]:

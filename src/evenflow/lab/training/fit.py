@@ -89,10 +89,7 @@ def fit(
         >>> result = fit(model, (windows, activities), epochs=20, validation=0.2)
         >>> result.predictor().predict(new_windows)
     """
-    for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise ValueError(f"callbacks must be objects of subclasses of Callback, got {callback!r}")
-    named, parts = given_parts(settings, tuple(callbacks))
+    named, parts = given_parts(settings, checked_callbacks(callbacks))
     chosen = Settings.from_dict(named)
     if isinstance(task, DataLoader):
         if resume:
@@ -115,13 +112,20 @@ fit.__doc__ = f"{fit.__doc__}\n    Settings:\n{SETTINGS_DOC}\n"
 fit.__signature__ = inspect.Signature([*_own[:2], *_fields, *_own[2:]], return_annotation="Result")  # type: ignore[attr-defined]
 
 
-def train(config: Mapping[str, Any], folder: str | os.PathLike[str] | None = None, *, progress: bool = True) -> Result:
+def train(
+    config: Mapping[str, Any],
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+) -> Result:
     """Build the task, the system and the model that `config` names, and train.
 
     Args:
         config: three tables, as config.toml holds them. "task": a name and the task's options. "system": a name, a
             hidden_size and the layer's options. "training": fields of `Settings`, all optional.
         folder: the run folder, new or empty; None keeps the run in memory.
+        callbacks: as for `fit`.
         progress: show a progress bar on a terminal.
 
     Starting weights are drawn from the seed of the training table.
@@ -133,7 +137,8 @@ def train(config: Mapping[str, Any], folder: str | os.PathLike[str] | None = Non
     if folder is not None:
         check_unused(folder)
     model = build(task, system, settings.seed)
-    return fit_settings(model, task, settings, folder, system=system, progress=progress)
+    given = GivenParts(callbacks=checked_callbacks(callbacks))
+    return fit_settings(model, task, settings, folder, system=system, progress=progress, given=given)
 
 
 def resume(
@@ -142,6 +147,7 @@ def resume(
     data: str | os.PathLike[str] | None = None,
     steps: int | None = None,
     allow_changes: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> Result:
     """Resume a run of `train` that was killed, interrupted or failed; a finished run is read from its folder.
@@ -157,6 +163,7 @@ def resume(
             that depends on the number of updates.
         allow_changes: settings that may differ in config.toml from what they were at the checkpoint, such as
             ``["patience"]``. Any other difference is an error, but for device, logger and the place of the data.
+        callbacks: those that the run began with.
         progress: show a progress bar on a terminal.
     """
     allow_changes_of(folder, allow_changes)
@@ -171,7 +178,16 @@ def resume(
     model = build(task, system, settings.seed)
     if steps is not None:
         lengthen(run, config, task)
-    return fit_settings(model, task, settings, folder, system=system, resume=True, progress=progress)
+    given = GivenParts(callbacks=checked_callbacks(callbacks))
+    return fit_settings(model, task, settings, folder, system=system, resume=True, progress=progress, given=given)
+
+
+def checked_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
+    """The callbacks; a ValueError if one of them is none."""
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise ValueError(f"callbacks must be objects of subclasses of Callback, got {callback!r}")
+    return tuple(callbacks)
 
 
 def fit_settings(

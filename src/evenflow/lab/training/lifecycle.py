@@ -36,6 +36,8 @@ from .settings import VALIDATE_EVERY, Settings
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from evenflow.figures import PrintFigure
+
 Folder = str | os.PathLike[str] | None
 
 
@@ -78,6 +80,17 @@ class Result:
     history: Metrics = field(repr=False)
     probes: dict[str, np.ndarray] | None = field(repr=False)
     best_weights: dict[str, Tensor] | None = field(repr=False)
+
+    def plot(self) -> PrintFigure:
+        """The curves as a matplotlib figure, which a notebook shows; ``plot().savefig("run.pdf")`` writes it."""
+        from .result_views import result_figure
+
+        return result_figure(self)
+
+    def _repr_html_(self) -> str:
+        from .result_views import result_html
+
+        return result_html(self)
 
     def predictor(self) -> Predictor:
         """A copy of the model with the best weights, which predicts in the user's units; `evenflow.save` writes it.

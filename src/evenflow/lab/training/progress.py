@@ -1,7 +1,8 @@
-"""A progress bar for runs longer than two seconds, on a terminal."""
+"""A progress bar for runs longer than two seconds, on a terminal or in a notebook."""
 
 from __future__ import annotations
 
+import html
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ TAIL = 400  # bytes at the end of metrics.csv, which hold at least one whole row
 
 
 class ProgressBar:
-    """Shows how far a run is. Draws nothing in the first two seconds, nor if standard error is not a terminal.
+    """Shows how far a run is, on a terminal or in a notebook. Draws nothing in the first two seconds, nor elsewhere.
 
     Args:
         total: updates in all.
@@ -29,13 +30,18 @@ class ProgressBar:
 
     def __init__(self, total: int, start: int = 0, shown: bool = True) -> None:
         self._total, self._start = total, start
-        self._next = time.monotonic() + PATIENCE if shown and sys.stderr.isatty() else float("inf")
+        self._notebook = in_notebook()
+        self._next = time.monotonic() + PATIENCE if shown and (self._notebook or sys.stderr.isatty()) else float("inf")
         self._bar: Any = None
         self._task: Any = None
 
     def update(self, step: int, note: str = "") -> None:
         """Show that `step` updates are made; cheap enough to call at every update."""
         if time.monotonic() < self._next:
+            return
+        if self._notebook:
+            self._show_html(progress_html(step, self._total, note))
+            self._next = time.monotonic() + REFRESH
             return
         if self._bar is None:
             self._open()
@@ -45,10 +51,22 @@ class ProgressBar:
 
     def close(self) -> None:
         """Remove the bar."""
+        if self._notebook and self._bar is not None:
+            self._show_html("")
+            self._bar = None
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
         self._next = float("inf")
+
+    def _show_html(self, text: str) -> None:
+        """Show a line in the notebook, in place of the one before."""
+        from IPython.display import HTML, display
+
+        if self._bar is None:
+            self._bar = display(HTML(text), display_id=True)
+        else:
+            self._bar.update(HTML(text))
 
     def _open(self) -> None:
         from rich.console import Console
@@ -67,6 +85,17 @@ class ProgressBar:
         self._task = self._bar.add_task("training", total=self._total, completed=self._start, note="")
 
 
+def in_notebook() -> bool:
+    """Whether the process is the kernel of a notebook."""
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return get_shell is not None and type(get_shell()).__name__ == "ZMQInteractiveShell"
+
+
+def progress_html(step: int, total: int, note: str) -> str:
+    """A line with a bar, for a notebook."""
+    return f'<progress value="{step}" max="{total}"></progress> {step:,}/{total:,} {html.escape(note)}'
+
+
 @contextmanager
 def progress_watcher(bar: ProgressBar, base: int, folders: Sequence[Path], note: str, shown: bool) -> Iterator[None]:
     """Update the bar, in a thread, from the run folders that the block writes to.
@@ -74,9 +103,9 @@ def progress_watcher(bar: ProgressBar, base: int, folders: Sequence[Path], note:
     Args:
         base: updates of all other runs, added to those of these.
         note: text beside the bar.
-        shown: False does nothing; so does a standard error that is not a terminal.
+        shown: False does nothing; so does a process without a terminal or a notebook.
     """
-    if not shown or not sys.stderr.isatty():
+    if not shown or not (in_notebook() or sys.stderr.isatty()):
         yield
         return
     stop = threading.Event()
