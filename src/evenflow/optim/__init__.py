@@ -1,4 +1,4 @@
-"""Optimisers that torch does not have: along orthonormal columns, by mixtures over time steps, with curvature."""
+"""Optimisers that torch does not have: along orthonormal columns, over time steps, with curvature, by line search."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from evenflow.optim.geodesic import GeodesicSGD
 from evenflow.optim.geodesic_adam import GeodesicAdam
 from evenflow.optim.hessian_free import HessianFree, Progress
 from evenflow.optim.joined import Joined, divide
+from evenflow.optim.line_search import LineSearchDescent
 from evenflow.optim.projunn import ProjUNN
 from evenflow.optim.temporal_simplex import TemporalSimplex, simplex_weights
 
@@ -17,6 +18,7 @@ __all__ = [
     "GeodesicSGD",
     "HessianFree",
     "Joined",
+    "LineSearchDescent",
     "Progress",
     "ProjUNN",
     "TemporalSimplex",

@@ -329,7 +329,7 @@ def test_divergence_is_exit_code_one(tmp_path, capsys):
     assert Run(tmp_path / "run").status["state"] == "failed"
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "sgd", "temporal-simplex", "hessian-free"])
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "sgd", "temporal-simplex", "hessian-free", "line-search"])
 def test_every_optimizer_from_the_command_line(optimizer, tmp_path):
     options = [*QUICK, "--optimizer", optimizer]
     assert run("train", "adding", "rnn", "--folder", tmp_path / "run", *options) == 0

@@ -8,6 +8,7 @@ import pytest
 import tomli_w
 
 from evenflow.lab.training import OPTIMIZERS, Settings
+from evenflow.lab.training.settings import OWN_METHODS
 
 
 def test_toml_round_trip():
@@ -56,7 +57,7 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
         ({"nesterov": 1}, "nesterov must be true or false, got 1"),
         (
             {"optimizer": "lion"},
-            f"optimizer must be one of {', '.join(OPTIMIZERS)}, temporal-simplex, hessian-free, got 'lion'",
+            f"optimizer must be one of {', '.join((*OPTIMIZERS, *OWN_METHODS))}, got 'lion'",
         ),
         ({"bases": "qr"}, "bases must be one of sgd, adam, got 'qr'"),
         ({"map_lr": 0}, "map_lr must be a number above 0, got 0.0"),

@@ -30,8 +30,8 @@ from .optimizers import make_optimizer
 from .run_folder import Run
 from .schedules import make_scheduler
 from .seeds import derive, seed_global
-from .settings import OWN_METHODS, Settings
-from .special_methods import CurvatureMethod, SimplexMethod
+from .settings import LINE_SEARCH, OWN_METHODS, Settings
+from .special_methods import CurvatureMethod, LineSearchMethod, SimplexMethod
 
 TABLES = ("task", "system", "training")
 DATA = "data"  # a fourth table in run folders: the SHA-256 of a file of the user's own
@@ -246,6 +246,8 @@ def _check_method(model: nn.Module, task: Task, batch: Batch, settings: Settings
                 extra(task.loss(evaluation.answer(model, batch)[0], batch.targets))
         elif name == "hessian-free":
             CurvatureMethod(model, task, settings).check(batch)
+        elif name == LINE_SEARCH:
+            LineSearchMethod.check(model, settings)
         elif name == "temporal-simplex":
             SimplexMethod(model, task, settings).backward(batch)
             model.zero_grad()

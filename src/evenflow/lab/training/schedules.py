@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from evenflow.optim import LineSearchDescent
 from evenflow.runtime.import_path import imported
 
 from .given_parts import OWN, GivenParts
@@ -87,6 +88,8 @@ class RunSchedule:
     def lr(self, step: int) -> float:
         """The learning rate at that update; asked before it."""
         factor = self.factor(step)
+        if isinstance(self._optimizer, LineSearchDescent):
+            factor = None  # it holds the one of its next trial
         return float(self._optimizer.param_groups[0]["lr"]) if factor is None else self._settings.lr * factor
 
     def after_update(self) -> None:

@@ -19,7 +19,8 @@ from .schedules import DECAYING, SCHEDULES
 
 PRECISIONS = ("32-true", "tf32", "64-true", "bf16-mixed", "bf16-true")
 VALIDATION_BATCHES, VALIDATE_EVERY = 10, 100
-OWN_METHODS = ("temporal-simplex", "hessian-free")
+LINE_SEARCH = "line-search"
+OWN_METHODS = ("temporal-simplex", "hessian-free", LINE_SEARCH)
 DEVICES = ("auto", "cpu", "cuda", "mps")
 # What may be another when a run is resumed: its weights are in its checkpoint by then.
 FREE = ("device", "logger", "start_from")
@@ -42,10 +43,10 @@ class Settings:
     batch_size: int = option(50, "sequences in a batch, in each process", whole=1)
     optimizer: str = option(
         "adam",
-        f"{', '.join(OPTIMIZERS)}, temporal-simplex, hessian-free, or a class of your own as module:Class; for `fit` "
-        "also the class or an optimizer",
+        f"{', '.join((*OPTIMIZERS, *OWN_METHODS))}, or a class of your own as module:Class; "
+        "for `fit` also the class or an optimizer",
     )
-    lr: float = option(1e-3, "learning rate at the start", above=0)
+    lr: float = option(1e-3, "learning rate at the start; of line-search that of its first trial", above=0)
     momentum: float = option(0.0, "momentum of sgd and rmsprop", least=0, below=1)
     nesterov: bool = option(False, "look ahead along the momentum (sgd)")
     alpha: float = option(0.99, "decay of rmsprop's running mean of squares, per update", least=0, below=1)
@@ -146,6 +147,7 @@ class Settings:
         by_gradient = ("weight_decay", "penalty", "clip_norm", "clip_value", "map_lr", "bases", "bases_lr")
         clipped = self.clip_norm is not None or self.clip_value is not None
         hessian_free, own_schedule = self.optimizer == "hessian-free", OWN in self.schedule
+        finds_lr = self.optimizer in ("hessian-free", LINE_SEARCH)
         # A setting without any effect is an error.
         for names, used, needs in (
             (("alpha",), self.optimizer == "rmsprop", "optimizer rmsprop"),
@@ -154,7 +156,7 @@ class Settings:
             (("psi",), self.optimizer == "temporal-simplex", "optimizer temporal-simplex"),
             (("damping", "structural", "curvature_size"), hessian_free, "optimizer hessian-free"),
             (("lr",), not hessian_free, "an optimizer other than hessian-free, which finds its own"),
-            (("schedule", "warmup"), not hessian_free, "an optimizer other than hessian-free"),
+            (("schedule", "warmup"), not finds_lr, "an optimizer other than hessian-free and line-search"),
             (("warmup",), not own_schedule, "a schedule that has a name"),
             (("decay",), self.schedule in DECAYING, "schedule exponential, step or plateau"),
             (("decay_every",), self.schedule in ("exponential", "step"), "schedule exponential or step"),

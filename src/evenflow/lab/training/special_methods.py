@@ -1,4 +1,4 @@
-"""Two update methods besides the gradient: a mixture of the gradient's shares in time, and curvature."""
+"""Update methods besides the usual one: a mixture of the gradient's shares in time, curvature, and line search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from evenflow.lab.tasks import Batch, Task
 from evenflow.models.sequence_model import SequenceModel
-from evenflow.optim import HessianFree, TemporalSimplex
+from evenflow.optim import HessianFree, LineSearchDescent, TemporalSimplex, divide
 
 from . import evaluation
 from .captured_update import CapturedUpdate
@@ -17,6 +17,7 @@ from .given_parts import GivenParts
 from .method import GradientMethod, Method, UpdateResult, of_its_dtype, optional
 from .optimizers import gradient_norm
 from .seeds import derive
+from .settings import LINE_SEARCH
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -107,6 +108,49 @@ class CurvatureMethod(Method):
         return Batch(batch.inputs[:, :n], batch.targets[:n] if self._last else batch.targets[:, :n], lengths)
 
 
+class LineSearchMethod(Method):
+    """A step of `optim.LineSearchDescent`, whose trials see the same batch and the same dropout."""
+
+    fabric: Fabric
+
+    def __init__(self, fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings) -> None:
+        self.fabric, self.module, self.model, self.task, self.settings = fabric, module, model, task, settings
+        self._trained = [p for p in model.parameters() if p.requires_grad]
+        self._search = LineSearchDescent(self._trained, settings.lr)
+        self.optimizer = self._search
+
+    @staticmethod
+    def check(model: nn.Module, settings: Settings) -> None:
+        """Raise a ValueError for parameters that must move along geodesics."""
+        if divide(model, settings.lr)[1]:
+            raise ValueError("optimizer line-search needs a model without orthonormal bases, got a factorized map")
+
+    def update(self, batch: Batch, state: Any, lr_factor: float | None) -> UpdateResult:
+        noise, final = torch.get_rng_state(), [state]
+        device = batch.inputs.device
+        cuda_noise = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+        def loss() -> Tensor:
+            torch.set_rng_state(noise)
+            if cuda_noise is not None:
+                torch.cuda.set_rng_state(cuda_noise, device)
+            outputs, final[0] = evaluation.answer(self.module, batch, state, False)
+            return self.task.loss(outputs, batch.targets)
+
+        def measured() -> float:
+            """The loss, averaged over the processes, so that all of them take the same step."""
+            value = loss()
+            return float(cast(Tensor, self.fabric.all_reduce(value, reduce_op="mean")))
+
+        self.optimizer.zero_grad()
+        before = loss()
+        self.fabric.backward(before)
+        norm = gradient_norm(self._trained)
+        self._search.step(measured)
+        self.optimizer.zero_grad()
+        return UpdateResult(before.detach(), norm, final[0])
+
+
 def make_method(
     fabric: Fabric, module: nn.Module, model: nn.Module, task: Task, settings: Settings, given: GivenParts
 ) -> Method:
@@ -115,4 +159,6 @@ def make_method(
         return SimplexMethod(model, task, settings, fabric)
     if settings.optimizer == "hessian-free":
         return CurvatureMethod(model, task, settings)
+    if settings.optimizer == LINE_SEARCH:
+        return LineSearchMethod(fabric, module, model, task, settings)
     return GradientMethod(fabric, module, model, task, settings, given)
