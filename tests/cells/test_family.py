@@ -220,3 +220,21 @@ def test_low_rank_layer_has_few_parameters() -> None:
     layer = create("fastgrnn", 2, 32, map="low_rank", rank=4)
     assert sum(p.numel() for p in layer.parameters()) == 2 * 32 + 2 * 32 * 4 + 2 * 32 + 2
     assert torch.linalg.matrix_rank(layer.weight_hh_l0) == 4
+
+
+def test_sparse_layer_has_few_entries() -> None:
+    """In training too: numbers change places, their number stays."""
+    layer = create("fastgrnn", 2, 16, map="sparse", density=0.25)
+    first = layer.weight_hh_l0.detach() != 0
+    optimizer = torch.optim.Adam(layer.parameters(), 0.05)
+    for _ in range(20):
+        optimizer.zero_grad()
+        layer(torch.randn(10, 4, 2))[0].square().mean().backward()
+        optimizer.step()
+    last = layer.weight_hh_l0.detach() != 0
+    assert int(first.sum()) == int(last.sum()) == 64
+    assert not torch.equal(first, last)
+    with pytest.raises(ValueError, match="Thresholded makes matrices with up to 64 nonzero entries, got one with 256"):
+        layer.weight_hh_l0 = torch.ones(16, 16)
+    with pytest.raises(ValueError, match="density must be a number above 0 and at most 1, got 0"):
+        create("fastgrnn", 2, 16, map="sparse", density=0)

@@ -23,7 +23,7 @@ GRADIENT = 1e-4
 SIZES = (1, 2, 3, 8, 33, 128, 512)
 EVEN = {"rotations", "schur"}  # maps of even sizes
 NO_INVERSE = {"rotations", "unitary_product", "schur"}  # too few numbers for every matrix, or no decomposition in torch
-ANY_SHAPE = {"free", "svd", "factorized", "low_rank"}
+ANY_SHAPE = {"free", "svd", "factorized", "low_rank", "sparse"}
 # Settings beyond the defaults that go through the same claims.
 SETTINGS: list[tuple[str, dict[str, object]]] = [
     *((name, {}) for name in MAPS),
@@ -321,6 +321,7 @@ def counted(name: str, n: int, m: int = 3) -> int:
         "antisymmetric": n * (n - 1) // 2,
         "symmetric_skew": n * n,
         "low_rank": 2 * n * (n // 4),
+        "sparse": n * n,
     }[name]
 
 

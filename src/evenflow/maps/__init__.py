@@ -18,6 +18,7 @@ from evenflow.maps.rotations import Rotations
 from evenflow.maps.schur import Schur
 from evenflow.maps.svd import SVD
 from evenflow.maps.symmetric_skew import SymmetricSkew
+from evenflow.maps.thresholded import Thresholded
 from evenflow.maps.unitary import Unitary
 from evenflow.maps.unitary_product import UnitaryProduct
 from evenflow.maps.unitary_scaled import ScaledUnitary
@@ -38,6 +39,7 @@ __all__ = [
     "ScaledUnitary",
     "Schur",
     "SymmetricSkew",
+    "Thresholded",
     "Unitary",
     "UnitaryProduct",
     "attach",

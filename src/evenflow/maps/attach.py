@@ -138,8 +138,7 @@ def move_bases(module: nn.Module, step: int) -> None:
         step: how many updates there have been.
 
     >>> layer = attach(nn.Linear(8, 8), "weight", MovingExponential(8, every=10))
-    >>> for step in range(1, 31):
-    ...     ...  # loss.backward(), optimizer.step()
+    >>> for step in range(1, 31):  # after each update
     ...     move_bases(layer, step)
     """
     for part in module.modules():

@@ -20,6 +20,7 @@ from evenflow.maps.rotations import Rotations
 from evenflow.maps.schur import Schur
 from evenflow.maps.svd import SVD
 from evenflow.maps.symmetric_skew import SymmetricSkew
+from evenflow.maps.thresholded import Thresholded
 from evenflow.maps.unitary import Unitary
 from evenflow.maps.unitary_product import UnitaryProduct
 from evenflow.maps.unitary_scaled import ScaledUnitary
@@ -40,6 +41,7 @@ MAPS: dict[str, type[Map]] = {
     "antisymmetric": Antisymmetric,
     "symmetric_skew": SymmetricSkew,
     "low_rank": LowRank,
+    "sparse": Thresholded,
 }
 
 
