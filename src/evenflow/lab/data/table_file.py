@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -136,7 +137,8 @@ def csv_header(path: FilePath, cells: Sequence[str]) -> list[str]:
         raise cannot_read(path, "there are no columns in it")
     if "" in header:
         raise cannot_read(path, f"column {header.index('') + 1} has no name")
-    if doubled := [name for name in header if header.count(name) > 1][:1]:
+    counts = Counter(header)
+    if doubled := [name for name in header if counts[name] > 1][:1]:
         raise cannot_read(path, f"two columns are called {doubled[0][:SHOWN]!r}")
     if all(is_number(name) for name in header):
         raise cannot_read(path, f"its first line must name the columns, got numbers ({header[0][:SHOWN]!r})")

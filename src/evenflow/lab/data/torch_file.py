@@ -14,6 +14,14 @@ from torch import Tensor
 from .guarded import FilePath, cannot_read, opened
 
 
+class MoreThanWeights(ValueError):
+    """The file holds objects whose reading could run any code."""
+
+
+class TooLarge(ValueError):
+    """The file stands for more bytes than it may."""
+
+
 def read_torch_file(path: FilePath, limit: int | None = None) -> Any:
     """The content of a file of `torch.save`: tensors, numbers, text, and lists and dictionaries of them.
 
@@ -32,17 +40,19 @@ def read_torch_file(path: FilePath, limit: int | None = None) -> Any:
             except Exception:  # damaged archives raise errors of many kinds
                 raise cannot_read(path, "it is a damaged or truncated file of torch.save") from None
             if expanded > most:
-                raise cannot_read(path, f"it expands to {expanded:,} bytes, more than {most:,}")
+                raise TooLarge(str(cannot_read(path, f"it expands to {expanded:,} bytes, more than {most:,}")))
         file.seek(0)
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError:
-            raise cannot_read(path, "it holds more than weights, and reading it could run any code") from None
+            said = "it holds more than weights, and reading it could run any code"
+            raise MoreThanWeights(str(cannot_read(path, said))) from None
         except Exception as error:  # a pickle can be wrong in many ways
             raise cannot_read(path, f"it is no file of torch.save, or damaged ({type(error).__name__})") from None
     for tensor in _tensors(content):
         if not tensor.is_sparse and (size := tensor.numel() * tensor.element_size()) > most:
-            raise cannot_read(path, f"a tensor in it, of shape {tuple(tensor.shape)}, stands for {size:,} bytes")
+            said = f"a tensor in it, of shape {tuple(tensor.shape)}, stands for {size:,} bytes, more than {most:,}"
+            raise TooLarge(str(cannot_read(path, said)))
     return content
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from evenflow.checks import one_of, whole_number
+from evenflow.lab.data.torch_file import MoreThanWeights, TooLarge, read_torch_file
 from evenflow.lab.diagnosis.diagnose import doctor
 from evenflow.lab.diagnosis.diagnosis import Diagnosis
 from evenflow.lab.tasks.own_data import OwnData
@@ -149,12 +149,14 @@ def _file(path: Path, trusted: bool) -> tuple[nn.Module, int]:
         if path.suffix == ".safetensors":
             content = load_file(path)
         else:
-            content = torch.load(path, map_location="cpu", weights_only=not trusted)
-    except pickle.UnpicklingError:
+            content = torch.load(path, map_location="cpu", weights_only=False) if trusted else read_torch_file(path)
+    except MoreThanWeights:
         raise ValueError(
             f"file {str(path)!r} holds more than weights, and reading it could run any code: save state_dict() "
             "instead, or say --trusted if you know where it comes from"
         ) from None
+    except TooLarge as error:
+        raise ValueError(f"{error}: say --trusted if you know where it comes from") from None
     except Exception as error:
         raise ValueError(
             f"file {str(path)!r} cannot be read as weights of torch.save or safetensors ({type(error).__name__})"

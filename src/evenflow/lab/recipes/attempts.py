@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from evenflow.lab.tasks import Task
 from evenflow.lab.tasks.data_set import DataSet
@@ -120,10 +121,19 @@ def run_attempt(recipe: Recipe, job: RecipeJob, progress: bool) -> RowOutcome:
     return RowOutcome(job, RunData(job, task, job.folder))
 
 
+def _stored(path: Path) -> dict[str, float | str]:
+    """The measured values in a file; without it, or if it is damaged, they are measured again."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        return {name: value if isinstance(value, str) else float(value) for name, value in table.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
 def measure_columns(recipe: Recipe, data: RunData) -> dict[str, float | str]:
     """The value of every column, before its factor. Values of costly measures are stored in the run folder."""
     path = None if data.run is None else data.run.folder / STORED
-    stored = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+    stored = {} if path is None else _stored(path)
     values: dict[str, float | str] = {}
     for column in recipe.columns:
         measure = measure_of(column)

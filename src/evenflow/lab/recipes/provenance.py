@@ -38,8 +38,10 @@ def write(jobs: Sequence[RecipeJob]) -> None:
 def read(job: RecipeJob) -> dict[str, Any]:
     """Hardware, versions and date of a run; those of this moment if its folder does not say."""
     try:
-        return dict(json.loads((job.folder / FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        table = json.loads((job.folder / FILE).read_text(encoding="utf-8"))
+        texts = {name: str(table[name]) for name in ("hardware", "evenflow", "torch", "date")}
+        return texts | {"side_by_side": int(table["side_by_side"])}
+    except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return current(job) | {"side_by_side": 1}
 
 

@@ -43,8 +43,8 @@ def _earlier_runs(path: Path, record: dict[str, Any]) -> list[dict[str, Any]]:
     try:
         earlier = json.loads(path.read_text(encoding="utf-8"))
         same = all(earlier.get(key) == record[key] for key in ("format", "recipe", "scale"))
-        return list(earlier["runs"]) if same else []
-    except (OSError, ValueError, KeyError, AttributeError):
+        return [run for run in earlier["runs"] if {"row", "seed"} <= run.keys()] if same else []
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return []  # no record yet, or a damaged one
 
 

@@ -57,6 +57,8 @@ class Run:
         if not (self.folder / CONFIG).is_file():
             raise ValueError(f"folder {str(self.folder)!r} holds no run: it has no {CONFIG}")
         self.config: dict[str, Any] = self._toml(CONFIG)
+        if not self.config:
+            raise ValueError(f"{CONFIG} of run {str(folder)!r} is damaged: there is nothing in it")
         if plain := [name for name, table in self.config.items() if not isinstance(table, dict)]:
             raise ValueError(f"{CONFIG} of run {str(self.folder)!r} is damaged: {plain[0][:40]!r} is no table")
         if "tensorboard" in (training := self.config.get("training", {})):  # its name until there were other loggers
