@@ -18,7 +18,8 @@ from evenflow.maps.singular_values import SingularValues, WithSingularValues
 from evenflow.models.model_noise import ModelNoise
 from evenflow.models.sequence_model import SequenceModel
 
-TRANSIENT = ("training", "graphs", "angle_range", "programs", "free_maps")  # attributes that are not settings
+# Attributes that are not settings.
+TRANSIENT = ("training", "graphs", "angle_range", "programs", "revision", "free_maps")
 # Maps whose third parameter holds singular values; a user's own map may compute them in another way.
 WITH_MARGIN = [map for map in MAPS.values() if issubclass(map, WithSingularValues)]
 
