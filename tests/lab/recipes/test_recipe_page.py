@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +12,14 @@ import numpy as np
 import pytest
 from made_recipes import made
 
+from evenflow.figures import COLOURS
 from evenflow.lab.recipes import load, reproduce
 from evenflow.lab.recipes.recipe_curves import CURVES
-from evenflow.lab.recipes.recipe_figures import FIGURES
-from evenflow.lab.recipes.recipe_legend import caption
-from evenflow.lab.recipes.recipe_table import show_reproduction
+from evenflow.lab.recipes.recipe_figures import FIGURES, recipe_panels
+from evenflow.lab.recipes.recipe_legend import caption, legend
+from evenflow.lab.recipes.recipe_table import reproduction_table, show_reproduction
+from evenflow.lab.report import write_figures
+from evenflow.lab.report.result_table import tex
 from evenflow.lab.training import NonFiniteLoss
 from evenflow.lab.training.loop import Loop
 
@@ -34,6 +39,27 @@ def test_the_page_holds_table_figure_and_notes_and_loads_nothing(tmp_path):
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert "https://" not in text
     assert not re.search(r"<script|<link|src=\"(?!data:)|url\((?!#)", text)
+
+
+def test_the_table_and_the_figures_for_a_paper(tmp_path):
+    done = reproduce(made(figures=["metric", "loss", "dots"]), "full", folder=tmp_path, progress=False)
+    results = reproduction_table(done)
+    latex = results.to_text("latex")
+    cell = done.cells["plain", "error"]
+    assert tex(cell.measured_text()) in latex
+    assert tex(cell.published_text()) in latex
+    (row,) = [
+        r for r in csv.DictReader(io.StringIO(results.to_text("csv"))) if (r["Row"], r["What"]) == ("plain", "error")
+    ]
+    assert float(row["Measured"]) == pytest.approx(cell.mean)
+    assert float(row["Published"]) == cell.target
+    labels = {entry["index"]: entry["label"] for entry in legend(done)}
+    paths = write_figures(done.page, recipe_panels(done), "pdf", labels)
+    assert {path.name for path in paths} == {"report-metric-0.pdf", "report-loss-0.pdf", "report-dots.pdf"}
+    assert all(b"/FontFile2" in path.read_bytes() for path in paths)
+    svg = write_figures(done.page, recipe_panels(done), "svg", labels)[0].read_text("utf-8")
+    assert COLOURS[0] in svg
+    assert "var(--" not in svg
 
 
 def test_a_seed_without_a_number_is_told_beside_the_mean_of_the_others(tmp_path, monkeypatch, capsys):
