@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import functools
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -62,11 +63,11 @@ GENERIC = {"__init__", "__main__"}
 
 def modules() -> dict[str, Path]:
     """Every module of the package by its name below `evenflow`."""
-    found = {}
+    paths = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    return paths
 
 
 MODULES = modules()
@@ -80,11 +81,21 @@ def room(module: str) -> str:
     return ".".join(parts[: 2 if parts[0] == "lab" else 1])
 
 
-def imports(module: str) -> Iterator[tuple[str, str, int]]:
+@functools.cache
+def tree(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports(module: str) -> tuple[tuple[str, str, int], ...]:
     """What a module imports of the package, inside functions and for types too: (module, name, line)."""
+    return tuple(_imports(module))
+
+
+def _imports(module: str) -> Iterator[tuple[str, str, int]]:
     path = MODULES[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(module)):
         if isinstance(node, ast.ImportFrom):
             target = node.module or ""
             if node.level:
@@ -103,10 +114,10 @@ def imports(module: str) -> Iterator[tuple[str, str, int]]:
                     yield alias.name.removeprefix("evenflow").lstrip(".") or "__init__", "", node.lineno
 
 
+@functools.cache
 def type_lines(module: str) -> set[int]:
     """The lines of a module that only type checkers read."""
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    blocks = [n for n in ast.walk(tree(module)) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     return {line for block in blocks for line in range(block.lineno, (block.end_lineno or block.lineno) + 1)}
 
 
@@ -151,8 +162,8 @@ def test_file_names_are_unique() -> None:
 
 def test_class_names_are_unique() -> None:
     named = collections.defaultdict(list)
-    for module, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for module in MODULES:
+        for node in ast.walk(tree(module)):
             if isinstance(node, ast.ClassDef):
                 named[node.name.lstrip("_")].append(module)
     assert {name: where for name, where in named.items() if len(where) > 1} == {}

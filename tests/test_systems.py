@@ -98,6 +98,8 @@ def test_every_system_trains(name):
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
+        if losses[-1] < 0.05 * losses[0]:
+            break
     assert losses[-1] < 0.1 * losses[0], "8 random sequences must be learnt by heart"
 
 
