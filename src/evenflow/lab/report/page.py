@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import os
@@ -59,6 +60,7 @@ def write_report(
     return atomic.write_output(Path(folders[0]) / "report.html" if out is None else Path(out), page)
 
 
+@functools.cache  # parsing the template takes longer than filling it
 def template(name: str, *folders: Path) -> Template:
     """A page template; the parts of pages in this folder are available to it."""
     environment = Environment(
