@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # No deadline, since the machine may be busy. CI repeats the same examples; local runs draw new ones each time.
 settings.register_profile("evenflow", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("evenflow")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported and collected out of later garbage collections, which many tests ask for in full."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
