@@ -308,7 +308,7 @@ def counted(name: str, n: int, m: int = 3) -> int:
     return {
         "free": n * n,
         "exponential": n * (n - 1) // 2,
-        "moving_exponential": n * (n - 1) // 2,
+        "moving_base": n * (n - 1) // 2,
         "cayley": n * (n - 1) // 2,
         "householder": m * n - m * (m - 1) // 2,
         "rotations": n // 2 * {4: 4, 32: 10, 128: 14, 256: 16, 512: 18}[n],

@@ -128,4 +128,4 @@ def test_wrong_settings() -> None:
     with pytest.raises(ValueError, match="every must be a whole number of at least 1, got 0"):
         create("dtriv", 2, 8, every=0)
     with pytest.raises(ValueError, match="its base is that of one matrix"):
-        evenflow.LSTM(2, 8, map={"weight_hh": "moving_exponential"})
+        evenflow.LSTM(2, 8, map={"weight_hh": "moving_base"})

@@ -28,7 +28,7 @@ from evenflow.maps.unitary_scaled import ScaledUnitary
 MAPS: dict[str, type[Map]] = {
     "free": Free,
     "exponential": Exponential,
-    "moving_exponential": MovingExponential,
+    "moving_base": MovingExponential,
     "cayley": Cayley,
     "householder": Householder,
     "rotations": Rotations,

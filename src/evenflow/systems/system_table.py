@@ -94,7 +94,7 @@ SYSTEMS: dict[str, System] = {
         RNN,
         f"{MODRELU}, U = exp(C) exp(B), the base C moves",
         "Lezcano-Casado 2019",
-        "moving_exponential",
+        "moving_base",
         activation="modrelu",
         bias=False,
     ),
