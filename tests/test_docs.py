@@ -31,7 +31,10 @@ FOLDERS = ("src/", "tests/", "tools/", "benchmarks/", "docs/", "examples/")
 FILE = re.compile(r"[\w./-]+\.(?:py|cuh|json|svg|toml|md|h|c)")
 
 # Files that evenflow writes, and options of other programs.
-WRITTEN = {"bundle.json", "config.toml", "status.toml", "record.json", "sweep.json", "model.c", "model.h", "study.py"}
+WRITTEN = {
+    "bundle.json", "config.toml", "status.toml", "record.json", "seeds.toml", "sweep.json", "model.c", "model.h",
+    "study.py",
+}  # fmt: skip
 OTHER_OPTIONS = {"--tool", "--rate", "--rates"}
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

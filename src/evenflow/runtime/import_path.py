@@ -20,6 +20,8 @@ def find(path: str) -> Any:
     module, _, name = path.partition(COLON)
     if "<" in name:  # <locals>, <lambda>
         raise ImportError("it was defined inside a function")
+    if module.startswith("."):
+        raise ImportError("its module is not named from the top")
     found: Any = import_module(module)
     for part in name.split("."):
         found = getattr(found, part)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 import zipfile
 
 import pytest
 import torch
+from damage import refusal
 
 from evenflow.lab.data.guarded import read_bytes
 from evenflow.lab.data.table_file import csv_header
@@ -102,3 +104,17 @@ def test_an_empty_config_is_not_that_of_fit(tmp_path):
     (tmp_path / "config.toml").write_bytes(b"# nothing\n")
     with pytest.raises(ValueError, match=r"^config.toml of run '.*' is damaged: there is nothing in it$"):
         Run(tmp_path)
+
+
+def test_an_archive_that_says_it_spans_several_disks(tmp_path):
+    path = tmp_path / "a.pt"
+    torch.save({"a": torch.zeros(3)}, path)
+    content = bytearray(path.read_bytes())
+    locator = content.rfind(b"PK\x06\x07")
+    if locator < 0:  # the locator of a large archive, in front of the end of this one
+        end = content.rfind(b"PK\x05\x06")
+        content[end:end] = b"PK\x06\x07" + struct.pack("<LQL", 0, 0, 2)
+    else:
+        content[locator + 16 : locator + 20] = struct.pack("<L", 2)
+    path.write_bytes(content)
+    assert refusal(read_torch_file, path).startswith(f"cannot read {str(path)!r}: it is ")

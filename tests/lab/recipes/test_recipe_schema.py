@@ -129,7 +129,16 @@ def test_a_label_makes_a_folder_name():
 
 @pytest.mark.parametrize(
     "text",
-    ["rows = 1", 'columns = ["error"]', 'rows = ["plain"]', "notes = [1]", "notes = false", "sets = 3", "figures = 2"],
+    [
+        "rows = 1",
+        'columns = ["error"]',
+        'rows = ["plain"]',
+        "notes = [1]",
+        "notes = false",
+        "sets = 3",
+        "figures = 2",
+        "rows = " + "[" * 3000,
+    ],
 )
 def test_a_file_of_another_form_is_refused(text, tmp_path):
     path = tmp_path / "table-1.toml"

@@ -128,3 +128,8 @@ def test_a_setting_that_would_be_ignored_is_refused(settings, sentence):
         Settings(**settings)
     assert str(error.value) == sentence
     Settings(alpha=0.5, optimizer="rmsprop", decay=0.9, schedule="step", clip_scope="recurrent", clip_norm=1.0)
+
+
+def test_a_number_too_large_for_a_float_is_refused():
+    with pytest.raises(ValueError, match=r"^lr must be a finite number, got one of more than 300 digits$"):
+        Settings.from_dict({"lr": 10**400})

@@ -62,6 +62,8 @@ class TableFile:
             raise cannot_read(self.path, "it has a line of names and no rows")
 
     def _row_groups(self) -> Iterator[Chunk]:
+        from pyarrow import ArrowException
+
         first, total = 1, max(1, self._parquet.metadata.num_rows)
         if not self._parquet.metadata.num_rows:
             raise cannot_read(self.path, "it has no rows")
@@ -71,8 +73,9 @@ class TableFile:
                 yield list(range(first, first + batch.num_rows)), dict(zip(self.header, columns, strict=True))
                 first += batch.num_rows
                 self._read = self.size * first // total
-        except (OSError, ValueError, NotImplementedError) as error:
-            raise cannot_read(self.path, f"it is damaged ({str(error).splitlines()[0]})") from None
+        except (ArrowException, OSError, ValueError, NotImplementedError) as error:
+            why = next(iter(str(error).splitlines()), type(error).__name__)
+            raise cannot_read(self.path, f"it is damaged ({why})") from None
 
     def need(self, names: Iterable[str]) -> None:
         """Raise a ValueError unless the table has these columns."""

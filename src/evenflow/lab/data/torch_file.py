@@ -34,13 +34,12 @@ def read_torch_file(path: FilePath, limit: int | None = None) -> Any:
     """
     with opened(path, None) as file:
         most = max(Path(path).stat().st_size, 0) if limit is None else limit
-        if zipfile.is_zipfile(file):
-            try:
-                expanded = sum(info.file_size for info in zipfile.ZipFile(file).infolist())
-            except Exception:  # damaged archives raise errors of many kinds
-                raise cannot_read(path, "it is a damaged or truncated file of torch.save") from None
-            if expanded > most:
-                raise TooLarge(str(cannot_read(path, f"it expands to {expanded:,} bytes, more than {most:,}")))
+        try:
+            members = zipfile.ZipFile(file).infolist() if zipfile.is_zipfile(file) else []
+        except Exception:  # damaged archives raise errors of many kinds
+            raise cannot_read(path, "it is a damaged or truncated file of torch.save") from None
+        if (expanded := sum(info.file_size for info in members)) > most:
+            raise TooLarge(str(cannot_read(path, f"it expands to {expanded:,} bytes, more than {most:,}")))
         file.seek(0)
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)

@@ -60,7 +60,12 @@ def read(path: Path) -> Recipe:
         return parse(place | tomllib.loads(path.read_text("utf-8")))
     except (ValueError, OSError) as error:
         raise ValueError(f"recipe {path.name}: {error}") from error
-    except (TypeError, AttributeError, LookupError) as error:  # a list in the place of a table, and the like
+    except (
+        TypeError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+    ) as error:  # a list in the place of a table, and the like
         raise ValueError(f"recipe {path.name}: it has not the form of a recipe ({error})") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,7 +200,13 @@ class Settings:
                 raise ValueError(unknown("training setting", name, hints))
         # People and TOML files write 1 for 1.0.
         floats = {name for name, hint in hints.items() if hint in (float, float | None)}
-        converted: dict[str, Any] = {k: float(v) if k in floats and type(v) is int else v for k, v in values.items()}
+        try:
+            converted: dict[str, Any] = {
+                k: float(v) if k in floats and type(v) is int else v for k, v in values.items()
+            }
+        except OverflowError:
+            name = next(k for k, v in values.items() if k in floats and type(v) is int and abs(v) > sys.float_info.max)
+            raise ValueError(f"{name} must be a finite number, got one of more than 300 digits") from None
         return cls(**converted)
 
     def to_dict(self) -> dict[str, Any]:
