@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import math
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Real
@@ -59,7 +59,8 @@ def number(
     """Raise a ValueError unless `value` is a finite number within these limits."""
     rules = [("above", gt, above), ("of at least", ge, least), ("below", lt, below), ("at most", le, most)]
     limits = [(f"{words} {limit:g}", holds, limit) for words, holds, limit in rules if limit is not None]
-    finite = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    # Not math.isfinite, which raises for whole numbers that no float holds.
+    finite = isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if not finite or not all(holds(value, limit) for _, holds, limit in limits):
         kind = "number " + " and ".join(words for words, *_ in limits) if limits else "finite number"
         raise ValueError(f"{argument} must be a {kind}, got {value!r}")

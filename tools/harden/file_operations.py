@@ -58,7 +58,7 @@ def watch_files(before: Callable[[Operation, Callable[[bytes], object]], object]
         if isinstance(file, int) or not set(mode) & set("wax+"):
             return plain_open(file, mode, buffering, *args, **options)
         path, raw_mode = full(file), mode.replace("b", "").replace("t", "")
-        if path.startswith(("/dev/", "/proc/")):
+        if path.startswith(("/dev/", "/proc/")) and not path.startswith("/dev/shm/"):
             return plain_open(file, mode, buffering, *args, **options)
         if not os.path.exists(path):
             before(Operation("create", path), nothing)

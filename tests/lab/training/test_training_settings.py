@@ -7,6 +7,7 @@ import tomllib
 import pytest
 import tomli_w
 
+from evenflow import checks
 from evenflow.lab.training import OPTIMIZERS, Settings
 from evenflow.lab.training.settings import OWN_METHODS
 
@@ -133,3 +134,9 @@ def test_a_setting_that_would_be_ignored_is_refused(settings, sentence):
 def test_a_number_too_large_for_a_float_is_refused():
     with pytest.raises(ValueError, match=r"^lr must be a finite number, got one of more than 300 digits$"):
         Settings.from_dict({"lr": 10**400})
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("inf"), float("nan"), True, "1"])
+def test_what_is_no_finite_number(value):
+    with pytest.raises(ValueError, match=r"^lr must be a finite number, got "):
+        checks.number("lr", value)
