@@ -27,8 +27,11 @@ from harden.power_loss import restore
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a POSIX system")
 
 # What evenflow withstands today, and the part of it that needs no long preparation.
-STANDING = ("code-caches", "fuzz-parquet", "pages", "power", "soak", "steps-c", "steps-torch")
-QUICK = ("code-caches", "fuzz-parquet", "pages", "steps-torch")
+STANDING = (
+    "kill-operations", "kill-times", "fuzz-data", "fuzz-parquet", "pickles", "pages", "code-caches", "power", "steps-c",
+    "steps-torch", "soak",
+)  # fmt: skip
+QUICK = ("fuzz-data", "fuzz-parquet", "pages", "code-caches", "steps-torch")
 
 
 def some_fail(trials: Trials) -> None:

@@ -64,7 +64,8 @@ def problem(read: Callable[[], object], seconds: float = HANGS) -> str:
     except Exception as error:
         signal.setitimer(signal.ITIMER_REAL, 0)
         lines = str(error).splitlines()
-        if type(error) is ValueError and len(lines) == 1:
+        worded = type(error) is ValueError or type(error).__module__.startswith("evenflow.")
+        if isinstance(error, ValueError) and worded and len(lines) == 1:
             return ""
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "evenflow" in frame.filename]
         where = f" from {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
