@@ -10,6 +10,8 @@ from numbers import Real
 from operator import ge, gt, le, lt
 from typing import Any
 
+LARGEST = sys.float_info.max
+
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
     """An error message for an unknown `name`, with the most similar known names, or all of them if none is similar.
@@ -60,7 +62,7 @@ def number(
     rules = [("above", gt, above), ("of at least", ge, least), ("below", lt, below), ("at most", le, most)]
     limits = [(f"{words} {limit:g}", holds, limit) for words, holds, limit in rules if limit is not None]
     # Not math.isfinite, which raises for whole numbers that no float holds.
-    finite = isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    finite = isinstance(value, Real) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST  # type: ignore[operator]
     if not finite or not all(holds(value, limit) for _, holds, limit in limits):
         kind = "number " + " and ".join(words for words, *_ in limits) if limits else "finite number"
         raise ValueError(f"{argument} must be a {kind}, got {value!r}")
