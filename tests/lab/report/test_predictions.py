@@ -205,7 +205,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_predictions_give_a_sentence(damage: str, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text("")
+    (tmp_path / "config.toml").write_text("task = {}\n")
     write_classes(tmp_path, ["a", "b"], np.array([[8, 1], [0, 1]]), **mistakes_of(draw(10, 2), ["x", "y"]))
     path, changed = tmp_path / "answers.npz", DAMAGE[damage]
     whole, gap = read_answers(Run(tmp_path))
