@@ -14,7 +14,7 @@ PACKAGE = Path(evenflow.__file__).parent
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 READS = {"load", "loads", "Unpickler", "open"}
 # `evenflow doctor --trusted FILE`.
-TRUSTED = {"lab/diagnosis/cli_target.py": "torch.load(path, map_location='cpu', weights_only=not trusted)"}
+TRUSTED = {"lab/diagnosis/cli_target.py": "torch.load(path, map_location='cpu', weights_only=False)"}
 
 
 def unpickling(source: str) -> Iterator[str]:
