@@ -5,8 +5,8 @@ from __future__ import annotations
 from .callbacks import ActiveRun, Callback
 from .config import build, read_config
 from .fit import fit, resume, train
-from .lifecycle import Result
 from .optimizers import OPTIMIZERS
+from .result import Result
 from .run_folder import Run
 from .schedules import SCHEDULES
 from .settings import Settings

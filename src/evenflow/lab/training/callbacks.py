@@ -15,8 +15,8 @@ from evenflow.runtime.import_path import import_path
 from .settings import Settings
 
 if TYPE_CHECKING:
-    from .lifecycle import Result
     from .loop import Loop
+    from .result import Result
 
 PLAIN_TYPES = (type(None), bool, int, float, str, Tensor)
 

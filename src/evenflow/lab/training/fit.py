@@ -21,9 +21,10 @@ from .changed_config import allow_changes as allow_changes_of
 from .config import build, check_data, check_model, check_same, config_tables, read_config, relocate_data
 from .given_parts import NOTHING_GIVEN, GivenParts, given_parts
 from .launch import check_device, launch
-from .lifecycle import Result, finish_run, open_run, status_written
+from .lifecycle import finish_run, open_run, status_written
 from .loggers import check_loggers
 from .longer_run import lengthen, longer_config
+from .result import Result
 from .run_folder import CONFIG, Run
 from .run_writer import check_unused
 from .settings import SETTINGS_DOC, Settings

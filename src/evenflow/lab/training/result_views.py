@@ -10,7 +10,7 @@ import numpy as np
 from evenflow.figures import DASHED, MUTED, PrintFigure, draw_line, html_table, print_figure, span
 
 if TYPE_CHECKING:
-    from .lifecycle import Result
+    from .result import Result
 
 WIDE = 20.0  # largest over smallest value from which a logarithmic axis is easier to read
 

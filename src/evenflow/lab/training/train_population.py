@@ -18,11 +18,12 @@ from .config import build, read_config
 from .fit import checked_tables
 from .given_parts import OWN
 from .launch import check_device, launch
-from .lifecycle import Folder, Result, finish_run, open_run, write_failure, write_status
+from .lifecycle import Folder, finish_run, open_run, write_failure, write_status
 from .loop import Loop
 from .optimizers import OPTIMIZERS
 from .population_step import PopulationStep, validate
 from .progress import ProgressBar
+from .result import Result
 from .schedules import SCHEDULES
 from .settings import Settings
 from .stopping import NonFiniteLoss, check_stop, signal_handlers, stop_requested
