@@ -8,7 +8,7 @@ from damage import answer_or_sentence, damaged, refusal, same_folder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow.lab.data import own_sequences, padded, read_table
+from evenflow.lab.data import own_sequences, padded, read_table, table_file, text_stream
 
 CLASSES = "sequence,time,a,b,target\none,1,0.5,1,up\none,2,0.25,2,up\ntwo,1,-1,3,down\n"
 STEPS = "sequence,a,target\n1,1,0\n1,2,1\n2,3,0\n"
@@ -220,6 +220,28 @@ def test_words_that_are_no_choice(csv):
     )
     assert refusal(read_table, path, readout="all") == "readout must be one of last, every, got 'all'"
     assert refusal(read_table, path, kind="next", readout="last") == "readout must be every for kind next, got 'last'"
+
+
+def test_tables_that_expand_too_much_and_lines_that_are_too_long(tmp_path, monkeypatch):
+    path = tmp_path / "table.csv.gz"
+    path.write_bytes(gzip.compress(b"a,b\n" + b"1.5,2.5\n" * 5000))
+    assert len(read_table(path).inputs[0]) == 5000
+    monkeypatch.setattr(text_stream, "EXPANDED", 20_000)
+    too_large = "it expands to more than 20,000 bytes, 10 times its size: unpack it"
+    assert refusal(read_table, path) == f"cannot read '{path}': {too_large}"
+    monkeypatch.setattr(text_stream, "LONGEST_LINE", 8)
+    assert refusal(read_table, path) == f"cannot read '{path}': line 2 has 8 characters or more"
+
+
+def test_a_wide_table_is_parsed_in_small_pieces(csv, monkeypatch):
+    rows = "\n".join(f"{row},{row % 3},word{row % 2}" for row in range(40))
+    path = csv("a,b,c\n" + rows + "\n")
+    whole = read_table(path)
+    monkeypatch.setattr(table_file, "CELLS", 7)
+    pieces = read_table(path)
+    assert pieces.columns == whole.columns
+    assert np.array_equal(pieces.inputs[0], whole.inputs[0])
+    assert whole.inputs[0].dtype == np.float32
 
 
 def test_numbers_as_classes_by_mistake(csv, monkeypatch):

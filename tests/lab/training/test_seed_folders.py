@@ -53,9 +53,21 @@ def test_a_folder_from_before_seeds_were_noted_goes_on(tmp_path, capsys):
     (tmp_path / SEEDS).unlink()
     shutil.rmtree(tmp_path / "seed-3")
     capsys.readouterr()
-    assert [path.name for path in resumed_folders(tmp_path)] == [f"seed-{seed}" for seed in range(11) if seed != 3]
+    with pytest.warns(UserWarning, match="is lost: the 10 seeds with a folder go on"):
+        resumed = resumed_folders(tmp_path)
+    assert [path.name for path in resumed] == [f"seed-{seed}" for seed in range(11) if seed != 3]
+    assert (tmp_path / SEEDS).is_file()
     assert run("resume", tmp_path, "-q") == 0
     assert "of 10:" in capsys.readouterr().out
+
+
+def test_a_lost_list_of_seeds_is_written_again(tmp_path):
+    assert run("train", "adding", "rnn", "--seeds", "2", "--folder", tmp_path, *OPTIONS) == 0
+    before = (tmp_path / SEEDS).read_bytes()
+    (tmp_path / SEEDS).unlink()
+    with pytest.warns(UserWarning, match="is lost"):
+        resumed_folders(tmp_path)
+    assert (tmp_path / SEEDS).read_bytes() == before
 
 
 def test_further_seeds_in_one_folder(tmp_path, capsys):

@@ -18,6 +18,7 @@ import numpy as np
 FilePath = str | os.PathLike[str]
 
 DEFAULT = 1 << 30  # bytes; the largest file in the catalogue has 66 MB
+EXPANDED = 1 << 28  # bytes that a gzip file may expand to
 CHUNK = 1 << 20
 # zipfile decompresses as many compressed bytes as one read asks for; for bz2 and LZMA the result has no limit.
 SMALL_CHUNK = 1 << 12
@@ -47,7 +48,7 @@ def read_bytes(path: FilePath, limit: int | None = DEFAULT) -> bytes:
     return data
 
 
-def read_gzip(path: FilePath, limit: int = DEFAULT) -> bytes:
+def read_gzip(path: FilePath, limit: int = EXPANDED) -> bytes:
     """The content of a gzip file of at most `limit` bytes.
 
     Raises:
@@ -78,7 +79,7 @@ def read_text(path: FilePath, limit: int = DEFAULT) -> str:
     Raises:
         ValueError: as in `read_bytes` and `read_gzip`; also if bytes are not UTF-8, with the number of their line.
     """
-    data = read_gzip(path, limit) if str(path).lower().endswith(".gz") else read_bytes(path, limit)
+    data = read_gzip(path, min(limit, EXPANDED)) if str(path).lower().endswith(".gz") else read_bytes(path, limit)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,7 +29,7 @@ class GrowingColumn:
 
     def __init__(self, table: TableFile, name: str, missing: str | None, embed: int | None) -> None:
         self.table, self.name, self.missing, self.embed = table, name, missing, embed
-        self._parts: list[np.ndarray] = []
+        self._values = array("d")  # many short arrays of a wide table would take more memory than their numbers
         self._places: dict[str, int] = {}  # of the words, in the order of their first occurrence
         self._lines: list[int] = []  # of these first occurrences
         self._numbers = False  # whether a cell was a number
@@ -39,16 +40,16 @@ class GrowingColumn:
             if not self._places and not self._all_words(cells):
                 values = number_values(cells, self.missing is not None)
                 self._numbers = self._numbers or not np.isnan(values).all()
-                self._parts.append(values)
-                return
-            self._parts.append(self._coded(cells, lines))
+            else:
+                values = self._coded(cells, lines)
+            self._values.frombytes(np.ascontiguousarray(values).tobytes())
         except BadCell as error:
             hint = "" if self.missing or not is_missing(cells[error.row]) else MISSING_HINT
             raise self.table.bad_cell(self.name, lines, BadCell(error.row, error.problem + hint)) from None
 
     def finish(self) -> tuple[DataColumn, np.ndarray]:
         """The column, not scaled yet, and its values ``(S,)`` as `column_values` gives them."""
-        values = np.concatenate(self._parts)
+        values = np.frombuffer(self._values)
         if np.isnan(values).all():
             raise cannot_read(self.table.path, f"column {self.name[:20]!r} has no values: ignore={self.name}")
         if not self._places:

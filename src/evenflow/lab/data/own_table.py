@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +49,7 @@ def read_table(path: FilePath, *, kind: str | None = None, readout: str | None =
     table = _read(path, TableLayout(**layout), kind)
     order, lengths, values = table.order, table.lengths, table.values
     cuts = np.cumsum(lengths)[:-1]
-    inputs = np.split(values[order].astype(np.float32), cuts)
+    inputs = np.split(values[order], cuts)
     ids = tuple(dict.fromkeys(table.ids or ()))  # sequences are in the order of their first rows
     known: dict[str, Any] = {"groups": _one_each(path, table), "clock": table.clock, "ids": ids}
     if not table.targets:
@@ -86,9 +88,9 @@ class _Table(NamedTuple):
     """The columns of a file by their use, in the order of its rows."""
 
     file: TableFile
-    lines: list[int]
+    lines: Sequence[int]
     columns: tuple[DataColumn, ...]
-    values: np.ndarray  # (S, C) float64, of the inputs
+    values: np.ndarray  # (S, C) float32, of the inputs
     targets: dict[str, list[str]]  # still text
     ids: list[str] | None
     members: list[str]
@@ -107,13 +109,13 @@ class _Table(NamedTuple):
 
 
 def _read(path: FilePath, layout: TableLayout, kind: str | None) -> _Table:
-    file = TableFile(path)
+    file = TableFile(path, held=True)
     if layout.sequence not in file.header and layout.sequence != TableLayout.sequence:
         file.need([layout.sequence])
     learned, names, timed = layout.learned(file, kind), layout.chosen(file), layout.timed(file)
     growing = [GrowingColumn(file, name, layout.missing, layout.embed) for name in names]
     named = layout.sequence in file.header
-    lines: list[int] = []
+    lines = array("q")
     words: dict[str, list[str]] = {name: [] for name in learned}
     ids: list[str] = []
     members: list[str] = []
@@ -135,7 +137,7 @@ def _read(path: FilePath, layout: TableLayout, kind: str | None) -> _Table:
                 hint = f"; ignore={layout.time} leaves the column out"
                 raise file.bad_cell(layout.time, numbers, BadCell(error.row, error.problem + hint)) from None
             times.append(values)
-        lines += numbers
+        lines.extend(numbers)
     when = np.concatenate(times) if times else None
     try:
         order, lengths = grouped(ids if named else None, len(lines), when)
@@ -162,7 +164,9 @@ def _read(path: FilePath, layout: TableLayout, kind: str | None) -> _Table:
             columns.append(DataColumn(f"{layout.time} gap", "gap"))
             arrays.append(np.empty_like(gaps))
             arrays[-1][order] = gaps
-    values = np.stack(arrays, 1)
+    values = np.empty((len(lines), len(arrays)), np.float32)
+    for place in range(len(arrays)):
+        values[:, place] = arrays[place]
     return _Table(file, lines, tuple(columns), values, words, ids if named else None, members, order, lengths, clock)
 
 

@@ -17,12 +17,17 @@ from .guarded import FilePath, cannot_read, opened
 from .text_stream import TextStream
 
 ROWS = 1 << 9  # parsed at a time; with more, Python's garbage collector takes most of the time
+CELLS = 1 << 18  # parsed at a time: as text a cell takes eight times the memory of its number
 PARQUET = (".parquet", ".pq")
 Chunk = tuple[list[int], dict[str, Cells]]  # the number of each row in the file, and the cells of each column
 
 
 class TableFile:
     """A table with a row for each step: CSV, or Parquet if its name ends so.
+
+    Args:
+        path: the file.
+        held: whether all of it will be held in memory, see `TextStream`.
 
     Attributes:
         path: the file.
@@ -31,14 +36,14 @@ class TableFile:
         size: bytes of the file.
     """
 
-    def __init__(self, path: FilePath) -> None:
+    def __init__(self, path: FilePath, held: bool = False) -> None:
         self.path = path
         self._parquet: Any = None
         if str(path).lower().endswith(PARQUET):
             self.word, self._parquet = "row", _open_parquet(path)
             self.size, self.header = os.stat(path).st_size, csv_header(path, self._parquet.schema_arrow.names)
         else:
-            self.word, self._stream = "line", TextStream(path)
+            self.word, self._stream = "line", TextStream(path, held)
             self.size, self._rows = self._stream.size, _csv_rows(path, self._stream)
             self.header = csv_header(path, next(self._rows, (0, []))[1])
         self._read = 0
@@ -53,8 +58,8 @@ class TableFile:
         if self._parquet is not None:
             yield from self._row_groups()
             return
-        count = 0
-        while chunk := list(itertools.islice(self._rows, ROWS)):
+        count, rows = 0, max(1, min(ROWS, CELLS // len(self.header)))
+        while chunk := list(itertools.islice(self._rows, rows)):
             count += len(chunk)
             columns = zip(*(row for _, row in chunk), strict=True)
             yield [line for line, _ in chunk], dict(zip(self.header, columns, strict=True))

@@ -46,6 +46,7 @@ ORIGIN = "origin"  # key of the state: step, config and versions
 AGAIN = "-again"  # suffix of a version that a run has gone back to
 VERSION = re.compile(rf"step-(\d{{9,}})({AGAIN})?")
 KEEP = 2
+LONGEST_MANIFEST = 1 << 16  # characters that are read; it has a few hundred
 
 
 @dataclass(frozen=True)
@@ -215,13 +216,18 @@ def step_of(version: str) -> int:
 def intact(version: Path) -> bool:
     """Whether both files of a version have the content that was written, for the step in its name."""
     try:
-        manifest = json.loads((version / MANIFEST).read_text(encoding="utf-8"))
+        with (version / MANIFEST).open(encoding="utf-8") as file:
+            manifest = json.loads(file.read(LONGEST_MANIFEST))
         return manifest["step"] == step_of(version.name) and all(
-            hashlib.sha256((version / file).read_bytes()).hexdigest() == manifest["sha256"][file]
-            for file in (WEIGHTS, STATE)
+            _digest(version / name) == manifest["sha256"][name] for name in (WEIGHTS, STATE)
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ seed-0/ ...     a run folder for each
 from __future__ import annotations
 
 import tomllib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from . import atomic
 from .config import config_tables, read_config
-from .run_folder import CONFIG
+from .run_folder import CONFIG, Run
 from .run_writer import RunWriter, check_unused, to_toml
 
 SEEDS = "seeds.toml"
@@ -62,6 +63,10 @@ def resumed_folders(folder: Path) -> list[Path]:
         for seed in seeds:
             if not (seed_folder(folder, seed) / CONFIG).is_file():
                 RunWriter.create(seed_folder(folder, seed), table | {"training": training | {"seed": seed}}).close()
+    elif runs := seed_runs(folder):
+        warnings.warn(f"{SEEDS} of {str(folder)!r} is lost: the {len(runs)} seeds with a folder go on", stacklevel=2)
+        configs = [Run(path).config for path in runs]
+        atomic.write(file, to_toml({"seeds": [config["training"]["seed"] for config in configs], **configs[0]}))
     return seed_runs(folder)
 
 
