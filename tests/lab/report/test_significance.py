@@ -54,3 +54,8 @@ def test_the_best_is_the_best_mean() -> None:
     assert math.isnan(p[2])
     assert against_best(groups, False)[0] == 0
     assert against_best([[0.1, 0.2]], True)[0] is None
+
+
+def test_values_that_are_all_alike_on_one_side_give_no_warning(recwarn):
+    assert welch([1.0, 1.0], [0.5, 0.8]) == pytest.approx(0.2578, abs=2e-3)
+    assert not recwarn.list
