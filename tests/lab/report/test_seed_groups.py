@@ -47,6 +47,15 @@ def test_runs_that_differ_in_their_seed_alone_are_one_entry(six: list[Path], tmp
     assert [run.label for run in read_groups(six, labels=labels)] == ["mine", "theirs"]
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_some_seeds_solve_the_task(beside: bool, six: list[Path], tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / f"mixed-{n}", "lstm", end=end, seed=n) for n, end in enumerate((0.01, 0.03))]
+    page = tmp_path / "page.html"
+    write_report([*folders, *(six[3:] if beside else [])], page)
+    sentence = "1 of 2 seeds solved the task: lstm. Not solved: rnn." if beside else "1 of 2 seeds solved the task."
+    assert sentence in page.read_text(encoding="utf-8")
+
+
 def test_models_that_no_config_describes_stay_apart(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / f"own-{seed}", seed=seed) for seed in range(2)]
     for folder in folders:

@@ -108,10 +108,13 @@ def lede(runs: Sequence[RunRecord]) -> str:
 
 
 def _outcome(runs: Sequence[RunRecord], verdicts: Sequence[str]) -> str:
+    """The outcome of all runs; of a run with several seeds some may have solved the task, such as "1 of 3 solved"."""
+    words = [word if word in OUTCOMES else word.replace("solved", "seeds solved the task") for word in verdicts]
     if len(runs) == 1:
-        return OUTCOMES[verdicts[0]]
-    groups = {word: [r.label for r, v in zip(runs, verdicts, strict=True) if v == word] for word in verdicts}
+        return OUTCOMES.get(words[0], f"{words[0]}.")
+    groups = {word: [r.label for r, w in zip(runs, words, strict=True) if w == word] for word in words}
     solved = groups.pop("Solved", [])
-    first = f"{len(solved)} of {len(runs)} runs solved the task: {', '.join(solved)}." if solved else ""
-    rest = [f"{word}: {', '.join(labels)}." for word, labels in groups.items()]
-    return " ".join([first or f"None of the {len(runs)} runs solved the task.", *rest])
+    first = [f"{len(solved)} of {len(runs)} runs solved the task: {', '.join(solved)}."] if solved else []
+    if not solved and OUTCOMES.keys() >= set(words):
+        first = [f"None of the {len(runs)} runs solved the task."]
+    return " ".join([*first, *(f"{word}: {', '.join(labels)}." for word, labels in groups.items())])
