@@ -1,7 +1,8 @@
 """The operations of torch that a step may use, each in terms of the operations of `graph`.
 
 torch decomposes its composed functions before they are traced, so that one entry serves several: `chunk`, `split` and
-indexing are slices, `linear` and ``@`` are ``mm`` or ``addmm``. The file is one table, `OPERATIONS`, with its entries.
+indexing are slices, `linear` and ``@`` are ``mm`` or ``addmm``. The file is past 300 lines because it is one table,
+`OPERATIONS`, with its entries.
 """
 
 from __future__ import annotations
