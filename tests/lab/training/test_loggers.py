@@ -149,6 +149,17 @@ def test_a_resumed_run_is_the_same_run_of_wandb(tmp_path: Path, offline: None) -
     assert [step for step, _ in wandb_numbers(second)["loss"]] == [9]
 
 
+def test_wandb_writes_into_a_relative_folder_though_its_service_runs_elsewhere(
+    tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(config(logger="wandb"), tmp_path / "first")  # starts the service, in the current folder of this test
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    train(config(logger="wandb"), "run")
+    (records,) = wandb_runs(tmp_path / "elsewhere" / "run")
+    check_rows(wandb_numbers(records), Run(tmp_path / "elsewhere" / "run"))
+
+
 def test_seeds_that_train_together_are_runs_of_their_own(tmp_path: Path, offline: None) -> None:
     folders = [tmp_path / f"seed-{seed}" for seed in range(2)]
     train_population([config(logger="wandb", seed=seed) for seed in range(2)], folders)

@@ -31,6 +31,8 @@ class WandbRun(Logger):
     def __init__(self, run: RunLoggers, identifier: str | None) -> None:
         import wandb
 
+        # The service that writes the files may be another process's, in another current folder.
+        folder = None if run.folder is None else run.folder.absolute()
         try:
             self.experiment = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -39,7 +41,7 @@ class WandbRun(Logger):
                 resume="allow",
                 config=run.settings,
                 tags=[tag[:64] for tag in run.tags],
-                dir=run.folder,
+                dir=folder,
                 reinit="create_new",
                 settings=wandb.Settings(silent=True),
             )
