@@ -10,6 +10,7 @@ import torch
 from evenflow.lab.training import NonFiniteLoss, Run, train
 from evenflow.lab.training import extend_run as room
 from evenflow.lab.training.extend_run import advance, read_score
+from evenflow.lab.training.loop import Loop
 from evenflow.lab.training.progress import last_step
 
 # The same float32 sums in another order, over a few updates.
@@ -47,6 +48,39 @@ def test_a_rate_that_falls_in_the_last_part_alone(tmp_path):
     assert lrs[8] == 0.01
     assert lrs[16] == pytest.approx(0.01 / 16)
     assert Run(tmp_path / "run").config["training"]["schedule"] == "linear"
+
+
+def interrupted_at(folder, steps, monkeypatch):
+    """Begin to extend a run, and stop it at its first update, before it has a checkpoint under the new config."""
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "update", stop)
+        with pytest.raises(KeyboardInterrupt):
+            advance([config(steps, schedule="linear")], [folder])
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["ended", "begun again"])
+def test_the_end_of_an_earlier_part_is_repeated_as_it_was(tmp_path, monkeypatch, begun):
+    """It was repeated with the learning rates of the longer run, and without the validation at the earlier end."""
+    run, alone = tmp_path / "run", tmp_path / "alone"
+    for folder in (run, alone):
+        advance([config(10)], [folder])
+    if begun:
+        interrupted_at(run, 24, monkeypatch)
+    damaged = run / "checkpoint/step-000000010/state.pt"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match=r"step-000000010 is damaged, resuming from step-000000008$"):
+        advance([config(24, schedule="linear")], [run])
+    advance([config(24, schedule="linear")], [alone])
+    rows = [[line.rsplit(",", 1)[0] for line in Run(folder).metric_lines()] for folder in (run, alone)]
+    assert rows[0] == rows[1]
+    assert equal(Run(run).weights(), Run(alone).weights())
+    assert equal(Run(run).weights("best"), Run(alone).weights("best"))
+    assert Run(run).status == Run(alone).status
+    assert Run(run).config == Run(alone).config
 
 
 def test_what_has_ended_is_not_trained_again(tmp_path, monkeypatch):
@@ -95,8 +129,6 @@ def test_what_a_population_cannot_do_is_done_one_by_one(tmp_path, monkeypatch):
 
 
 def test_no_room_is_an_outcome(tmp_path, monkeypatch):
-    from evenflow.lab.training.loop import Loop
-
     def full(loop):
         raise torch.OutOfMemoryError("CUDA out of memory")
 

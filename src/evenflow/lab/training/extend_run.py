@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 
+from . import checkpoint
 from .changed_config import replace_config, with_changes
 from .config import build, read_config
 from .fit import fit_settings
 from .launch import uses_gpu
-from .run_folder import CONFIG, Run
+from .recovery import find_start
+from .run_folder import CHECKPOINT, CONFIG, Run
 from .settings import Settings
 from .stopping import NonFiniteLoss
 from .train_population import train_population
@@ -48,6 +50,9 @@ def advance(configs: Sequence[Config], folders: Sequence[Path]) -> None:
         folders: one for each.
     """
     runs = list(zip(configs, folders, strict=True))
+    for config, folder in runs:
+        if (folder / CONFIG).is_file() and not _ended(config, folder):
+            _repeat_end(config, folder)
     if uses_gpu(Settings.from_dict(configs[0]["training"]).device):
         for resume in (False, True):
             ready = [run for run in runs if not _ended(*run) and (run[1] / CONFIG).is_file() is resume]
@@ -90,6 +95,23 @@ def _ended(config: Config, folder: Path) -> bool:
     return run.config["training"]["steps"] > steps or (status["state"] == "finished" and status["step"] >= steps)
 
 
+def _repeat_end(config: Config, folder: Path) -> None:
+    """Make the last updates of an earlier, shorter config again if their checkpoint is damaged.
+
+    Under the longer config they would have other learning rates and no validation at the earlier end.
+    """
+    start = find_start(folder / CHECKPOINT)
+    saved = None if start is None else checkpoint.load(folder / CHECKPOINT, start.version)
+    if saved is None or saved.config is None:
+        return
+    earlier = Settings.from_dict(saved.config["training"])
+    if saved.step < earlier.steps < config["training"]["steps"]:
+        replace_config(folder, saved.config)
+        shorter = {**config, "training": saved.config["training"]}
+        _extend(shorter, folder)  # the data may have moved
+        _train(shorter, folder, resume=True)
+
+
 def _extend(config: Config, folder: Path) -> None:
     """Write the new last step and schedule, and where the data lies now, to the config of a run."""
     before = Run(folder).config
@@ -114,6 +136,10 @@ def _advance_one(config: Config, folder: Path) -> None:
     resume = (folder / CONFIG).is_file()
     if resume:
         _extend(config, folder)
+    _train(config, folder, resume)
+
+
+def _train(config: Config, folder: Path, resume: bool) -> None:
     task, system, settings = read_config(config)
     model = build(task, system, settings.seed)
     with suppress(NonFiniteLoss, torch.OutOfMemoryError):  # these are outcomes, which the run folder holds
