@@ -158,6 +158,20 @@ def test_parquet_is_read_as_csv_is(csv, tmp_path):
     )
 
 
+def test_a_parquet_file_with_a_flipped_bit_is_read_or_refused(tmp_path):
+    """The 142nd byte ended in an ArrowException, which is no ValueError and no OSError."""
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    pandas.DataFrame({"sequence": [0, 0, 1, 1], "y0": [1.0, 1.0, 2.0, 2.0], "word": list("abab")}).to_parquet(path)
+    good = path.read_bytes()
+    refused = 0
+    for at in range(4, 400):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 0x80]) + good[at + 1 :])
+        refused += answer_or_sentence(lambda: read_table(path, target="y0"), path) is None
+    assert refused > 50
+
+
 CELLS = st.sampled_from(
     ["1", "-2.5", "1e39", "", "nan", "NA", "on", "off", "2024-01-01", "2024-13-01", "0", " 7 ", "é"]
 )

@@ -302,3 +302,11 @@ def test_a_damaged_record_is_one_sentence(tmp_path, content):
         SweepRecord(tmp_path, {})
     assert type(error.value) is ValueError
     assert "\n" not in str(error.value)
+
+
+def test_a_large_record_is_refused(tmp_path):
+    path = tmp_path / "sweep.json"
+    path.touch()
+    os.truncate(path, 1 << 40)  # a hole: no disk is used
+    with pytest.raises(ValueError, match=r"^sweep\.json of .* cannot be read: .* it has 1,099,511,627,776 bytes"):
+        SweepRecord(tmp_path, {})

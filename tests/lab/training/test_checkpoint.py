@@ -305,3 +305,19 @@ def test_a_state_that_does_not_fit_the_run_is_one_sentence(tmp_path, change):
     with pytest.raises(ValueError, match=r"(step-000000002|of step 2) cannot be resumed|by None processes") as no:
         resume(tmp_path / "run", progress=False)
     assert "\n" not in str(no.value)
+
+
+@pytest.mark.parametrize("how", ["large", "a folder", "long"])
+def test_latest_that_is_no_name(tmp_path, how):
+    """It was read whole, whatever its size."""
+    name = checkpoint.save(tmp_path, made(3))
+    latest = tmp_path / "latest"
+    if how == "a folder":
+        latest.unlink()
+        latest.mkdir()
+    elif how == "large":
+        os.truncate(latest, 1 << 40)  # a hole: no disk is used
+    else:
+        latest.write_text(name * 20)
+    with pytest.warns(UserWarning, match=rf"latest, which names the checkpoint, is damaged, resuming from {name}$"):
+        assert checkpoint.find(tmp_path) == name

@@ -85,8 +85,14 @@ def test_further_seeds_in_one_folder(tmp_path, capsys):
     assert "of 4:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("content", ["not toml = =", "seeds = 3", "seeds = [1]"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "not toml = =", "seeds = 3", "seeds = [1]", "seeds = [1]\ntraining = 2", "a = " + "[" * 3000]
+    + [f"seeds = {seeds}\n[training]" for seeds in ('"12"', "[true]", "[inf]", "[1.5]")],
+)
 def test_a_damaged_note_is_said(content, tmp_path):
     (tmp_path / SEEDS).write_text(content)
-    with pytest.raises(ValueError, match=r"^seeds\.toml of '.*' cannot be read: "):
+    with pytest.raises(ValueError, match=r"^seeds\.toml of '.*' (cannot be read|is damaged): ") as error:
         resumed_folders(tmp_path)
+    assert "\n" not in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == [SEEDS]

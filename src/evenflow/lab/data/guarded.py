@@ -22,6 +22,7 @@ EXPANDED = 1 << 28  # bytes that a gzip file may expand to
 CHUNK = 1 << 20
 # zipfile decompresses as many compressed bytes as one read asks for; for bz2 and LZMA the result has no limit.
 SMALL_CHUNK = 1 << 12
+LARGEST_RECORD = 1 << 26  # bytes of a record of a sweep or a recipe, or of a recipe itself
 LONGEST_HEADER = 1 << 14  # numpy itself refuses headers of more than 10,000 bytes
 GZIP_MAGIC, NPY_MAGIC, PICKLE_MAGIC, ZIP_MAGIC = b"\x1f\x8b", b"\x93NUMPY", b"\x80", b"PK"
 

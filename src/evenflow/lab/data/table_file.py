@@ -79,8 +79,7 @@ class TableFile:
                 first += batch.num_rows
                 self._read = self.size * first // total
         except (ArrowException, OSError, ValueError, NotImplementedError) as error:
-            why = next(iter(str(error).splitlines()), type(error).__name__)
-            raise cannot_read(self.path, f"it is damaged ({why})") from None
+            raise cannot_read(self.path, f"it is damaged ({_first_line(error)})") from None
 
     def need(self, names: Iterable[str]) -> None:
         """Raise a ValueError unless the table has these columns."""
@@ -112,7 +111,12 @@ def _open_parquet(path: FilePath) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (ArrowException, OSError, ValueError) as error:
-        raise cannot_read(path, f"it is not a Parquet file ({str(error).splitlines()[0][:80]})") from None
+        raise cannot_read(path, f"it is not a Parquet file ({_first_line(error)[:80]})") from None
+
+
+def _first_line(error: Exception) -> str:
+    """What an error of pyarrow says first; some say nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _csv_rows(path: FilePath, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from evenflow.lab.data.guarded import LARGEST_RECORD, read_text
 from evenflow.lab.tasks import Task
 from evenflow.lab.tasks.data_set import DataSet
 from evenflow.lab.training import Run, Settings, atomic
@@ -124,9 +125,9 @@ def run_attempt(recipe: Recipe, job: RecipeJob, progress: bool) -> RowOutcome:
 def _stored(path: Path) -> dict[str, float | str]:
     """The measured values in a file; without it, or if it is damaged, they are measured again."""
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = json.loads(read_text(path, LARGEST_RECORD))
         return {name: value if isinstance(value, str) else float(value) for name, value in table.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
 
 

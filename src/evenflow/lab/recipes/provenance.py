@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 import evenflow
+from evenflow.lab.data.guarded import LARGEST_RECORD, read_text
 from evenflow.lab.training import Run, atomic
 from evenflow.lab.training.launch import hardware
 from evenflow.lab.training.run_folder import CONFIG
@@ -38,10 +39,10 @@ def write(jobs: Sequence[RecipeJob]) -> None:
 def read(job: RecipeJob) -> dict[str, Any]:
     """Hardware, versions and date of a run; those of this moment if its folder does not say."""
     try:
-        table = json.loads((job.folder / FILE).read_text(encoding="utf-8"))
+        table = json.loads(read_text(job.folder / FILE, LARGEST_RECORD))
         texts = {name: str(table[name]) for name in ("hardware", "evenflow", "torch", "date")}
         return texts | {"side_by_side": int(table["side_by_side"])}
-    except (OSError, ValueError, TypeError, LookupError, OverflowError, RecursionError):
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return current(job) | {"side_by_side": 1}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from evenflow.checks import one_of, unknown
+from evenflow.lab.data.guarded import LARGEST_RECORD, read_text
 
 from .measures import MEASURES
 from .recipe_curves import FIGURE_NAMES
@@ -57,15 +58,10 @@ def read(path: Path) -> Recipe:
     """
     try:
         place = {"document": path.absolute().parent.name, "name": path.stem}
-        return parse(place | tomllib.loads(path.read_text("utf-8")))
-    except (ValueError, OSError) as error:
+        return parse(place | tomllib.loads(read_text(path, LARGEST_RECORD)))
+    except ValueError as error:
         raise ValueError(f"recipe {path.name}: {error}") from error
-    except (
-        TypeError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-    ) as error:  # a list in the place of a table, and the like
+    except (TypeError, AttributeError, LookupError, RecursionError) as error:  # a list for a table, and the like
         raise ValueError(f"recipe {path.name}: it has not the form of a recipe ({error})") from error
 
 

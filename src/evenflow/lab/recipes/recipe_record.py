@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import evenflow
+from evenflow.lab.data.guarded import LARGEST_RECORD, read_text
 from evenflow.lab.report.downsample import means
 from evenflow.lab.training import atomic
 
@@ -32,20 +33,22 @@ def write_record(result: Reproduction) -> Path:
     result.folder.mkdir(parents=True, exist_ok=True)
     path = result.folder / FILE
     record = _table(result)
-    new = {(run["row"], run["seed"]) for run in record["runs"]}
-    earlier = [run for run in _earlier_runs(path, record) if (run["row"], run["seed"]) not in new]
-    record["runs"] = earlier + record["runs"]
+    record["runs"] = _earlier_runs(path, record) + record["runs"]
     atomic.write(path, json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False).encode())
     return path
 
 
 def _earlier_runs(path: Path, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs of the record before that are not in the new one; none if there was no record, or it is damaged."""
+    new = {(run["row"], run["seed"]) for run in record["runs"]}
     try:
-        earlier = json.loads(path.read_text(encoding="utf-8"))
+        earlier = json.loads(read_text(path, LARGEST_RECORD))
         same = all(earlier.get(key) == record[key] for key in ("format", "recipe", "scale"))
-        return [run for run in earlier["runs"] if {"row", "seed"} <= run.keys()] if same else []
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        return []  # no record yet, or a damaged one
+        runs = [run for run in earlier["runs"] if (run["row"], run["seed"]) not in new] if same else []
+        json.dumps(runs, allow_nan=False)  # as the record will be written
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
+        return []
+    return runs
 
 
 def _table(result: Reproduction) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import evenflow
+from evenflow.lab.data.guarded import LARGEST_RECORD, read_text
 from evenflow.lab.training import atomic
 from evenflow.lab.training.extend_run import Score
 from evenflow.lab.training.launch import hardware
@@ -47,8 +48,8 @@ class SweepRecord:
             _refuse_used(folder)
             return
         try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            table = json.loads(read_text(path, LARGEST_RECORD))
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{FILE} of {str(folder)!r} cannot be read: {error}") from error
         try:
             self._read(table)

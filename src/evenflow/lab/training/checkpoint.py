@@ -47,6 +47,7 @@ AGAIN = "-again"  # suffix of a version that a run has gone back to
 VERSION = re.compile(rf"step-(\d{{9,}})({AGAIN})?")
 KEEP = 2
 LONGEST_MANIFEST = 1 << 16  # characters that are read; it has a few hundred
+LONGEST_NAME = 100  # bytes of `latest` that are read
 
 
 @dataclass(frozen=True)
@@ -197,9 +198,12 @@ def load_best(folder: Path) -> BestWeights | None:
 def _pointed_at(folder: Path) -> str | None:
     """The version that `latest` names; "" if it names none, None without the file."""
     try:
-        name = (folder / LATEST).read_bytes().decode("ascii", "replace").strip()
+        with (folder / LATEST).open("rb") as file:
+            name = file.read(LONGEST_NAME).decode("ascii", "replace").strip()
     except FileNotFoundError:
         return None
+    except OSError:
+        return ""
     return name if VERSION.fullmatch(name) else ""
 
 

@@ -13,9 +13,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from evenflow.lab.data.guarded import read_text
+
 from . import atomic
 from .config import config_tables, read_config
-from .run_folder import CONFIG, Run
+from .run_folder import CONFIG, LARGEST_TABLE, Run
 from .run_writer import RunWriter, check_unused, to_toml
 
 SEEDS = "seeds.toml"
@@ -56,10 +58,12 @@ def resumed_folders(folder: Path) -> list[Path]:
     """The run folders of all seeds in order; seeds that had no folder when the process was killed get one now."""
     if (file := folder / SEEDS).is_file():
         try:
-            table = tomllib.loads(file.read_text(encoding="utf-8"))
-            seeds, training = [int(seed) for seed in table.pop("seeds")], table["training"]
-        except (ValueError, OSError, KeyError, TypeError) as error:
+            table = tomllib.loads(read_text(file, LARGEST_TABLE))
+            seeds, training = table.pop("seeds"), dict(table["training"])
+        except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(f"{SEEDS} of {str(folder)!r} cannot be read: {error}") from error
+        if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
+            raise ValueError(f"{SEEDS} of {str(folder)!r} is damaged: its seeds are no list of whole numbers")
         for seed in seeds:
             if not (seed_folder(folder, seed) / CONFIG).is_file():
                 RunWriter.create(seed_folder(folder, seed), table | {"training": training | {"seed": seed}}).close()
