@@ -193,3 +193,14 @@ def streaming_table() -> Rows:
             for name in names
         ),
     ]
+
+
+def compilers_table() -> Rows:
+    layers = measured("compilers-cpu")["layers"]
+    moments = {"first call, s": "first call", "first call, compiled before, s": "first call, code in the cache"}
+    rows = [
+        [f"`{name}`, {compiler}", *(f"{times[moment]:.1f} s" for moment in moments), f"{times['pass, ms']:.0f} ms"]
+        for name, compilers in layers.items()
+        for compiler, times in compilers.items()
+    ]
+    return [["layer", *moments.values(), "a pass"], *rows]

@@ -75,6 +75,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "cpu-summary": cpu_tables.cpu_summary_table,
     "cpu-sizes": cpu_tables.cpu_sizes_table,
     "cpu-parts": cpu_tables.cpu_parts_table,
+    "compilers": cpu_tables.compilers_table,
     "cpu-memory": cpu_tables.cpu_memory_table,
     "cpu-linear": cpu_tables.cpu_linear_table,
     "linear-scans": cpu_tables.linear_scans_table,

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import evenflow
 from evenflow import RNN
 from evenflow.runtime import compile_c, compile_cache
 from evenflow.scan import cpu
@@ -167,7 +168,53 @@ def test_a_compilation_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
 def test_without_a_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    runs_with_one_warning(r"no C compiler \(cc, gcc or clang\) was found")
+    monkeypatch.setitem(sys.modules, "ziglang", None)  # as where the package is not installed
+    runs_with_one_warning(
+        r"no C compiler \(cc, gcc or clang\) was found; pip install \"evenflow\[compiler\]\" installs one"
+    )
+
+
+GRU = """
+import sys, torch, evenflow
+from evenflow.runtime import compile_c
+from evenflow.scan import cpu
+generator = torch.Generator().manual_seed(0)
+layer, x = evenflow.GRU(3, 7, generator=generator), torch.randn(9, 5, 3, generator=generator)
+y, _ = layer(x)
+y.square().sum().backward()
+assert cpu.library() is not None
+torch.save([compile_c.find_compiler(), y.detach(), *(p.grad for p in layer.parameters())], sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_the_package_ziglang_is_taken_where_no_compiler_is_found(tmp_path: Path) -> None:
+    """In a process with an empty PATH, whose home folder cannot be written to: the first compilation by zig, and the
+    outputs and gradients of a GRU against the reference loop.
+    """
+    pytest.importorskip("ziglang")
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "file").write_text("")
+    environment = {
+        "PATH": str(tmp_path / "nothing"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "HOME": str(tmp_path / "file" / "home"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache with a space"),
+    }
+    strict = [sys.executable, "-W", "error::RuntimeWarning", "-c", GRU, str(tmp_path / "found.pt")]
+    subprocess.run(strict, env=environment, cwd=tmp_path, check=True)
+    command, y, *gradients = torch.load(tmp_path / "found.pt")
+    assert Path(command[0]).stem == "zig"
+    kept = sorted((tmp_path / "cache with a space" / "evenflow").iterdir())
+    assert {path.suffix for path in kept} == {".so", ".sha256", ""}
+    assert [path.name for path in kept if not path.suffix] == [compile_c.ZIG_FILES]
+
+    generator = torch.Generator().manual_seed(0)
+    layer, x = evenflow.GRU(3, 7, generator=generator), torch.randn(9, 5, 3, generator=generator)
+    layer.engine = "reference"
+    wanted, _ = layer(x)
+    wanted.square().sum().backward()
+    torch.testing.assert_close([y, *gradients], [wanted.detach(), *(p.grad for p in layer.parameters())])
 
 
 def test_with_a_compiler_that_does_not_exist(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

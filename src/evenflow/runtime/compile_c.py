@@ -2,7 +2,8 @@
 
 Nothing is compiled at install time and torch's headers are not needed: a source becomes a shared library in
 `compile_cache.cache_folder`, once per machine: its name is made from the source, the headers, the compiler and the
-processor. ``$CC`` chooses the compiler. Where that folder is full, cannot be written to, is not the user's own or does
+processor. ``$CC`` chooses the compiler; where the system has none, the package ``ziglang`` is one (extra ``compiler``).
+Where that folder is full, cannot be written to, is not the user's own or does
 not allow programs to run (``noexec``), a temporary folder takes its place.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import os
 import platform
 import shlex
@@ -26,6 +28,7 @@ from evenflow.runtime.cpu_info import cpu_lines
 # Not -ffast-math: NaN and infinity must propagate.
 FLAGS = "-O3 -march=native -std=gnu11 -ffp-contract=fast -fno-math-errno -fno-trapping-math -shared -fPIC -pthread"
 COMPILE_SECONDS = 120
+ZIG_FILES = "zig"  # the folder in which zig keeps parts of the C library
 
 
 class CompilationFailed(Exception):
@@ -53,7 +56,9 @@ def load(source: str, headers: Path, folder: Path) -> ctypes.CDLL:
             return _opened_in(None, path.name, lambda copy: copy.write_bytes(known))[0]
 
     def compile_to(target: Path) -> None:
-        _compile(command, source, headers, target)
+        # zig keeps parts of the C library; without them each source takes five times as long.
+        kept = folder / ZIG_FILES if target.parent.parent == folder else target.parent
+        _compile(command, source, headers, target, kept)
 
     try:
         library, content = _opened_in(folder if trusted else None, path.name, compile_to)
@@ -67,7 +72,7 @@ def load(source: str, headers: Path, folder: Path) -> ctypes.CDLL:
 
 
 def find_compiler() -> list[str]:
-    """$CC, cc, gcc or clang, whichever exists first."""
+    """$CC, cc, gcc, clang or the zig of the package ziglang, whichever exists first."""
     if chosen := os.environ.get("CC"):
         try:
             words = shlex.split(chosen)
@@ -79,7 +84,12 @@ def find_compiler() -> list[str]:
     for name in ("cc", "gcc", "clang"):
         if shutil.which(name):
             return [name]
-    raise CompilationFailed("no C compiler (cc, gcc or clang) was found")
+    # The program itself rather than `python -m ziglang`, which would import a ziglang.py of the current folder.
+    if (package := importlib.util.find_spec("ziglang")) is not None:
+        for folder in package.submodule_search_locations or ():
+            if zig := shutil.which("zig", path=folder):
+                return [zig, "cc"]
+    raise CompilationFailed('no C compiler (cc, gcc or clang) was found; pip install "evenflow[compiler]" installs one')
 
 
 def library_name(source: str, headers: Path, command: list[str]) -> str:
@@ -92,13 +102,28 @@ def _environment(command: tuple[str, ...], headers: Path) -> tuple[str, ...]:
     """The texts that all names depend on: compiler, headers, and the processor, for which -march=native compiles."""
     texts = (path.name + path.read_text(encoding="utf-8") for path in sorted(headers.glob("*.h")))
     processor = cpu_lines("model name", "flags", "Features", "CPU part") or (platform.processor(),)
-    return (*command, _run([*command, "--version"]), platform.machine(), *processor, *texts)
+    return (*command, _version(command), platform.machine(), *processor, *texts)
 
 
-def _compile(command: list[str], source: str, headers: Path, target: Path) -> None:
-    """Compile to the file `target`; the compiler keeps what it writes in between in the same folder."""
+def _version(command: tuple[str, ...]) -> str:
+    """What the compiler says about itself; zig makes its folders even for that."""
+    try:
+        with unfinished(Path(tempfile.gettempdir())) as folder:
+            return _run([*command, "--version"], environment=_folders(folder, folder))
+    except OSError as error:
+        raise CompilationFailed(f"no file can be written to a temporary folder ({error})") from error
+
+
+def _folders(temporary: Path, kept: Path) -> dict[str, str]:
+    """The environment of a compiler: where it puts temporary files, and where zig keeps parts of the C library."""
+    folders = {"TMPDIR": temporary, "ZIG_LOCAL_CACHE_DIR": temporary, "ZIG_GLOBAL_CACHE_DIR": kept}
+    return {**os.environ, **{name: str(folder) for name, folder in folders.items()}}
+
+
+def _compile(command: list[str], source: str, headers: Path, target: Path, kept: Path) -> None:
+    """Compile to the file `target`; temporary files are written beside it."""
     options = [*FLAGS.split(), f"-I{headers}", "-x", "c", "-", "-lm", "-o", str(target)]
-    _run([*command, *options], source, {**os.environ, "TMPDIR": str(target.parent)})
+    _run([*command, *options], source, _folders(target.parent, kept))
 
 
 def _run(command: list[str], text: str = "", environment: dict[str, str] | None = None) -> str:
