@@ -72,6 +72,7 @@ def run(application: typer.Typer, name: str, arguments: Sequence[str] | None = N
     import torch
 
     from evenflow.lab.training import NonFiniteLoss
+    from evenflow.lab.training.process_group import ProcessLost
     from evenflow.lab.training.settings import SYNONYMS
 
     for stream in (sys.stdout, sys.stderr):
@@ -91,7 +92,7 @@ def run(application: typer.Typer, name: str, arguments: Sequence[str] | None = N
         code = complain(str(error), 1 if disk_full else 2)
     except KeyboardInterrupt:
         code = complain("interrupted; a run goes on where it was with `evenflow resume FOLDER`", 1)
-    except NonFiniteLoss as error:
+    except (NonFiniteLoss, ProcessLost) as error:
         code = complain(str(error), 1)
     except (MemoryError, RuntimeError) as error:
         message = (str(error).strip() or "no memory").splitlines()[0]

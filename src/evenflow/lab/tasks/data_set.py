@@ -32,8 +32,8 @@ class DataSet(Task):
 
     An epoch is a new random order of the training part, drawn from the run's seed and cut into batches. Sequences that
     do not fill a last batch are left out of that epoch. Several processes take different sequences of the same order.
-    If the set is smaller than a batch, the batch is the whole set. A validation uses every sequence of the validation
-    part once.
+    If the set is smaller than a batch, the batch is the whole set; if it is smaller than the batches of all processes,
+    each of them takes an equal share of it. A validation uses every sequence of the validation part once.
     """
 
     part: str = dataclasses.field(default="training", init=False, repr=False)
@@ -92,10 +92,9 @@ class DataSet(Task):
         assert steps is not None
         epoch, index = divmod(position.step, steps)
         order = _order(self.count(), position.seed, epoch, device)
-        first = (index * position.processes + position.rank) * size
-        if len(order) < size * position.processes:
-            first = 0
-        return order[first : first + size]
+        share = min(size, max(1, len(order) // position.processes))
+        first = (index * position.processes + position.rank) * share % len(order)
+        return order[first : first + share]
 
     def every_batch(self, size: int, position: Position, device: torch.device) -> Iterator[Batch]:
         for first in range(position.rank * size, self.count(), size * position.processes):

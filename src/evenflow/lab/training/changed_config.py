@@ -22,6 +22,7 @@ CHANGEABLE = (
     "steps",
     "epochs",
     "batch_size",
+    "accumulate",
     "schedule",
     "warmup",
     "decay",

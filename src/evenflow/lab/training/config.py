@@ -218,7 +218,11 @@ def _check_parts(task: Task, settings: Settings) -> None:
     """Raise a ValueError now, and not after the last update, if a part of a data set is missing or too small."""
     if task.column_embeddings and settings.precision in HALF:
         raise ValueError(f"precision must not be {settings.precision} with embed, whose positions it would round")
-    task.epoch_steps(settings.batch_size)
+    task.epoch_steps(settings.batch_size, settings.accumulate)
+    if task.carries and settings.accumulate > 1:
+        raise ValueError(
+            f"accumulate must be 1 for task {task.name}, whose batches continue each other, got {settings.accumulate}"
+        )
     for part in (task.held_out() if settings.validation_batches is None else None, task.test()):
         if part is None:
             continue

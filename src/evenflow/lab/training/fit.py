@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from evenflow.lab.tasks import Task
 from evenflow.lab.tasks.given_data import given_task
@@ -24,6 +24,7 @@ from .launch import check_device, launch
 from .lifecycle import finish_run, open_run, status_written
 from .loggers import check_loggers
 from .longer_run import lengthen, longer_config
+from .process_group import ends_together, restarts
 from .result import Result
 from .run_folder import CONFIG, Run
 from .run_writer import check_unused
@@ -99,6 +100,13 @@ def fit(
             )
         if "batch_size" in settings:
             raise ValueError(f"batch_size is that of the DataLoader, got {chosen.batch_size} besides")
+        if chosen.accumulate > 1:
+            raise ValueError(f"accumulate needs data of known size, got a DataLoader and {chosen.accumulate} batches")
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not isinstance(task.sampler, DistributedSampler):
+            raise ValueError(
+                "task must be a Dataset or arrays under torchrun: a DataLoader without a DistributedSampler gives "
+                "every process the same sequences"
+            )
     own_task = given_task(task, model, loss, metric, validation)
     return fit_settings(model, own_task, chosen, folder, resume=resume, progress=progress, given=parts)
 
@@ -125,7 +133,8 @@ def train(
     Args:
         config: three tables, as config.toml holds them. "task": a name and the task's options. "system": a name, a
             hidden_size and the layer's options. "training": fields of `Settings`, all optional.
-        folder: the run folder, new or empty; None keeps the run in memory.
+        folder: the run folder, new or empty; None keeps the run in memory. Under `torchrun --max-restarts` it may hold
+            the same run, which is resumed.
         callbacks: as for `fit`.
         progress: show a progress bar on a terminal.
 
@@ -135,11 +144,14 @@ def train(
     """
     task, system, settings = read_config(config)
     check_device(settings.device)
-    if folder is not None:
+    resume = False
+    if folder is not None and restarts():
+        resume = earlier_run(Path(folder), task, system, settings) is not None
+    if folder is not None and not resume:
         check_unused(folder)
     model = build(task, system, settings.seed)
     given = GivenParts(callbacks=checked_callbacks(callbacks))
-    return fit_settings(model, task, settings, folder, system=system, progress=progress, given=given)
+    return fit_settings(model, task, settings, folder, system=system, resume=resume, progress=progress, given=given)
 
 
 def resume(
@@ -211,7 +223,7 @@ def fit_settings(
     handlers = signal_handlers() if fabric.world_size == 1 else nullcontext()
     with handlers, open_run(fabric, model, task, settings, folder, table, resume, given) as loop:
         try:
-            with status_written(loop):
+            with status_written(loop), ends_together(fabric, folder):
                 loop.run(progress)
             result = finish_run(loop, folder)
             loop.callbacks.at_end(result)

@@ -17,6 +17,8 @@ import torch
 
 from evenflow.runtime.cpu_info import cpu_name
 
+from .process_group import join_restarted_group
+
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
@@ -46,6 +48,7 @@ def launch(settings: Settings) -> Fabric:
         local = int(os.environ["LOCAL_WORLD_SIZE"])
         strategy = DDPStrategy(**_without_broadcasts())  # type: ignore[arg-type]
         options |= {"strategy": strategy, "devices": local, "num_nodes": int(os.environ["WORLD_SIZE"]) // local}
+        join_restarted_group("cpu" if kind == "cpu" or not torch.cuda.is_available() else "cuda")
     else:
         options["devices"] = [int(index)] if index else 1
     for package in ("lightning_fabric", "pytorch_lightning"):  # whichever was imported last logs for both

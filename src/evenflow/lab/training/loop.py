@@ -6,6 +6,7 @@ import functools
 import math
 import time
 import warnings
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -71,9 +72,7 @@ class Loop:
         self.optimizer = self.method.optimizer
         self.schedule = RunSchedule(settings, given, self.optimizer)
         self._generator = torch.Generator(fabric.device)
-        seed = functools.partial(derive, settings.seed, "train", rank=fabric.global_rank)
-        on_gpu = fabric.device.type == "cuda"
-        self._batches = BatchSource(task, settings.batch_size, self._generator, seed, on_gpu)
+        self._batches = [self._batch_source(part) for part in range(settings.accumulate)]
         self.log = MetricsLog(fabric.device, writer)
         self.evaluator, self.best = RunEvaluator(self), BestValidation(self)
         self.probing = None if settings.probe_every is None else Probing(derive(settings.seed, "directions"))
@@ -126,9 +125,12 @@ class Loop:
 
     def update(self) -> None:
         """Draw a batch and change the weights once."""
-        self.seed_noise()
         with self.fits():
-            result = self.method.update(self.next_batch(), self.state, self.next_lr_factor())
+            if self.settings.accumulate == 1:
+                self.seed_noise()
+                result = self.method.update(self.next_batch(), self.state, self.next_lr_factor())
+            else:
+                result = self.method.accumulate(self._parts(), self.settings.accumulate, self.next_lr_factor())
         self.log.sums[0] += result.loss
         self.log.sums[1] += result.norm
         self.last_loss = result.loss
@@ -140,17 +142,33 @@ class Loop:
         unproven, self._unproven = self._unproven, False
         return state_fits(f"the checkpoint of step {self.step}") if unproven else nullcontext()
 
-    def seed_noise(self) -> None:
-        """Seed dropout, anew at every update."""
-        seed_global(self.noise_seed(), self.fabric.device)
+    def seed_noise(self, part: int = 0) -> None:
+        """Seed dropout, anew for every batch."""
+        seed_global(self.noise_seed(part), self.fabric.device)
 
-    def noise_seed(self) -> int:
-        """The seed of the dropout of the next update."""
-        return derive(self.settings.seed, "noise", self.step, self.fabric.global_rank)
+    def noise_seed(self, part: int = 0) -> int:
+        """The seed of the dropout of a batch of the next update."""
+        return derive(self.settings.seed, "noise", self.step, self._share(part))
 
-    def next_batch(self) -> Batch:
-        """The batch of the next update."""
-        return self._batches.batch(self.position())
+    def next_batch(self, part: int = 0) -> Batch:
+        """A batch of the next update: with `accumulate` the first, or number `part` of them."""
+        processes = self.fabric.world_size * self.settings.accumulate
+        return self._batches[part].batch(self.position()._replace(rank=self._share(part), processes=processes))
+
+    def _parts(self) -> Iterator[Batch]:
+        """All batches of the next update, the dropout of each seeded before it is given out."""
+        for part in range(self.settings.accumulate):
+            self.seed_noise(part)
+            yield self.next_batch(part)
+
+    def _share(self, part: int) -> int:
+        """The rank of the process that would draw this batch if there were `accumulate` times as many processes."""
+        return self.fabric.global_rank * self.settings.accumulate + part
+
+    def _batch_source(self, part: int) -> BatchSource:
+        seed = functools.partial(derive, self.settings.seed, "train", rank=self._share(part))
+        on_gpu = self.fabric.device.type == "cuda"
+        return BatchSource(self.task, self.settings.batch_size, self._generator, seed, on_gpu)
 
     def next_lr_factor(self) -> float | None:
         """The schedule's factor on the learning rate at the next update."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +65,8 @@ class Method(ABC):
         blind = all(isinstance(member, CAPTURABLE) for member in self._members())
         # An optimiser or a scheduler of the user's own may keep numbers on the host.
         named = OWN not in self.settings.optimizer and OWN not in self.settings.schedule
-        return one_gpu and self.settings.precision in PLAIN and blind and named
+        plain = self.settings.precision in PLAIN and self.settings.accumulate == 1
+        return one_gpu and plain and blind and named
 
     def _members(self) -> Sequence[torch.optim.Optimizer]:
         return self.optimizer.optimizers if isinstance(self.optimizer, Joined) else [self.optimizer]
@@ -83,6 +84,10 @@ class Method(ABC):
             state: the final state of the batch before, for batches that continue its sequences.
             lr_factor: the schedule's factor on every learning rate; None leaves them as a scheduler of torch set them.
         """
+
+    def accumulate(self, batches: Iterable[Batch], count: int, lr_factor: float | None) -> UpdateResult:
+        """Change the weights once, by the mean gradient of several batches, which are drawn one after the other."""
+        raise NotImplementedError(f"{type(self).__name__} takes one batch an update")  # the settings refuse it before
 
     def after_update(self, step: int) -> None:
         """Do the work that is not due at every update; called after update `step`, outside of any capture."""
@@ -141,7 +146,7 @@ class GradientMethod(Method):
     def update(self, batch: Batch, state: Any, lr_factor: float | None) -> UpdateResult:
         self.set_lr(lr_factor)
         if not self.captures(batch):
-            return self._update(batch, state)
+            return self._update([batch], 1, state)
         start = state if batch.carried and state is not None else ()
         lengths = () if batch.lengths is None else batch.lengths
         return self._captured((type(batch),), batch.inputs, batch.targets, lengths, start)
@@ -149,16 +154,27 @@ class GradientMethod(Method):
     def _work(
         self, kind: tuple[type[Batch]], inputs: Tensor, targets: Tensor, lengths: Any, state: Any
     ) -> UpdateResult:
-        result = self._update(kind[0](inputs, targets, optional(lengths)), optional(state))
+        result = self._update([kind[0](inputs, targets, optional(lengths))], 1, optional(state))
         return result._replace(state=evaluation.detach_state(result.state))
 
-    def _update(self, batch: Batch, state: Any) -> UpdateResult:
+    def accumulate(self, batches: Iterable[Batch], count: int, lr_factor: float | None) -> UpdateResult:
+        self.set_lr(lr_factor)
+        return self._update(batches, count, None)
+
+    def _update(self, batches: Iterable[Batch], count: int, state: Any) -> UpdateResult:
         self._apply.zero_grad()  # a failed capture may have left gradients
-        with nullcontext() if self._penalty is None else self._penalty.watch(self.model) as extra:
-            outputs, state = evaluation.answer(self.module, batch, state, None if self._padded else False)
-            loss = self.task.loss(outputs, batch.targets)
-            self.fabric.backward(loss if extra is None else loss + extra(loss))
-        return self.apply(loss.detach(), state)
+        losses = []
+        for number, batch in enumerate(batches, 1):
+            with ExitStack() as stack:
+                if number < count:  # processes exchange gradients once an update
+                    stack.enter_context(self.fabric.no_backward_sync(cast(Any, self.module)))
+                extra = None if self._penalty is None else stack.enter_context(self._penalty.watch(self.model))
+                outputs, state = evaluation.answer(self.module, batch, state, None if self._padded else False)
+                loss = self.task.loss(outputs, batch.targets)
+                total = loss if extra is None else loss + extra(loss)
+                self.fabric.backward(total if count == 1 else total / count)
+                losses.append(loss.detach())
+        return self.apply(losses[0] if count == 1 else torch.stack(losses).mean(), state)
 
     def penalized(self, loss: Tensor) -> Tensor:
         """The loss with the penalty, which must read the weights alone."""

@@ -42,6 +42,9 @@ class Settings:
     steps: int = option(1000, "updates to make", whole=1)
     epochs: int | None = option(None, "passes over a data set to make, in place of steps", whole=1)
     batch_size: int = option(50, "sequences in a batch, in each process", whole=1)
+    accumulate: int = option(
+        1, "batches of an update in each process: the gradients are averaged, as if there were more processes", whole=1
+    )
     optimizer: str = option(
         "adam",
         f"{', '.join((*OPTIMIZERS, *OWN_METHODS))}, or a class of your own as module:Class; "
@@ -145,7 +148,9 @@ class Settings:
         if self.epochs is None and self.warmup >= self.steps:
             raise ValueError(f"warmup must be below the {self.steps} updates of the run, got {self.warmup!r}")
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        by_gradient = ("weight_decay", "penalty", "clip_norm", "clip_value", "map_lr", "bases", "bases_lr")
+        by_gradient = (
+            *("accumulate", "weight_decay", "penalty", "clip_norm", "clip_value", "map_lr", "bases", "bases_lr"),
+        )
         clipped = self.clip_norm is not None or self.clip_value is not None
         hessian_free, own_schedule = self.optimizer == "hessian-free", OWN in self.schedule
         finds_lr = self.optimizer in ("hessian-free", LINE_SEARCH)
@@ -180,7 +185,7 @@ class Settings:
 
     def for_task(self, task: Task, processes: int = 1) -> Settings:
         """The settings with epochs counted in updates of this task, and updates between validations."""
-        each = task.epoch_steps(self.batch_size, processes)
+        each = task.epoch_steps(self.batch_size, processes * self.accumulate)
         if self.validate_every is None:
             return dataclasses.replace(self, validate_every=each or VALIDATE_EVERY).for_task(task, processes)
         if self.epochs is None:

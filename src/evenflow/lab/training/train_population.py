@@ -109,6 +109,8 @@ def _check(settings: Sequence[Settings]) -> None:
     for one in settings:
         if one.optimizer not in OPTIMIZERS:
             raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)} in a population, got {one.optimizer!r}")
+        if one.accumulate > 1:
+            raise ValueError(f"accumulate must be 1 in a population, got {one.accumulate}: train its runs one by one")
         if OWN in one.schedule:
             raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)} in a population, got {one.schedule!r}")
         if one.penalty is not None and penalties.make(one.penalty).reads_states:
