@@ -209,8 +209,8 @@ def regularised(
     number("weight_dropout", weight_dropout, least=0, below=1)
     if layer_norm not in (True, False):
         raise ValueError(f"layer_norm must be True or False, got {layer_norm!r}")
-    found = Regularised(cell, recurrent_dropout, zoneout, layer_norm, weight_dropout)
-    return found if found.options() else cell
+    wrapped = Regularised(cell, recurrent_dropout, zoneout, layer_norm, weight_dropout)
+    return wrapped if wrapped.options() else cell
 
 
 def takes(cell: Cell, keyword: str) -> bool:

@@ -57,8 +57,9 @@ def recurrence(
         carried, at, rest = list(values[:count]), values[count], values[count + 1 :]
         restart, rest = (rest[0], rest[1:]) if program.resets else (None, rest)
         listed = iter(rest[weights:])
-        given = [next(listed) if nodes else None for nodes in program.parameters]  # the step may be called without some
-        computed = plan(leaves(program, at, carried, given, restart), rest[:weights], at)
+        # The step may be called without some of its parameters.
+        numbers = [next(listed) if nodes else None for nodes in program.parameters]
+        computed = plan(leaves(program, at, carried, numbers, restart), rest[:weights], at)
         new = [row(computed, nodes, at.shape[:-1]) for nodes in program.new]
         return [state.clone() for state in (*new, *new)]
 

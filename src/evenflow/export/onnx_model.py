@@ -68,10 +68,10 @@ def _model(
             x = _with_vectors(graph, x, model.columns, raw_inputs(model, layer))
     rows = graph.add("Gather", graph.add("Shape", x), graph.constant([1]), axis=0)
     members = layer.num_layers * (2 if layer.bidirectional else 1)
-    given = [f"{name}_0" for name in layer.cell.states] if states else []
+    initial = [f"{name}_0" for name in layer.cell.states] if states else []
     sizes = layer.state_sizes
-    inputs += [graph.value(name, [members, "B", size]) for name, size in zip(given, sizes, strict=bool(given))]
-    h, finals = OnnxLayer(graph, layer, rows).write(x, given)
+    inputs += [graph.value(name, [members, "B", size]) for name, size in zip(initial, sizes, strict=bool(initial))]
+    h, finals = OnnxLayer(graph, layer, rows).write(x, initial)
     width = sizes[0] * (2 if layer.bidirectional else 1)
     if isinstance(model, SequenceModel) and readout is not None:
         output: list[int | str] = ["T", "B", model.output.out_features]
@@ -105,31 +105,31 @@ class OnnxLayer:
     def __init__(self, graph: OnnxGraph, layer: Recurrent, rows: str) -> None:
         self.graph, self.layer, self.rows = graph, layer, rows
 
-    def write(self, x: str, given: Sequence[str]) -> tuple[str, list[str]]:
+    def write(self, x: str, initial: Sequence[str]) -> tuple[str, list[str]]:
         """Names of the outputs of all steps and of each final state."""
         layer, graph = self.layer, self.graph
         finals: list[list[str]] = []
         if not layer.layers_run_in_turn:  # one step runs through all layers
-            return self._whole_stack(x, given)
+            return self._whole_stack(x, initial)
         directions = 2 if layer.bidirectional else 1
         for index in range(layer.num_layers):
             outputs = []
             for direction in range(directions):
                 member = index * directions + direction
                 step = exported_step(layer, member)
-                before = [graph.add("Gather", name, graph.constant(member), axis=0) for name in given]
+                before = [graph.add("Gather", name, graph.constant(member), axis=0) for name in initial]
                 output, *ends = self._scan(x, step, before or self._start(step), bool(direction))
                 outputs.append(output)
                 finals.append(ends)
             x = outputs[0] if directions == 1 else graph.add("Concat", *outputs, axis=-1)
         return x, [self._stacked(member) for member in zip(*finals, strict=True)]
 
-    def _whole_stack(self, x: str, given: Sequence[str]) -> tuple[str, list[str]]:
+    def _whole_stack(self, x: str, initial: Sequence[str]) -> tuple[str, list[str]]:
         layer, graph = self.layer, self.graph
         step = exported_step(layer, 0)
         size, count = layer.hidden_size, layer.num_layers
-        if given:
-            turned = [graph.add("Transpose", name, perm=[1, 0, 2]) for name in given]
+        if initial:
+            turned = [graph.add("Transpose", name, perm=[1, 0, 2]) for name in initial]
             before = [graph.add("Reshape", name, graph.constant([0, count * size])) for name in turned]
         else:
             before = self._start(step)

@@ -161,8 +161,8 @@ class ObservedLayer(Picklable):
         """Add a run to all lists of `record_runs`."""
         tap = self._taps[-1] if self._taps else None
         for runs in self._records:
-            given = (x, tuple(start), learned, states, sequences, tap, resets)
-            runs.append(LayerRun(cast("Recurrent", self), index, *given))
+            call = (x, tuple(start), learned, states, sequences, tap, resets)
+            runs.append(LayerRun(cast("Recurrent", self), index, *call))
 
     def _new_tap(self, steps: Sequence[int], like: Tensor) -> Tensor:
         """Zeros ``(T, B, H)``, whose gradient is wanted, appended to the taps."""

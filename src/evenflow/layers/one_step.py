@@ -109,8 +109,8 @@ class _Plan:
         self.steps = kept
         # The product with the input reads the weights themselves, unless `prepare` computes others of them.
         own = {t.data_ptr() for product in self._products for t in product if t is not None}
-        given = layer.direction_weights(0)
-        plain = not self._together and cell.prepare(given) is given
+        first = layer.direction_weights(0)
+        plain = not self._together and cell.prepare(first) is first
         self._watch = Watch([t for t in self._state.tensors if not (plain and t.data_ptr() in own)])
 
     def is_current(self, layer: Recurrent) -> bool:

@@ -122,10 +122,10 @@ class Sequences:
             raise ValueError(f"dt must be a tensor of floating point numbers, got {kind}")
         return self._one_a_step("dt", "number", dt)
 
-    def _one_a_step(self, name: str, kind: str, given: Tensor | PackedSequence) -> Tensor:
+    def _one_a_step(self, name: str, kind: str, value: Tensor | PackedSequence) -> Tensor:
         """An argument that has one value for each step of the input, ``(T, B)`` as `padded`."""
-        packed = given if isinstance(given, PackedSequence) else None
-        values = given.data if isinstance(given, PackedSequence) else given
+        packed = value if isinstance(value, PackedSequence) else None
+        values = value.data if isinstance(value, PackedSequence) else value
         if values.device != self.padded.device:
             raise ValueError(f"{name} must be on {self.padded.device} as the input is, got {values.device}")
         T, B = self.padded.shape[:2]

@@ -129,9 +129,9 @@ def vjp(G: Tensor, W: Tensor, n: int, m: int, u: Tensor, right: Right | None = N
     counts = (m, m2, n, u.shape[-1], v.shape[-1])
     size = u.shape[-1] if right is None else u.shape[-1] + v.shape[-1] + n
     parts = u.new_empty(*u.shape[:-1], grid[0], size)
-    given = (x.contiguous() for x in (u, v, s, W, G))
+    inputs = (x.contiguous() for x in (u, v, s, W, G))
     with torch.cuda.device(u.device):
-        _vjp[grid](*given, parts, *counts, TWO=right is not None, **options)
+        _vjp[grid](*inputs, parts, *counts, TWO=right is not None, **options)
     return parts.sum(-2)
 
 

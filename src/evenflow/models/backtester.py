@@ -61,9 +61,9 @@ class Backtester:
         y = x[:, self._places]
         true = y[np.array(starts)[:, None] + np.arange(self.horizon)]
         known = [x[start : start + self.horizon, self._known] for start in starts] if self._known else None
-        found = self.predictor.forecast([x[:start] for start in starts], self.horizon, known).reshape(true.shape)
+        forecasts = self.predictor.forecast([x[:start] for start in starts], self.horizon, known).reshape(true.shape)
         seasonal = seasonal_forecast(y, starts, self.horizon, self.season)
-        for place, forecast in enumerate((found, seasonal_forecast(y, starts, self.horizon, 1), seasonal)):
+        for place, forecast in enumerate((forecasts, seasonal_forecast(y, starts, self.horizon, 1), seasonal)):
             error = abs(true - forecast)
             self._sums[place] += np.nansum(error, 0)
             self._counts[place] += (~np.isnan(error)).sum(0)
@@ -71,7 +71,7 @@ class Backtester:
         self._change += np.nansum(change, 0)
         self._changes += (~np.isnan(change)).sum(0)
         self.origins += len(starts)
-        return found
+        return forecasts
 
     def result(self) -> Backtest:
         """The mean errors of all forecasts so far."""

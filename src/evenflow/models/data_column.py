@@ -145,8 +145,8 @@ def _filled(values: Tensor, absent: Tensor, column: DataColumn) -> Tensor:
         return torch.where(absent, mean, values)
     steps = torch.arange(values.shape[-1], device=values.device)
     latest = torch.where(absent, -1, steps).cummax(-1).values  # the last step that has a value
-    found = values.gather(-1, latest.clamp(min=0))
-    return torch.where(latest < 0, mean, found)
+    last_values = values.gather(-1, latest.clamp(min=0))
+    return torch.where(latest < 0, mean, last_values)
 
 
 def scaled_columns(

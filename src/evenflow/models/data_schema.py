@@ -122,12 +122,12 @@ class DataSchema:
     @property
     def embedded(self) -> tuple[tuple[int, int, int], ...]:
         """The numbers that are positions of categories with an embedding: `column_embeddings` of `SequenceModel`."""
-        found, place = [], 0
+        columns, place = [], 0
         for column, width in zip(self.inputs, self.widths, strict=True):
             if column.embedding is not None:
-                found += [(place + step, len(column.categories) + 1, column.embedding) for step in range(width)]
+                columns += [(place + step, len(column.categories) + 1, column.embedding) for step in range(width)]
             place += width
-        return tuple(found)
+        return tuple(columns)
 
     @property
     def outputs(self) -> int:

@@ -12,9 +12,9 @@ from torch import nn
 
 from evenflow.checks import whole_number
 from evenflow.models.data_schema import DataSchema
-from evenflow.models.given_sequences import GivenBatch, GivenSequences
 from evenflow.models.known_ahead import known_steps
 from evenflow.models.sequence_model import SequenceModel
+from evenflow.models.user_sequences import UserBatch, UserSequences
 
 
 def forecast(
@@ -23,7 +23,7 @@ def forecast(
     x: Any,
     horizon: int,
     known: Any,
-    batches: Callable[[GivenSequences], Iterator[GivenBatch]],
+    batches: Callable[[UserSequences], Iterator[UserBatch]],
 ) -> np.ndarray:
     """The steps after the end of each sequence, see `Predictor.forecast`.
 
@@ -43,15 +43,15 @@ def forecast(
                 f"forecast needs inputs that the model predicts or that are known ahead, and column {column.name!r} "
                 "has categories"
             )
-    given = GivenSequences(x, schema, newest=True)
-    coming = known_steps(known, given, horizon)
+    sequences = UserSequences(x, schema, newest=True)
+    coming = known_steps(known, sequences, horizon)
     # Each sequence goes on with the steps to forecast, so that what is known ahead is read and scaled like the rest.
-    given.append_steps(_steps_to_come(schema, len(given), horizon, coming))
+    sequences.append_steps(_steps_to_come(schema, len(sequences), horizon, coming))
     places = [place for place, column in zip(_places(schema), schema.inputs, strict=True) if column in schema.predicted]
-    result = np.empty((len(given), horizon, len(places)))
-    for batch in batches(given):
-        given.check(batch)
-        told = given.lengths[batch.rows] - horizon
+    result = np.empty((len(sequences), horizon, len(places)))
+    for batch in batches(sequences):
+        sequences.check(batch)
+        told = sequences.lengths[batch.rows] - horizon
         lengths = None if batch.lengths is None else batch.lengths - horizon
         outputs, state = model(batch.inputs[: int(told.max())], lengths=lengths)
         ends = torch.as_tensor(told - 1, device=outputs.device)
@@ -62,9 +62,9 @@ def forecast(
             read = batch.inputs[ends + ahead, rows].index_copy(1, columns, y)
             outputs, state = model(read.unsqueeze(0), state)
             steps.append(y := outputs[0])
-        found = schema.in_units(y if schema.horizon > 1 else torch.stack(steps, 1)).cpu().numpy()
-        result[batch.rows] = found.reshape(len(told), -1, len(places))[:, :horizon]
-    return result[..., 0] if given.flat else result
+        answers = schema.in_units(y if schema.horizon > 1 else torch.stack(steps, 1)).cpu().numpy()
+        result[batch.rows] = answers.reshape(len(told), -1, len(places))[:, :horizon]
+    return result[..., 0] if sequences.flat else result
 
 
 def _steps_to_come(schema: DataSchema, count: int, horizon: int, known: np.ndarray) -> np.ndarray:

@@ -59,8 +59,8 @@ def _continued(predictor: Predictor, prompt: Tensor, steps: int) -> Tensor:
     if not 1 <= x.dim() <= 3:
         raise ValueError(f"prompt must be (T, B, I), (T, I) or (T,), got {tuple(x.shape)}")
     rows = x[:, None, None] if x.dim() == 1 else x[:, None] if x.dim() == 2 else x
-    found = torch.from_numpy(predictor.forecast(rows.transpose(0, 1), steps)).transpose(0, 1)
-    return found[:, 0, 0] if x.dim() == 1 else found[:, 0] if x.dim() == 2 else found
+    generated = torch.from_numpy(predictor.forecast(rows.transpose(0, 1), steps)).transpose(0, 1)
+    return generated[:, 0, 0] if x.dim() == 1 else generated[:, 0] if x.dim() == 2 else generated
 
 
 def stream(

@@ -13,13 +13,13 @@ from torch.nn.utils import parametrize
 from evenflow.models.data_schema import DataSchema
 from evenflow.models.flat_model import FlatModel
 from evenflow.models.forecast import forecast
-from evenflow.models.given_sequences import GivenBatch, GivenSequences
 from evenflow.models.sequence_model import SequenceModel
+from evenflow.models.user_sequences import UserBatch, UserSequences
 
 # Bytes of the inputs and states of a batch, and its most sequences, by the type of the device. On a CPU a larger batch
 # does not fit in the cache, on a GPU a smaller one leaves processors idle.
 BUDGET = {"cpu": 1 << 26, "cuda": 1 << 31}
-LARGEST = {"cpu": 256, "cuda": 1 << 14}
+LARGEST = {"cpu": 128, "cuda": 1 << 14}
 FREE_SHARE = 8  # a batch takes at most this part of a GPU's free memory
 
 _Item = TypeVar("_Item")
@@ -57,7 +57,7 @@ class Predictor:
         schema = self.schema
         if schema.kind == "classification":
             labels = np.array(schema.labels)
-            return self._run(x, lambda y: y.argmax(-1), lambda found: labels[found])
+            return self._run(x, lambda y: y.argmax(-1), lambda positions: labels[positions])
         if schema.kind == "multilabel":
             return self._run(x, lambda y: y > 0)
         flat = schema.kind == "regression" and len(schema.targets) == 1
@@ -101,7 +101,7 @@ class Predictor:
         self,
         x: Any,
         finish: Callable[[Tensor], Tensor],
-        name: Callable[[np.ndarray], np.ndarray] = lambda found: found,
+        name: Callable[[np.ndarray], np.ndarray] = lambda answers: answers,
         next_step: bool = False,
     ) -> Any:
         """Run the model and put the answers in the order and form of `x`.
@@ -111,40 +111,40 @@ class Predictor:
             name: what becomes of all answers.
             next_step: whether answers have the form of the inputs, for kind "next".
         """
-        given = GivenSequences(x, self.schema)
+        sequences = UserSequences(x, self.schema)
         every = self.schema.readout == "every"
         together: np.ndarray | None = None
-        pieces: list[Any] = [None] * len(given)
-        equal = bool((given.lengths == given.lengths[0]).all())
+        pieces: list[Any] = [None] * len(sequences)
+        equal = bool((sequences.lengths == sequences.lengths[0]).all())
         with parametrize.cached():
-            outputs = ((batch, self._outputs(batch)) for batch in self._batches(given))
+            outputs = ((batch, self._outputs(batch)) for batch in self._batches(sequences))
             finished = ((batch, finish(y.transpose(0, 1) if every else y)) for batch, y in outputs)
-            for batch, found in _one_late(finished):
-                given.check(batch)
-                rows, answers = batch.rows, found.cpu().numpy()
+            for batch, finished_batch in _one_late(finished):
+                sequences.check(batch)
+                rows, answers = batch.rows, finished_batch.cpu().numpy()
                 if self.schema.known:  # of the step after the last one nothing is known
-                    answers[np.arange(len(rows)), given.lengths[rows] - 1] = np.nan
+                    answers[np.arange(len(rows)), sequences.lengths[rows] - 1] = np.nan
                 if equal:
                     if together is None:
-                        together = np.empty((len(given), *answers.shape[1:]), answers.dtype)
+                        together = np.empty((len(sequences), *answers.shape[1:]), answers.dtype)
                     together[rows] = answers
                 else:
                     for row, answer in zip(rows.tolist(), answers, strict=True):
-                        pieces[row] = answer[: given.lengths[row]] if every else answer
-        if self.schema.kind == "next" and next_step and given.flat:
+                        pieces[row] = answer[: sequences.lengths[row]] if every else answer
+        if self.schema.kind == "next" and next_step and sequences.flat:
             together = None if together is None else together[..., 0]
             pieces = [each if each is None else each[..., 0] for each in pieces]
         result: Any = together if together is not None else pieces
         if not every:
             return name(np.asarray(result))
-        if given.rows is not None:
+        if sequences.rows is not None:
             by_row = np.concatenate(list(result))
             ordered = np.empty_like(by_row)
-            ordered[given.rows] = by_row
+            ordered[sequences.rows] = by_row
             return name(ordered)
-        return [name(each) for each in result] if given.ragged else name(np.asarray(result))
+        return [name(each) for each in result] if sequences.ragged else name(np.asarray(result))
 
-    def _outputs(self, batch: GivenBatch) -> Tensor:
+    def _outputs(self, batch: UserBatch) -> Tensor:
         inputs, lengths = batch.inputs, batch.lengths
         if isinstance(self.model, FlatModel):
             size: int = self.model.network.input_size  # type: ignore[assignment]
@@ -154,19 +154,19 @@ class Predictor:
             return self.model(inputs)[0]
         return self.model(inputs, lengths=lengths)[0]
 
-    def _batches(self, given: GivenSequences) -> Iterator[GivenBatch]:
+    def _batches(self, sequences: UserSequences) -> Iterator[UserBatch]:
         """Batches of a bounded size. Ragged sequences go by their length."""
         parameter = next(self.model.parameters())
         budget, largest = _batch_limits(parameter.device)
-        equal = bool((given.lengths == given.lengths[0]).all())
-        order = np.arange(len(given)) if equal else np.argsort(given.lengths, kind="stable")
+        equal = bool((sequences.lengths == sequences.lengths[0]).all())
+        order = np.arange(len(sequences)) if equal else np.argsort(sequences.lengths, kind="stable")
         first, width = 0, model_sizes(self.model)["width"]
         while first < len(order):
             # Lengths ascend, so the last sequence of a batch is its longest: halve until the batch fits.
             count = min(largest, len(order) - first)
-            while count > 1 and count * int(given.lengths[order[first + count - 1]]) * width * 4 > budget:
+            while count > 1 and count * int(sequences.lengths[order[first + count - 1]]) * width * 4 > budget:
                 count = -(-count // 2)
-            batch = given.batch(order[first : first + count], parameter.device)
+            batch = sequences.batch(order[first : first + count], parameter.device)
             # Positions of categories may be larger than half precision can hold; the model itself converts the rest.
             numbers = batch.finite is not None and not self.schema.embedded
             yield batch._replace(inputs=batch.inputs.to(parameter.dtype)) if numbers else batch
@@ -195,11 +195,11 @@ def check_fits(model: nn.Module, schema: DataSchema) -> None:
     sizes = model_sizes(model)
     if not isinstance(schema, DataSchema):
         raise ValueError(f"schema must be a DataSchema, got {type(schema).__name__}")
-    wanted: dict[str, Any] = {"readout": schema.readout, "outputs": schema.outputs, "vocabulary": schema.vocabulary}
-    wanted["column_embeddings"] = schema.embedded
+    expected: dict[str, Any] = {"readout": schema.readout, "outputs": schema.outputs, "vocabulary": schema.vocabulary}
+    expected["column_embeddings"] = schema.embedded
     if isinstance(model, SequenceModel) and schema.vocabulary is None:
-        wanted["inputs"] = schema.width
-    for name, value in wanted.items():
+        expected["inputs"] = schema.width
+    for name, value in expected.items():
         if sizes[name] != value:
             raise ValueError(f"{name} of the schema must be those of the model, {sizes[name]!r}, got {value!r}")
 

@@ -57,7 +57,7 @@ def obstacle(description: Any) -> str | None:
         # A map that the constructor makes needs no description; `_restore_maps` says which others need one.
         description = [value for key, value in description.items() if key != MAPS]
     if isinstance(description, list):
-        return next((found for each in description if (found := obstacle(each)) is not None), None)
+        return next((problem for each in description if (problem := obstacle(each)) is not None), None)
     return None
 
 
@@ -94,15 +94,15 @@ def layer_from_json(description: Mapping[str, Any]) -> nn.Module:
 
 def _describe_maps(model: nn.Module) -> dict[str, Any]:
     """The call that made the map of each mapped weight, such as ``layer.weight_hh_l0``; or an obstacle in its place."""
-    found: dict[str, Any] = {}
+    calls: dict[str, Any] = {}
     for path, module in model.named_modules():
         if not parametrize.is_parametrized(module):
             continue
         for name, chain in module.parametrizations.items():
             kinds = " and ".join(type(each).__name__ for each in chain)
             single = len(chain) == 1 and isinstance(chain[0], Map)
-            found[f"{path}.{name}"] = describe(chain[0]) if single else {OBSTACLE: kinds}
-    return found
+            calls[f"{path}.{name}"] = describe(chain[0]) if single else {OBSTACLE: kinds}
+    return calls
 
 
 def _restore_maps(model: nn.Module, maps: Any, most: int) -> None:

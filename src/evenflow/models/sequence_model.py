@@ -127,8 +127,8 @@ class SequenceModel(Described, nn.Module):
         if block is not None:
             one_of("block", block, BLOCKS)
         elif (num_layers, input_size, dropout) != (1, None, 0):
-            given = {"num_layers": num_layers, "input_size": input_size, "dropout": dropout}
-            raise ValueError(f"num_layers, input_size and dropout must be left out without a block, got {given}")
+            sizes = {"num_layers": num_layers, "input_size": input_size, "dropout": dropout}
+            raise ValueError(f"num_layers, input_size and dropout must be left out without a block, got {sizes}")
         like = next(itertools.chain(layer.parameters(), layer.buffers()))  # a reservoir has buffers only
         self.embedding = self.columns = None
         if block is not None:

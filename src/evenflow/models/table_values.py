@@ -137,10 +137,10 @@ def is_number(token: str) -> bool:
     return True
 
 
-def _of_unit(values: np.ndarray, found: str, unit: str | None, cells: Cells) -> tuple[np.ndarray, str]:
-    if unit not in (None, found) and len(values):
+def _of_unit(values: np.ndarray, own: str, unit: str | None, cells: Cells) -> tuple[np.ndarray, str]:
+    if unit not in (None, own) and len(values):
         raise BadCell(0, f"holds {shown(cells[0])}, where {EXPECTED[str(unit)]} is expected")
-    return values, found
+    return values, own
 
 
 def grouped(ids: Cells | None, steps: int, times: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -190,8 +190,8 @@ def time_gaps(times: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return gaps
 
 
-def check_time_step(found: float, expected: float | None) -> str | None:
+def check_time_step(step: float, expected: float | None) -> str | None:
     """What is wrong if steps are so far apart that the times must be in another unit than in training; else None."""
-    if expected is None or not found > 0 or 1 / 20 < found / expected < 20:
+    if expected is None or not step > 0 or 1 / 20 < step / expected < 20:
         return None
-    return f"has steps {found:g} apart, and in training they were {expected:g} apart: the unit of time must be the same"
+    return f"has steps {step:g} apart, and in training they were {expected:g} apart: the unit of time must be the same"

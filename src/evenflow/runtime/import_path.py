@@ -22,10 +22,10 @@ def find(path: str) -> Any:
         raise ImportError("it was defined inside a function")
     if module.startswith("."):
         raise ImportError("its module is not named from the top")
-    found: Any = import_module(module)
+    target: Any = import_module(module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def imported(what: str, path: str) -> Any:

@@ -145,7 +145,7 @@ def _computed_again(inputs: ScanInputs, outputs: ScanOutputs) -> Tensor:
     """`ScanInputs.again` from all states."""
     step, like, at = inputs.step, outputs.states[0], 0
     again, size = set(step.places.again), sum(v.width for v in step.places.again)
-    found = like.new_empty(*like.shape[:-1], size)
+    computed = like.new_empty(*like.shape[:-1], size)
     with torch.no_grad(), ieee_products(like):
         for p, n, view in step.places.views:
             place, product, row = step.places.inputs(p), step.program.products[p], 0
@@ -157,12 +157,12 @@ def _computed_again(inputs: ScanInputs, outputs: ScanOutputs) -> Tensor:
                 if is_again:
                     weight = part(inputs.matrices[view.matrix], view)[:, row : row + height].mT
                     for m, w in enumerate(weight):
-                        columns = found[m, ..., at : at + height]
+                        columns = computed[m, ..., at : at + height]
                         torch.mm(x0[m], w, out=columns[0])
                         torch.mm(x[m, :-1].flatten(0, 1), w, out=columns[1:].flatten(0, 1))
                     at += height
                 row += height
-    return found
+    return computed
 
 
 def _product_inputs(use: Use, inputs: ScanInputs, outputs: ScanOutputs) -> tuple[Tensor, Tensor | None]:

@@ -32,10 +32,10 @@ def project(cell: Cell, x: Tensor, weights: Weights, engine: str = "auto") -> Te
     fast = engine == "auto" and not own and x.dtype in (torch.float32, torch.float64) and device in ("cpu", "cuda")
     if not fast or has_nonreverse_transform() or torch.is_autocast_enabled(device):
         return cell.project(x, weights)
-    given = x, weights["weight_ih"], weights.get("bias")
-    if plain_tensors(given):
-        return _OneModel.apply(*given)
-    return projection(*_as_models(*given)).view(*x.shape[:-1], len(given[1]))
+    arguments = x, weights["weight_ih"], weights.get("bias")
+    if plain_tensors(arguments):
+        return _OneModel.apply(*arguments)
+    return projection(*_as_models(*arguments)).view(*x.shape[:-1], len(arguments[1]))
 
 
 def _check_dtype(x: Tensor, weight: Tensor) -> None:

@@ -55,8 +55,8 @@ def backward(inputs: ScanInputs, outputs: ScanOutputs, grads: Sequence[Tensor | 
     states, like = outputs.states, outputs.states[0]
     values = _stored_values(inputs, outputs)
     step.hoisting_plan(values, matrices, like)  # all steps at once
-    found = linear.backward(inputs, values, grads, like) if linear.pays(like) else None
-    arrived, carry = found or _loop(inputs, values, grads, states)
+    gradients = linear.backward(inputs, values, grads, like) if linear.pays(like) else None
+    arrived, carry = gradients or _loop(inputs, values, grads, states)
     for nodes, total in zip(gradient.by_new, arrived, strict=True):
         values |= blocks(total, nodes)
     step.collecting_plan(values, matrices, like)

@@ -107,9 +107,9 @@ class NarrowProducts:
         Args:
             columns: of each matrix.
         """
-        found: dict[int, list[int]] = {}
+        places_of_matrix: dict[int, list[int]] = {}
         for v in self.vectors.values():
             first, stride = v.row * columns[v.matrix] + v.column, columns[v.matrix] if v.down else 1
             places = [first + stride * min(n, v.width - 1) for n in range(width)]
-            found.setdefault(v.matrix, []).extend(places)
-        return found
+            places_of_matrix.setdefault(v.matrix, []).extend(places)
+        return places_of_matrix

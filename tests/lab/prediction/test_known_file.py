@@ -84,7 +84,7 @@ def test_the_page_forecasts_with_what_is_known(trained):
     assert horizon == (HORIZON if made.schema.horizon > 1 else TOLD // 4)
     first, true = int(answers["forecast_first"]), answers["forecast_true"][:, 0]
     whole = next(each for each in x[:, :TOLD] if np.allclose(each[first : first + len(true), 0], true, rtol=1e-4))
-    for start, found in zip(answers["forecast_starts"].tolist(), answers["forecast_found"], strict=True):
+    for start, found in zip(answers["forecast_starts"].tolist(), answers["forecast_predicted"], strict=True):
         known = whole[None, start : start + horizon, 1:]
         np.testing.assert_allclose(made.forecast(whole[None, :start], horizon, known)[0], found, rtol=ROUNDING)
 

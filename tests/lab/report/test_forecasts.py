@@ -25,7 +25,7 @@ def forecasts(season: int = 4, horizon: int = 6, **changed: Any) -> dict[str, An
     arrays = {
         "horizon": horizon, "season": season, "sequences": 7, "origins": 14, "sequence": 3, "first": 10,
         "errors": 10 * draw.rand(2, horizon, 3), "scale": np.array([2.0, 0.0]), "starts": np.array([16, 22]),
-        "true": draw.randn(12 + horizon, 2), "found": draw.randn(2, horizon, 2),
+        "true": draw.randn(12 + horizon, 2), "predicted": draw.randn(2, horizon, 2),
     }  # fmt: skip
     return {f"forecast_{name}": value for name, value in (arrays | changed).items()}
 
@@ -81,7 +81,7 @@ def test_the_first_of_many_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [0.0, 1e30, np.nan, np.inf])
 def test_any_forecasts_make_a_page(value: float, tmp_path: Path) -> None:
     found, errors = np.full((2, 6, 2), value), np.full((2, 6, 3), value)
-    folder = write(tmp_path / "a", **forecasts(found=found, errors=errors))
+    folder = write(tmp_path / "a", **forecasts(predicted=found, errors=errors))
     text = words(write_report([folder]).read_text())
     assert ("Forecasts beyond the figure are cut off." in text) == (value == 1e30)
     assert ("Forecasts that are not finite are left out." in text) == (not np.isfinite(value))
@@ -99,7 +99,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     "changed",
     [
         {"errors": np.ones((2, 5, 3))},
-        {"found": np.ones((2, 6, 1))},
+        {"predicted": np.ones((2, 6, 1))},
         {"true": np.ones((17, 2))},
         {"starts": np.array([], int)},
         {"starts": np.array([10, 22])},

@@ -51,7 +51,7 @@ def test_forecasts_and_errors_are_those_of_the_bundle(tmp_path: Path) -> None:
             for step in range(horizon):
                 errors[2, step] += abs(x[start + step] - x[start - PERIOD + step % PERIOD])
             if n == 1:
-                np.testing.assert_allclose(answers["forecast_found"][k], found, rtol=1e-3, atol=1e-4)
+                np.testing.assert_allclose(answers["forecast_predicted"][k], found, rtol=1e-3, atol=1e-4)
         if n == 1:
             assert answers["forecast_starts"].tolist() == starts
             assert int(answers["forecast_first"]) == starts[0] - horizon

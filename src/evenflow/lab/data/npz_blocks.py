@@ -40,15 +40,15 @@ def npz_blocks(path: FilePath, schema: DataSchema, learned: bool, progress: Prog
                 raise cannot_read(
                     path, f"'x' has {part.inputs[0].shape[1]} inputs, and the model reads {len(schema.inputs)}"
                 )
-            found = [] if part.targets is None else list(part.targets)
+            answers = [] if part.targets is None else list(part.targets)
             targets: list[np.ndarray] | None = None
             if learned and code is not None:
                 targets = [
                     np.array([code(str(value), f"row {row} of 'y'") for value in np.ravel(y)]).reshape(np.shape(y))
-                    for row, y in enumerate(found, first)
+                    for row, y in enumerate(answers, first)
                 ]
             elif learned:
-                targets = [np.asarray(y, np.float64) for y in found]
+                targets = [np.asarray(y, np.float64) for y in answers]
                 if part.width != len(schema.targets):
                     raise cannot_read(path, f"'y' has {part.width} numbers, the model gives {len(schema.targets)}")
             yield FileBlock([str(first + row) for row in range(rows)], [0] * rows, part.inputs, targets)

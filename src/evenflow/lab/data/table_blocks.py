@@ -217,8 +217,8 @@ class Labels:
         self.whole = isinstance(schema.labels[0], int)
 
     def __call__(self, word: str, place: str) -> int:
-        found = self.positions.get(int(word) if self.whole and WHOLE.fullmatch(word) else word)
-        if found is None:
+        position = self.positions.get(int(word) if self.whole and WHOLE.fullmatch(word) else word)
+        if position is None:
             known = ", ".join(map(str, self.labels[:SHOWN])) + (", ..." if len(self.labels) > SHOWN else "")
             raise cannot_read(self.path, f"{place} holds {word[:SHOWN]!r}, and the labels of the model are {known}")
-        return found
+        return position

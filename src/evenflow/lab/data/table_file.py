@@ -85,8 +85,8 @@ class TableFile:
         """Raise a ValueError unless the table has these columns."""
         for name in names:
             if name not in self.header:
-                found = ", ".join(repr(column[:SHOWN]) for column in self.header[:SHOWN])
-                raise cannot_read(self.path, f"it has no column {name[:SHOWN]!r}, found {found}")
+                columns = ", ".join(repr(column[:SHOWN]) for column in self.header[:SHOWN])
+                raise cannot_read(self.path, f"it has no column {name[:SHOWN]!r}, found {columns}")
 
     def bad_cell(self, name: str, lines: Sequence[int], error: BadCell) -> ValueError:
         """The error for a cell of a column."""

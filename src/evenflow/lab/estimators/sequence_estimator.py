@@ -141,8 +141,8 @@ class Regresses(RegressorMixin):
     def predict(self, X: Any) -> np.ndarray:
         """The number of each sequence ``(N,)``, or ``(N, K)`` if y was two-dimensional."""
         predictor, x = self._predictor(X)
-        found = predictor.predict(x)
-        return found if self._single else found.reshape(len(found), -1)
+        predicted = predictor.predict(x)
+        return predicted if self._single else predicted.reshape(len(predicted), -1)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -82,9 +82,9 @@ class SequenceForecaster(TrainedEstimator):
         """
         if y is None:
             X, y = _divided(X, self.horizon)
-        found = self.predict(X)
-        wanted, found = np.reshape(y, (len(found), -1)), found.reshape(len(found), -1)
-        return float(r2_score(wanted, found, sample_weight=sample_weight))
+        predicted = self.predict(X)
+        true, predicted = np.reshape(y, (len(predicted), -1)), predicted.reshape(len(predicted), -1)
+        return float(r2_score(true, predicted, sample_weight=sample_weight))
 
 
 def _divided(x: Any, horizon: int) -> tuple[Any, np.ndarray]:

@@ -32,23 +32,25 @@ def evaluate_file(
         result.sequences += len(block.inputs)
         if schema.kind == "classification":
             places = {label: place for place, label in enumerate(schema.labels)}
-            found = np.concatenate([np.atleast_1d(each) for each in predictor.predict(block.inputs)])
+            predicted = np.concatenate([np.atleast_1d(each) for each in predictor.predict(block.inputs)])
             true = np.concatenate([np.atleast_1d(each) for each in block.targets or []])
-            result.add_labels(true, np.array([places[label] for label in found.tolist()]))
+            result.add_labels(true, np.array([places[label] for label in predicted.tolist()]))
         elif schema.kind == "next":
             longer = [each for each in block.inputs if len(each) > 1]
             if longer:
                 if schema.known:  # read at the step after, too
-                    found = np.concatenate([each[:-1] for each in predictor.predict(longer)])
+                    predicted = np.concatenate([each[:-1] for each in predictor.predict(longer)])
                 else:
-                    found = np.concatenate(predictor.predict([each[:-1] for each in longer]))
+                    predicted = np.concatenate(predictor.predict([each[:-1] for each in longer]))
                 true = np.concatenate([each[1:] for each in longer])[:, numbers].astype(np.float64)
                 known = ~np.isnan(true).any(1)  # a missing value is read, but is no target
-                result.add_numbers(true[known], found[known])
+                result.add_numbers(true[known], predicted[known])
         else:
             width = len(schema.targets)
-            found = np.concatenate([np.reshape(each, (-1, width)) for each in predictor.predict(block.inputs)])
-            result.add_numbers(np.concatenate([np.reshape(each, (-1, width)) for each in block.targets or []]), found)
+            predicted = np.concatenate([np.reshape(each, (-1, width)) for each in predictor.predict(block.inputs)])
+            result.add_numbers(
+                np.concatenate([np.reshape(each, (-1, width)) for each in block.targets or []]), predicted
+            )
     if not result.answers:
         raise ValueError(f"file {str(source)!r} has nothing to compare: predicting the next step needs two steps")
     return result

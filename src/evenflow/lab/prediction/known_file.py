@@ -30,11 +30,11 @@ class KnownFile:
 
     def of(self, names: Sequence[str], horizon: int) -> list[np.ndarray]:
         """The first `horizon` steps ``(horizon, K)`` of each of these sequences."""
-        found = []
+        steps_ahead = []
         for name in names:
             steps = self._steps.get(name, np.zeros((0, 0)))
             if len(steps) < horizon:
                 of = f" of sequence {name[:20]!r}" if name else ""
                 raise cannot_read(self.path, f"it has {len(steps)} rows{of}, and the forecast needs {horizon}")
-            found.append(steps[:horizon])
-        return found
+            steps_ahead.append(steps[:horizon])
+        return steps_ahead

@@ -21,7 +21,7 @@ class ShownForecasts:
 
     Shapes:
         errors ``(O, H, 3)`` of the model, of the naive and of the seasonal naive forecast; scale ``(O,)``; true
-        ``(S, O)``; starts ``(K,)``; found ``(K, H, O)``.
+        ``(S, O)``; starts ``(K,)``; predicted ``(K, H, O)``.
     """
 
     horizon: int
@@ -34,7 +34,7 @@ class ShownForecasts:
     scale: np.ndarray
     true: np.ndarray
     starts: np.ndarray
-    found: np.ndarray
+    predicted: np.ndarray
 
 
 def read_forecasts(arrays: dict[str, np.ndarray]) -> ShownForecasts | None:
@@ -44,7 +44,7 @@ def read_forecasts(arrays: dict[str, np.ndarray]) -> ShownForecasts | None:
     words = ("horizon", "season", "sequences", "origins", "sequence", "first")
     counts: dict[str, Any] = {word: int(arrays[f"forecast_{word}"]) for word in words}
     tables: dict[str, Any] = {
-        name: arrays[f"forecast_{name}"].astype(np.float64) for name in ("errors", "scale", "true", "found")
+        name: arrays[f"forecast_{name}"].astype(np.float64) for name in ("errors", "scale", "true", "predicted")
     }
     starts = arrays["forecast_starts"].astype(np.int64, casting="safe")
     shown = ShownForecasts(**counts, **tables, starts=starts)
@@ -52,7 +52,7 @@ def read_forecasts(arrays: dict[str, np.ndarray]) -> ShownForecasts | None:
     if (
         min(shown.horizon, shown.season, shown.origins, width, len(starts)) < 1
         or shown.errors.shape != (width, shown.horizon, 3)
-        or shown.found.shape != (len(starts), shown.horizon, width)
+        or shown.predicted.shape != (len(starts), shown.horizon, width)
         or shown.true.shape != (int(ends.max()), width)
         or int(starts.min()) <= shown.first
     ):
@@ -108,7 +108,7 @@ def forecast_panels(key: str, shown: ShownForecasts, columns: list[str], part: s
 
 def _panel(key: str, shown: ShownForecasts, place: int, column: str, part: str, colour: int) -> Panel:
     panel = Panel(key, f"{column}: forecasts over the truth")
-    true, found = shown.true[:, place], shown.found[..., place]
+    true, predicted = shown.true[:, place], shown.predicted[..., place]
     time = shown.first + 1 + np.arange(len(true))
     many = len(shown.starts) > 1
     panel.alt = (
@@ -126,13 +126,13 @@ def _panel(key: str, shown: ShownForecasts, place: int, column: str, part: str, 
         # A forecast that runs away would press the truth flat.
         span = float(np.ptp(true[finite])) or abs(float(true[finite][0])) or 1.0
         low, high = float(true[finite].min()) - span, float(true[finite].max()) + span
-        for steps, values in zip(ahead, found, strict=True):
+        for steps, values in zip(ahead, predicted, strict=True):
             axes.plot(steps, values, color=series_colour(colour), linewidth=2.6)
             if low <= values[0] <= high:
                 axes.plot(steps[:1], values[:1], "o", color=series_colour(colour), markersize=5)
-        known = np.isfinite(found)
+        known = np.isfinite(predicted)
         if known.any():
-            current.read_out("forecast", series_variable(colour), ahead[known], found[known])
+            current.read_out("forecast", series_variable(colour), ahead[known], predicted[known])
         axes.set_ylabel(column if len(column) <= LONG else column[: LONG - 1] + "…")
         bottom, top = axes.get_ylim()
         axes.set_ylim(max(bottom, low), min(top, high))
@@ -142,6 +142,6 @@ def _panel(key: str, shown: ShownForecasts, place: int, column: str, part: str, 
     )
     if not known.all():
         panel.notes.append("Forecasts that are not finite are left out.")
-    if ((found[known] < low) | (found[known] > high)).any():
+    if ((predicted[known] < low) | (predicted[known] > high)).any():
         panel.notes.append("Forecasts beyond the figure are cut off.")
     return panel

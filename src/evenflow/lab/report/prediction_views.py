@@ -18,10 +18,12 @@ METRIC_DIGITS = 4
 
 def prediction_views(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """One view for each run, in order; none at all if no run has predictions to show."""
-    found = [read_answers(run) for run in runs]
-    if all(answers is None and gap == MISSING for answers, gap in found):
+    all_answers = [read_answers(run) for run in runs]
+    if all(answers is None and gap == MISSING for answers, gap in all_answers):
         return []
-    return [_view(i, run, *each, alone=len(runs) == 1) for i, (run, each) in enumerate(zip(runs, found, strict=True))]
+    return [
+        _view(i, run, *each, alone=len(runs) == 1) for i, (run, each) in enumerate(zip(runs, all_answers, strict=True))
+    ]
 
 
 def _view(index: int, run: RunRecord, answers: RunAnswers | None, gap: str, alone: bool) -> dict[str, Any]:

@@ -27,29 +27,29 @@ def residual_panels(key: str, answers: RunAnswers, colour: int = 0) -> list[Pane
     """Two panels for each of the first columns: predicted against true, and the residual against the predicted."""
     panels = []
     for place, column in enumerate(answers.columns[:MOST]):
-        true, found = answers.pairs[:, 0, place], answers.pairs[:, 1, place]
-        finite = np.isfinite(true) & np.isfinite(found)
-        panels.append(_against_true(f"{key}-true-{place}", column, true[finite], found[finite], answers, colour))
-        panels.append(_residuals(f"{key}-residual-{place}", column, true[finite], found[finite], answers, colour))
+        true, predicted = answers.pairs[:, 0, place], answers.pairs[:, 1, place]
+        finite = np.isfinite(true) & np.isfinite(predicted)
+        panels.append(_against_true(f"{key}-true-{place}", column, true[finite], predicted[finite], answers, colour))
+        panels.append(_residuals(f"{key}-residual-{place}", column, true[finite], predicted[finite], answers, colour))
     return panels
 
 
 def _against_true(
-    key: str, column: str, true: np.ndarray, found: np.ndarray, answers: RunAnswers, colour: int
+    key: str, column: str, true: np.ndarray, predicted: np.ndarray, answers: RunAnswers, colour: int
 ) -> Panel:
     panel = Panel(key, f"{column}: predicted against true")
     if not len(true):
         return panel
     panel.alt = (
         f"Predicted against true {column}, {len(true):,} points. True: {number(float(true.min()))} to "
-        f"{number(float(true.max()))}; predicted: {number(float(found.min()))} to {number(float(found.max()))}."
+        f"{number(float(true.max()))}; predicted: {number(float(predicted.min()))} to {number(float(predicted.max()))}."
     )
     _count(panel, len(true), answers)
-    low, high = (float(end) for end in (min(true.min(), found.min()), max(true.max(), found.max())))
+    low, high = (float(end) for end in (min(true.min(), predicted.min()), max(true.max(), predicted.max())))
     margin = 0.04 * (high - low) or 0.04 * abs(high) or 1.0
     with plot(panel, None) as current:
         current.axes.plot([low - margin, high + margin], [low - margin, high + margin], color=MUTED, linestyle=DASHED)
-        _points(current, true, found, colour)
+        _points(current, true, predicted, colour)
         for axis, name in ((current.axes.xaxis, "true"), (current.axes.yaxis, "predicted")):
             _number_axis(axis, name)
         current.axes.set_xlim(low - margin, high + margin)
@@ -57,11 +57,13 @@ def _against_true(
     return panel
 
 
-def _residuals(key: str, column: str, true: np.ndarray, found: np.ndarray, answers: RunAnswers, colour: int) -> Panel:
+def _residuals(
+    key: str, column: str, true: np.ndarray, predicted: np.ndarray, answers: RunAnswers, colour: int
+) -> Panel:
     panel = Panel(key, f"{column}: residuals")
     if not len(true):
         return panel
-    residual = true - found
+    residual = true - predicted
     panel.alt = (
         f"Residual, true minus predicted {column}, against predicted, {len(true):,} points. Mean "
         f"{number(float(residual.mean()))}, from {number(float(residual.min()))} to {number(float(residual.max()))}."
@@ -69,7 +71,7 @@ def _residuals(key: str, column: str, true: np.ndarray, found: np.ndarray, answe
     _count(panel, len(true), answers)
     with plot(panel, None) as current:
         current.level(0.0)
-        _points(current, found, residual, colour)
+        _points(current, predicted, residual, colour)
         _number_axis(current.axes.xaxis, "predicted")
         _number_axis(current.axes.yaxis, "true − predicted")
         most = 1.08 * float(abs(residual).max()) or 1.0

@@ -115,13 +115,13 @@ def _mistakes(arrays: dict[str, np.ndarray], labels: list[str], width: int) -> l
         return []
     fields: list[Any] = [arrays[f"mistake_{name}"].tolist() for name in MISTAKE]
     names = _words(arrays, "mistake_name") or [""] * len(fields[0])  # older runs have none
-    inputs, first, found = arrays["mistake_inputs"].astype(np.float64), 0, []
+    inputs, first, mistakes = arrays["mistake_inputs"].astype(np.float64), 0, []
     for name, sequence, step, true, predicted, chance, true_chance, length, stride in zip(names, *fields, strict=True):
         count = -(-length // max(1, stride))
         shown = inputs[first : first + count]
         if stride < 1 or shown.shape[0] != count or shown.shape[1] > width or min(true, predicted) < 0:
             raise ValueError("sequences that do not agree")
         classes = labels[true], labels[predicted]
-        found.append(ShownMistake(sequence, name, step, *classes, chance, true_chance, length, stride, shown))
+        mistakes.append(ShownMistake(sequence, name, step, *classes, chance, true_chance, length, stride, shown))
         first += count
-    return found
+    return mistakes

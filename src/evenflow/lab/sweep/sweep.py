@@ -95,8 +95,8 @@ def sweep(
         ValueError: an argument is not allowed; nothing has been written.
         NonFiniteLoss: all points diverged.
 
-        >>> found = sweep({"name": "digits"}, Axes(hidden=[32]), Rules(updates=20000, first=100), "runs/sweep-digits")
-        >>> found.best.point.name, found.best.valid_metric
+        >>> result = sweep({"name": "digits"}, Axes(hidden=[32]), Rules(updates=20000, first=100), "runs/sweep-digits")
+        >>> result.best.point.name, result.best.valid_metric
     """
     began = time.monotonic()
     options = dict(task)

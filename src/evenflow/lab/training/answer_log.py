@@ -93,21 +93,21 @@ class AnswerLog:
                 break  # all further answers are right
             step = int(at[row]) if targets.dim() > 1 else -1
             place = (row, step) if targets.dim() > 1 else row
-            true, found = int(targets[place]), int(predicted[place])
+            true, answer = int(targets[place]), int(predicted[place])
             shares = float(most[row]), float(outputs[place].softmax(-1)[true])
             number = self.evaluation.sequences + row
             self.mistakes.append(
-                Mistake(number, self._name(number), step, true, found, *shares, self._inputs(batch, row))
+                Mistake(number, self._name(number), step, true, answer, *shares, self._inputs(batch, row))
             )
         self.mistakes = sorted(self.mistakes, key=lambda each: -each.chance)[:MISTAKES]
 
     def _add_numbers(self, batch: Batch, outputs: Tensor, targets: Tensor) -> None:
         width = len(self.schema.predicted)  # of several steps at once the next one
-        found, true = (self.schema.in_units(y)[..., :width].reshape(-1, width).numpy() for y in (outputs, targets))
+        answers, true = (self.schema.in_units(y)[..., :width].reshape(-1, width).numpy() for y in (outputs, targets))
         running = ~np.isnan(true).any(1)  # padding is nan
         before = self.evaluation.answers
-        self.evaluation.add_numbers(true[running], found[running])
-        pairs = np.stack([true[running], found[running]], 1)
+        self.evaluation.add_numbers(true[running], answers[running])
+        pairs = np.stack([true[running], answers[running]], 1)
         self._pairs.append(pairs[-before % self._every :: self._every])
         while sum(map(len, self._pairs)) > POINTS:
             self._every *= 2

@@ -151,11 +151,11 @@ class RunCallbacks:
         """Give the states of a checkpoint to the callbacks of the same classes."""
         left = list(self._callbacks)
         for path, state in states:
-            found = next((callback for callback in left if import_path(callback) == path), None)
-            if found is None:
+            callback = next((each for each in left if import_path(each) == path), None)
+            if callback is None:
                 raise ValueError(f"callbacks must hold a {path}, whose state is in the checkpoint")
-            left.remove(found)
-            found.load_state_dict(state)
+            left.remove(callback)
+            callback.load_state_dict(state)
 
 
 def _values(state: Any) -> Iterator[Any]:

@@ -107,14 +107,14 @@ def replace_config(folder: Path, config: Config) -> None:
 
 def _differences(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:
     """What differs, by name, with both values: settings by their own names, the rest as table.name."""
-    found = _changed_settings(before, after)
+    changed = _changed_settings(before, after)
     # A model that the caller of `fit` has made comes without a table.
     for table in ("task", "system") if "system" in before else ("task",):
         one, other = dict(before.get(table, {})), dict(after.get(table, {}))
         for name in dict.fromkeys([*one, *other]):
             if (table, name) != ("task", "data") and one.get(name) != other.get(name):  # the data may have moved
-                found[f"{table}.{name}"] = (one.get(name), other.get(name))
-    return found
+                changed[f"{table}.{name}"] = (one.get(name), other.get(name))
+    return changed
 
 
 def _changed_settings(before: Config, after: Config) -> dict[str, tuple[Any, Any]]:

@@ -80,7 +80,7 @@ class ForecastLog:
             if starts[n]:
                 forecasts = test.add(x, starts[n])
                 if n == drawn:
-                    found = forecasts[..., :COLUMNS]
+                    shown = forecasts[..., :COLUMNS]
         result = test.result()
         begin = starts[drawn][0] - first
         true = self.sequences[drawn][begin : starts[drawn][-1] + horizon, self._places[:COLUMNS]]
@@ -95,7 +95,7 @@ class ForecastLog:
             "first": begin,
             "true": true,
             "starts": starts[drawn],
-            "found": found,
+            "predicted": shown,
         }
         return {f"forecast_{name}": np.array(value) for name, value in values.items()}
 

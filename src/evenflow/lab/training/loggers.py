@@ -178,7 +178,7 @@ def git_revision() -> str | None:
     """The commit of the working directory, with "-dirty" if files have changed since; None outside of a repository."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        found = subprocess.run(command, capture_output=True, timeout=10, check=True)
+        run = subprocess.run(command, capture_output=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.decode().strip() or None
+    return run.stdout.decode().strip() or None

@@ -74,10 +74,10 @@ class Run:
         """`state` (running, finished, failed, interrupted), `step`, `message`, and the outcome of a finished run."""
         if not (self.folder / STATUS).is_file():
             return {"state": "running", "step": 0}
-        found = self._toml(STATUS)
-        if not isinstance(found.get("state"), str):
+        status = self._toml(STATUS)
+        if not isinstance(status.get("state"), str):
             raise ValueError(f"{STATUS} of run {str(self.folder)!r} is damaged: it has no state")
-        return found
+        return status
 
     @property
     def diverged(self) -> bool:

@@ -89,8 +89,8 @@ class MLflowRun(Logger):
         try:
             self.experiment = MlflowClient()
             if identifier is None:
-                found = self.experiment.get_experiment_by_name(self._name)
-                place = found.experiment_id if found else self.experiment.create_experiment(self._name)
+                experiment = self.experiment.get_experiment_by_name(self._name)
+                place = experiment.experiment_id if experiment else self.experiment.create_experiment(self._name)
                 tags = {"evenflow.tags": ", ".join(run.tags)}
                 if run.settings["git_revision"]:
                     tags["mlflow.source.git.commit"] = str(run.settings["git_revision"])

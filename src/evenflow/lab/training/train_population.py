@@ -101,8 +101,8 @@ def train_population(
 def _starts(places: Sequence[Folder], resume: bool) -> list[MemberStart]:
     """Where each run starts; all runs of a new population are together."""
     folders = [Path(folder) for folder in places if folder is not None]
-    found = iter(common_start(folders) if resume else [MemberStart(tuple(folders))] * len(folders))
-    return [MemberStart() if folder is None else next(found) for folder in places]
+    starts = iter(common_start(folders) if resume else [MemberStart(tuple(folders))] * len(folders))
+    return [MemberStart() if folder is None else next(starts) for folder in places]
 
 
 def _check(settings: Sequence[Settings]) -> None:

@@ -123,9 +123,9 @@ class CudaStages:
     def parameters(self) -> dict[Node, tuple[str, int, int]]:
         """Leaves that are the same at every step: which tensor, offset in a row, and size of a row."""
         rows = enumerate(self.program.parameters)
-        found = {v: (f"p{i}", size(blocks[:k]), size(blocks)) for i, blocks in rows for k, v in enumerate(blocks)}
+        slots = {v: (f"p{i}", size(blocks[:k]), size(blocks)) for i, blocks in rows for k, v in enumerate(blocks)}
         vectors = self.narrow.vectors
-        return found | {v: ("vectors", n * self.width, len(vectors) * self.width) for n, v in enumerate(vectors)}
+        return slots | {v: ("vectors", n * self.width, len(vectors) * self.width) for n, v in enumerate(vectors)}
 
     @cached_property
     def vectors_by_matrix(self) -> dict[int, list[int]]:

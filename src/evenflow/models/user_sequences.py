@@ -18,7 +18,7 @@ from evenflow.models.table_values import BadCell, column_values, cut_lengths, gr
 TABLES = ("pandas", "polars")
 
 
-class GivenBatch(NamedTuple):
+class UserBatch(NamedTuple):
     """Some of the sequences as a model reads them, on the device of the model.
 
     Attributes:
@@ -34,7 +34,7 @@ class GivenBatch(NamedTuple):
     finite: Tensor | None
 
 
-class GivenSequences:
+class UserSequences:
     """N sequences to predict from, read in batches that are scaled as the training data were.
 
     Args:
@@ -99,14 +99,14 @@ class GivenSequences:
             self._arrays = [np.concatenate(pair) for pair in zip(self._arrays, steps, strict=True)]
         self.lengths = self.lengths + steps.shape[1]
 
-    def batch(self, rows: np.ndarray, device: torch.device | str = "cpu") -> GivenBatch:
+    def batch(self, rows: np.ndarray, device: torch.device | str = "cpu") -> UserBatch:
         """The sequences with these numbers. A GPU scales them itself, and this call does not wait for it."""
         lengths = self.lengths[rows]
         longest = int(lengths.max())
         x = self._raw(rows, lengths)
         same = None if (lengths == longest).all() else torch.from_numpy(lengths)
         if self.schema.vocabulary is not None:
-            return GivenBatch(rows, self._symbols(x[..., 0].transpose(0, 1), rows).to(device), same, None)
+            return UserBatch(rows, self._symbols(x[..., 0].transpose(0, 1), rows).to(device), same, None)
         if self._coded:
             self._check_categories(x, rows)
         if torch.device(device).type == "cuda":
@@ -115,9 +115,9 @@ class GivenSequences:
         if same is not None:
             steps = torch.arange(longest, device=x.device)[:, None]
             scaled = scaled * (steps < same.to(x.device, non_blocking=True))[..., None]
-        return GivenBatch(rows, scaled.to(device), same, torch.isfinite(scaled.sum()))
+        return UserBatch(rows, scaled.to(device), same, torch.isfinite(scaled.sum()))
 
-    def check(self, batch: GivenBatch) -> None:
+    def check(self, batch: UserBatch) -> None:
         """Raise a ValueError that names the first number of a batch that is not finite."""
         if batch.finite is None or batch.finite:
             return
@@ -231,7 +231,7 @@ def _from_table(x: Any, schema: DataSchema, length: int | None) -> tuple[list[np
 
     times = None
     if schema.time_unit is not None and schema.time in names:
-        times, _ = cells(schema.time, lambda found: time_values(found, schema.time_unit))
+        times, _ = cells(schema.time, lambda values: time_values(values, schema.time_unit))
     try:
         order, lengths = grouped(x[schema.sequence].to_numpy() if schema.sequence in names else None, len(x), times)
     except BadCell as error:
