@@ -19,7 +19,8 @@ from .guarded import FilePath, cannot_read, read_text
 PARTS = ("train", "valid", "test")
 END, UNKNOWN = "<eos>", "<unk>"
 CODE_POINTS = 0x110000
-MOST_CHARACTERS = 256  # a symbol is one byte
+MOST_SYMBOLS = 256  # a symbol is one byte
+NO_CHARACTER = "\0"  # stands for `<unk>` and for characters that the training text has not
 
 TextFile = tuple[Path, str]  # a path and the text in it
 
@@ -30,11 +31,12 @@ class Sentences:
 
     Shapes:
         symbols ``(S,)`` uint8, indices into `character_set`; offsets ``(N + 1,)`` int64: sentence n is
-        ``symbols[offsets[n]:offsets[n + 1]]``.
+        ``symbols[offsets[n]:offsets[n + 1]]``; written ``(N,)`` int64, the characters of each line as it is written.
     """
 
     symbols: np.ndarray
     offsets: np.ndarray
+    written: np.ndarray
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -79,32 +81,31 @@ def read_words(folder: FilePath | None = None, part: str = "train") -> np.ndarra
 
 
 def character_set(folder: FilePath | None = None) -> list[str]:
-    """The characters of the training sentences in order of their code points.
+    """The symbols of the sentences: `<unk>`, then the characters of the training text in order of their code points.
 
-    49 for the Penn Treebank, including the blank between words. Publications that count the end of a line have 50.
+    49 for the Penn Treebank, including the end of a line and the blank.
     """
-    return list(_character_set(_files(folder, "train")[0]))
+    return [UNKNOWN, *_characters(_files(folder, "train")[0])]
 
 
 def read_characters(folder: FilePath | None = None, part: str = "train", longest: int | None = None) -> Sentences:
-    """The sentences of one part, one per line, as characters.
+    """The sentences of one part, one per line, as symbols of `character_set`.
 
-    A sentence is its line without the blanks around it. The blanks between words and the five characters of `<unk>`
-    count, the end of the line does not.
-
-    Note: Vorontsov et al. (2017) say that 23 % of the data have at most 75 characters, and over 99 % at most 300. It is
-    25.2 % and 99.4 % of these training sentences.
+    A sentence is its whole line, with its blanks and its end. `<unk>` is one symbol, and so is a character that the
+    training text has not. Blank lines are left out.
 
     Args:
         folder, part: as in `read_words`.
-        longest: leave out sentences with more characters. Default: keep all.
+        longest: leave out lines with more characters, counted with `<unk>` spelt out and with the end of the line, as
+            Vorontsov et al. (2017) do: 23.4 % of the training lines have at most 75, 99.4 % at most 300. Default: keep
+            all.
 
-        >>> sentences, characters = read_characters(part="test", longest=75), character_set()
-        >>> len(sentences), "".join(characters[n] for n in sentences[0])
-        (997, "no it was n't black monday")
+        >>> sentences, symbols = read_characters(part="test", longest=75), character_set()
+        >>> len(sentences), "".join(symbols[n] for n in sentences[0])
+        (911, " no it was n't black monday \\n")
 
     Raises:
-        ValueError: as in `read_words`; also if a character is not in the training text, or no sentence is left.
+        ValueError: as in `read_words`; also if no sentence is left.
     """
     if longest is not None:
         whole_number("longest", longest, 1)
@@ -112,11 +113,11 @@ def read_characters(folder: FilePath | None = None, part: str = "train", longest
     sentences = _sentences(training, file)
     if longest is None:
         return sentences
-    lengths = np.diff(sentences.offsets)
-    short = lengths <= longest
+    short = sentences.written <= longest
     if not short.any():
-        raise cannot_read(file[0], f"no sentence in it has at most {longest} characters")
-    return Sentences(sentences.symbols[np.repeat(short, lengths)], _offsets(lengths[short]))
+        raise cannot_read(file[0], f"no line in it has at most {longest} characters")
+    lengths = np.diff(sentences.offsets)
+    return Sentences(sentences.symbols[np.repeat(short, lengths)], _offsets(lengths[short]), sentences.written[short])
 
 
 def _files(folder: FilePath | None, part: str) -> tuple[TextFile, TextFile]:
@@ -150,31 +151,31 @@ def _words(text: str) -> list[str]:
 
 
 @lru_cache(maxsize=2)
-def _character_set(training: TextFile) -> str:
-    characters = sorted(set("".join(_lines(training[1]))))
-    if not characters or len(characters) > MOST_CHARACTERS:
-        why = f"the training text has {len(characters)} different characters, not 1 to {MOST_CHARACTERS}"
+def _characters(training: TextFile) -> str:
+    """The characters of the training text, without those of `<unk>`."""
+    characters = sorted(set("".join(_lines(training[1])).replace(UNKNOWN, "")) - {NO_CHARACTER})
+    if not characters or len(characters) >= MOST_SYMBOLS:
+        why = f"the training text has {len(characters)} different characters, not 1 to {MOST_SYMBOLS - 1}"
         raise cannot_read(training[0], why)
     return "".join(characters)
 
 
 @lru_cache(maxsize=6)
 def _sentences(training: TextFile, file: TextFile) -> Sentences:
-    characters, lines = _character_set(training), _lines(file[1])
+    characters, lines = _characters(training), _lines(file[1])
     if not lines:
         raise cannot_read(file[0], "it has no sentence")
-    table = np.full(CODE_POINTS, -1, np.int16)
-    table[[ord(character) for character in characters]] = np.arange(len(characters))
-    text = "".join(lines)
-    symbols = table[np.frombuffer(text.encode("utf-32-le"), np.uint32)]
-    if (unknown := symbols < 0).any():
-        raise cannot_read(file[0], f"the training text has not its character {text[int(unknown.argmax())]!r}")
-    return Sentences(_read_only(symbols.astype(np.uint8)), _read_only(_offsets([len(line) for line in lines])))
+    number = np.zeros(CODE_POINTS, np.uint8)  # 0 is `<unk>`
+    number[[ord(character) for character in characters]] = np.arange(1, len(characters) + 1)
+    shortened = [line.replace(UNKNOWN, NO_CHARACTER) for line in lines]
+    symbols = number[np.frombuffer("".join(shortened).encode("utf-32-le"), np.uint32)]
+    offsets, written = _offsets([len(line) for line in shortened]), np.array([len(line) for line in lines])
+    return Sentences(_read_only(symbols), _read_only(offsets), _read_only(written))
 
 
 def _lines(text: str) -> list[str]:
-    """The lines without the blanks around them; empty lines are left out."""
-    return [stripped for line in text.split("\n") if (stripped := line.strip())]
+    """The lines with their blanks and an end each; blank lines are left out."""
+    return [f"{line}\n" for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
 
 
 def _offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:

@@ -24,28 +24,29 @@ SOLVED_BITS = 2.04  # the best of Vorontsov et al. 2017, sentences of at most 75
 class Characters(RaggedData, FileData, NextSymbol):
     """Predict the next character of a sentence after each character.
 
-    Sentences longer than `longest` are left out, and so are sentences of one character, which have no next one. Each
-    sentence starts from the initial state and is padded to the longest of its batch; the loss ignores the padding.
+    A sentence is its whole line, with its blanks and its end; `<unk>`, which stands for a rare word, is one symbol.
+    Lines with more than `longest` characters, `<unk>` spelt out, are left out. Each sentence starts from the initial
+    state and is padded to the longest of its batch; the loss ignores the padding.
     Loss: cross entropy in nats per character; without memory it is the entropy of the characters. Metric: bits per
     character; 2.04, the best of Vorontsov et al. 2017, counts as solved.
 
     Shapes:
-        inputs ``(T, B)`` int64 below the number of characters, 49 in the Penn Treebank; targets alike, -100 past the
+        inputs ``(T, B)`` int64 below the number of symbols, 49 in the Penn Treebank; targets alike, -100 past the
         end; lengths ``(B,)``.
 
     Args:
-        longest: the longest sentences to use, in characters; the document has 75 and 300.
+        longest: the longest lines to use, in characters; the document has 75 and 300.
         embedding: width of the embedding of a character.
         data: the data folder.
 
         >>> task = Characters()
         >>> task.count(), task.vocabulary
-        (10603, 49)
+        (9855, 49)
 
     Reference: Vorontsov et al. 2017.
     """
 
-    longest: int = option(75, "most characters of a sentence; longer ones are left out", whole=2)
+    longest: int = option(75, "most characters of a line; longer ones are left out", whole=2)
     embedding: int = option(49, "width of the embedding of a character", whole=1)
 
     name = "ptb-characters"
@@ -72,4 +73,4 @@ class Characters(RaggedData, FileData, NextSymbol):
 
     def sequences(self) -> Sequence[np.ndarray]:
         sentences = read_characters(self.folder, FILE_PARTS[self.part], self.longest)
-        return [sentences[n] for n in range(len(sentences)) if len(sentences[n]) > 1]
+        return [sentences[n] for n in range(len(sentences))]
