@@ -119,6 +119,36 @@ def test_weight_decay_makes_no_matrix_where_the_singular_values_are_known(layer,
 
 
 @pytest.mark.parametrize("kind", LAYERS)
+def test_matrix_decay(kind):
+    """Recurrent matrices, inputs and readout; no bias."""
+    model = a_model(kind)
+    inputs = [p.detach() for name, p in model.layer.named_parameters() if name.startswith("weight_ih")]
+    readout = [p.detach() for name, p in model.named_parameters() if not name.startswith("layer") and p.ndim == 2]
+    assert inputs
+    assert len(readout) == 1
+    expected = 0.15 * sum((W**2).sum() for W in [*blocks(model), *inputs, *readout])
+    torch.testing.assert_close(penalty_of(model, "matrix_decay(0.3)"), expected, **SAME)
+
+
+def test_matrix_decay_leaves_embeddings_and_initial_states_alone():
+    layer = RNN(INPUT, HIDDEN, initial_state="learned")
+    model = SequenceModel(layer, 4, readout="every", vocabulary=5)
+    with make("matrix_decay(1)").watch(model) as extra:
+        extra(torch.zeros(())).backward()
+    assert {name for name, p in model.named_parameters() if p.grad is not None} == {
+        "layer.weight_ih_l0",
+        "layer.weight_hh_l0",
+        "output.weight",
+    }
+
+
+def test_matrix_decay_without_recurrence_counts_each_matrix_once():
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2))
+    expected = sum(part.weight.detach().square().sum() for part in (model[0], model[2]))
+    torch.testing.assert_close(value_of(model, "matrix_decay(2)").detach(), expected)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
 def test_singular_value_prior(kind):
     model = a_model(kind)
     expected = sum(((torch.linalg.svd(W)[1] - 1) ** 2).sum() for W in blocks(model))

@@ -7,14 +7,16 @@ import re
 from evenflow.checks import unknown
 from evenflow.penalties.penalty import Penalty, Sum, Watched
 from evenflow.penalties.state_penalties import NormPreserving, Stabilizer
-from evenflow.penalties.weight_penalties import SingularValuePrior, SoftOrthogonality, WeightDecay
+from evenflow.penalties.weight_penalties import MatrixDecay, SingularValuePrior, SoftOrthogonality, WeightDecay
 
 PENALTIES: dict[str, type[Penalty]] = {
-    kind.name: kind for kind in (SoftOrthogonality, SingularValuePrior, WeightDecay, Stabilizer, NormPreserving)
+    kind.name: kind
+    for kind in (SoftOrthogonality, SingularValuePrior, WeightDecay, MatrixDecay, Stabilizer, NormPreserving)
 }
 
 __all__ = [
     "PENALTIES",
+    "MatrixDecay",
     "NormPreserving",
     "Penalty",
     "SingularValuePrior",

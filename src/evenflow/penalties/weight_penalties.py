@@ -1,11 +1,11 @@
-"""Penalties on the recurrent matrices: orthogonality, singular values near one, weight decay."""
+"""Penalties on the weights: orthogonality, singular values near one, weight decay."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from evenflow.penalties.matrices import matrices, singular_values
+from evenflow.penalties.matrices import LAYER_TYPES, matrices, singular_values
 from evenflow.penalties.penalty import Penalty, Watched
 from evenflow.runtime.torch_state import ieee_products
 
@@ -77,3 +77,31 @@ class WeightDecay(Penalty):
         tensors = singular_values(watched.model, self.name) or matrices(watched.model, self.name)
         squares = [(each * each.conj()).real.sum() for each in tensors]
         return torch.stack(squares).sum() / 2
+
+
+class MatrixDecay(WeightDecay):
+    """``λ/2 Σ_W |W|²`` on all matrices of the model: those of the inputs, the recurrent ones and the readout's.
+
+    Biases, embeddings and initial states are left alone. A recurrent matrix counts as in `WeightDecay`, with its map
+    applied.
+
+    Args:
+        strength: λ, 0.0001 by default.
+
+    Reference: Vorontsov et al. 2017, whose code adds ``1e-4 Σ |W|²`` to the loss, a strength of 2e-4 here.
+    """
+
+    name, equation = "matrix_decay", "λ/2 Σ |W|² with inputs and readout"
+
+    def value(self, watched: Watched, loss: Tensor) -> Tensor:
+        total = super().value(watched, loss)
+        if not any(isinstance(module, LAYER_TYPES) for module in watched.model.modules()):
+            return total  # which is that of all linear layers
+        others = [
+            (p * p.conj()).real.sum()
+            for module in watched.model.modules()
+            if not isinstance(module, nn.Embedding)
+            for name, p in module.named_parameters(recurse=False)
+            if p.ndim == 2 and "weight" in name and not name.startswith("weight_hh")
+        ]
+        return total + torch.stack(others).sum() / 2 if others else total
