@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from evenflow import RNN, ScalarGatedRNN, SequenceModel, create
 from evenflow.bounds import (
+    fastrnn_alpha_limit,
     rotation_slope,
     scalar_gate_gap,
     scalar_gate_gap_from,
@@ -187,3 +188,32 @@ def test_refuses(call, message):
     with pytest.raises(ValueError) as refused:
         call(torch.ones(3, 2, 2))
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("spectral", "frobenius", "activation", "largest"),
+    [
+        (1.0, 10.0, "relu", 40.0),  # 4 R_U, the others are zero
+        (31.0, 31.0, "relu", 124.0),  # 4 R_U again: it exceeds 4 (31 - 1)
+        (8.0, 9.0, "relu", 36.0),
+        (8.0, 8.0, "sigmoid", 32.0),  # D = 1/4, so that D |U| - 1 = 1
+        (0.0, 0.5, "relu", 4.0),  # 4 |D |U| - 1| where U is zero
+    ],
+)
+def test_the_alpha_of_fastrnns_bound(spectral, frobenius, activation, largest):
+    """Equation 4 by hand: one over T times the largest of the three denominators."""
+    found = fastrnn_alpha_limit(steps=50, spectral_norm=spectral, frobenius_bound=frobenius, activation=activation)
+    assert found == pytest.approx(1 / (50 * largest))
+
+
+def test_the_alpha_of_fastrnns_bound_falls_with_the_length_and_that_of_sgornn_does_not():
+    limits = [
+        fastrnn_alpha_limit(steps=steps, spectral_norm=1.0, frobenius_bound=math.sqrt(128)) for steps in (500, 5000)
+    ]
+    assert limits[0] == pytest.approx(10 * limits[1])
+    assert limits[0] < 0.023, "where the document's networks start, which its own condition, β <= 1 - 2α, allows"
+
+
+def test_a_frobenius_bound_below_the_spectral_norm_is_refused():
+    with pytest.raises(ValueError, match=r"^frobenius_bound must be at least spectral_norm = 2, got 1$"):
+        fastrnn_alpha_limit(steps=5, spectral_norm=2.0, frobenius_bound=1.0)

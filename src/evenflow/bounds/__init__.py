@@ -11,6 +11,7 @@ from evenflow.bounds.hochreiter import (
 )
 from evenflow.bounds.scalar_gates import (
     ScalarGateGradients,
+    fastrnn_alpha_limit,
     rotation_slope,
     scalar_gate_gap,
     scalar_gate_gap_from,
@@ -28,6 +29,7 @@ __all__ = [
     "band",
     "convergence_constant",
     "direction_condition",
+    "fastrnn_alpha_limit",
     "gradient_band",
     "hochreiter_bound",
     "hochreiter_from",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from evenflow import activations
 from evenflow.bounds.model_sizes import ModelSizes, model_sizes
 from evenflow.cells import ScalarGated
 from evenflow.checks import number, whole_number
@@ -143,6 +144,38 @@ def scalar_gate_gap_from(
         raise ValueError(f"Theorem 1 of SGORNN needs beta at most 1 - 2 alpha = {1 - 2 * alpha:g}, got {beta:g}")
     chance = 3 * loss_bound * math.sqrt(math.log(2 / delta) / (2 * samples))
     return 4 * C * alpha * steps / math.sqrt(samples) + chance
+
+
+def fastrnn_alpha_limit(
+    *, steps: int, spectral_norm: float, frobenius_bound: float, activation: activations.ActivationChoice = "relu"
+) -> float:
+    """The largest α for which FastRNN's generalisation bound holds (4).
+
+    ``α <= min(1 / (4 T |D ‖U‖₂ - 1|), 1 / (4 T R_U), 1 / (T |‖U‖₂ - 1|))``, infinite terms left out. It falls as 1/T,
+    where SGORNN's condition β <= 1 - 2α does not depend on T or U.
+
+    Args:
+        steps: T.
+        spectral_norm: ‖U‖₂.
+        frobenius_bound: R_U, at least ‖U‖_F.
+        activation: σ; D is its steepest slope.
+
+    >>> fastrnn_alpha_limit(steps=500, spectral_norm=1.0, frobenius_bound=128**0.5)
+    4.419417382415922e-05
+
+    Note: the document calls the condition undefined for an orthogonal U, for which the first (where D = 1) and the last
+    term divide by zero. As limits they are infinite and the second one remains.
+
+    References: the SGORNN document, equation 4; Kusupati et al. 2018.
+    """
+    whole_number("steps", steps, 1)
+    number("spectral_norm", spectral_norm, least=0)
+    number("frobenius_bound", frobenius_bound, above=0)
+    if frobenius_bound < spectral_norm * (1 - ROUNDING):
+        raise ValueError(f"frobenius_bound must be at least spectral_norm = {spectral_norm:g}, got {frobenius_bound:g}")
+    slope = activations.make(activation).slope_bounds[1]
+    parts = (4 * abs(slope * spectral_norm - 1), 4 * frobenius_bound, abs(spectral_norm - 1))
+    return 1 / (steps * max(parts))
 
 
 def _sizes_and_gates(model: SequenceModel, inputs: Tensor, theorem: str) -> tuple[ModelSizes, dict[str, float]]:

@@ -23,8 +23,9 @@ def generator(seed: int = 0) -> torch.Generator:
     ("name", "options", "sizes", "baseline"),
     [
         ("mnist", {}, (55_000, 5_000, 10_000), 2.3012),
-        ("ptb-characters", {"longest": 75}, (10_603, 894, 997), 2.9961),
+        ("ptb-characters", {"longest": 75}, (9_855, 817, 917), 2.9336),
         ("har-rebuilt", {"classes": 2}, (6_617, 735, 2_947), 0.6929),
+        ("har-rebuilt", {"one_output": True, "validation": "test"}, (7_352, 2_947, None), 0.6929),
         ("har-rebuilt", {"classes": 6}, (6_617, 735, 2_947), 1.7828),
         ("har-subset", {}, (2_160, 240, 950), 0.6927),
         ("ucr", {"set": "DistalPhalanxTW"}, (112, 27, 400), None),
@@ -39,7 +40,8 @@ def generator(seed: int = 0) -> torch.Generator:
 )
 def test_sizes_and_baselines(data, name, options, sizes, baseline):
     task = make(name, data=str(data), **options)
-    assert (task.count(), task.held_out().count(), task.test().count()) == sizes
+    test = None if task.test() is None else task.test().count()
+    assert (task.count(), task.held_out().count(), test) == sizes
     if baseline is not None:
         assert task.baseline == pytest.approx(baseline, abs=ROUNDED)
 
@@ -155,6 +157,38 @@ def test_two_classes_of_six_activities(data):
     assert pairs == {(0, 0), (1, 1), (2, 0), (3, 1), (4, 0), (5, 1)}
 
 
+def test_one_output_tells_two_classes_apart(small_data):
+    two, one = (make("har", data=str(small_data), one_output=which).test() for which in (False, True))
+    rows = torch.arange(two.count())
+    labels, targets = two.take(rows).targets, one.take(rows).targets
+    assert torch.equal(targets, labels[:, None].float())
+    # The sigmoid of one score is the softmax of that score and zero.
+    scores = torch.randn(len(rows), 1, generator=generator())
+    both = torch.cat([torch.zeros_like(scores), scores], 1)
+    torch.testing.assert_close(one.loss(scores, targets), two.loss(both, labels))
+    assert one.metric(scores, targets) == two.metric(both, labels)
+    assert (one.output_size, one.problem) == (1, "multilabel")
+    assert [column.name for column in one.schema().targets] == ["walking upstairs, sitting, laying"]
+
+
+def test_har_validated_on_the_test_windows_has_no_test_left(small_data):
+    usual, task = (make("har", data=str(small_data), validation=part) for part in ("tenth", "test"))
+    assert task.test() is None
+    assert task.count() == usual.count() + usual.held_out().count()
+    rows = torch.arange(usual.test().count())
+    assert torch.equal(task.held_out().take(rows).targets, usual.test().take(rows).targets)
+
+
+def test_words_without_a_carried_state(small_data):
+    carried, alone = (make("ptb-words", data=str(small_data), length=7, carry=carry) for carry in (True, False))
+    for step in range(3):
+        first, second = (task.training_batch(4, Position(step, 100), generator()) for task in (carried, alone))
+        assert torch.equal(first.inputs, second.inputs)
+        assert (first.carried, second.carried) == (step > 0, False)
+    assert not any(batch.carried for batch in alone.every_batch(4, Position(0, 1), CPU))
+    assert (carried.carries, alone.carries) == (True, False)
+
+
 @pytest.mark.parametrize("size", [4, 20])
 def test_streams_of_words_read_on(small_data, size):
     """Batches laid end to end are the text, cut into `size` streams; targets are the next words."""
@@ -201,6 +235,8 @@ def test_perplexity_is_of_the_mean_loss():
         ("mnist", {"width": 3}, "width must be one of 1, 2, 4, 7, 8, 14, 16, 28, got 3"),
         ("mnist", {"order": "sorted"}, "order must be one of ordered, permuted, got 'sorted'"),
         ("har", {"classes": 3}, "classes must be 2 or 6, got 3"),
+        ("har", {"validation": "x"}, "validation must be one of tenth, test, got 'x'"),
+        ("har", {"classes": 6, "one_output": True}, "one_output goes with 2 classes, got 6"),
         ("ucr", {"set": ""}, "set must be the name of a UCR set, such as 'ECG5000', got ''"),
         ("ucr", {"width": 0}, "width must be a whole number of at least 1, got 0"),
         ("music", {"set": "abba"}, "set must be one of jsb-chorales, musedata, nottingham, piano-midi, got 'abba'"),

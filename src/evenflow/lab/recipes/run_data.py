@@ -115,12 +115,18 @@ class RunData:
 
     @cached_property
     def generalization_gap(self) -> tuple[float, float]:
-        """Training minus test metric, and test minus training loss, of the last weights."""
+        """Training minus test metric, and test minus training loss, of the last weights.
+
+        The validation part stands for the test part where a task has none.
+        """
         if self.run is None:
             return NAN, NAN
         best = {name: value.clone() for name, value in self.model.state_dict().items()}
         checkpoint.load_weights(self.model, self.run.weights("last"), str(self.run.folder))
-        (train_loss, train), (test_loss, test) = self.score(self.task), self.score(self.task.test())
+        (train_loss, train), (test_loss, test) = (
+            self.score(self.task),
+            self.score(self.task.test() or self.task.held_out()),
+        )
         checkpoint.load_weights(self.model, best, str(self.run.folder))
         return train - test, test_loss - train_loss
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
+from torch.nn import functional as F
 
 from evenflow.lab.data import Windows, read_har
 from evenflow.lab.data.har_files import ACTIVITIES, SIGNALS
+from evenflow.models.data_schema import DataColumn, DataSchema
 
 from .data_set import FileData, require
 from .labelled import Labelled
-from .task import option
+from .task import Batch, option
 
 # HAR-2 of Kusupati et al. 2018: these three activities are class 1, the others class 0.
 HAR_2 = np.array([name in ("walking upstairs", "sitting", "laying") for name in ACTIVITIES], dtype=np.int64)
 HELD_OUT = 10  # the last tenth of the training windows is for validation
+VALIDATIONS = ("tenth", "test")
 SOLVED_ACCURACY = {2: 0.94, 6: 0.90}  # two: SGORNN's 94.07 %
 
 
@@ -31,10 +36,15 @@ class Har(FileData, Labelled):
     accuracy; 94 % of two classes and 90 % of six count as solved.
 
     Shapes:
-        inputs ``(128, B, 9)``; targets ``(B,)`` int64.
+        inputs ``(128, B, 9)``; targets ``(B,)`` int64; with `one_output` ``(B, 1)`` of zeros and ones.
 
     Args:
         classes: 6, the activities; 2, {walking upstairs, sitting, laying} against the other three (HAR-2).
+        one_output: with two classes, one output whose sigmoid is the probability of the second class, as in the sgornn
+            document. Loss: binary cross entropy.
+        validation: "tenth", the last tenth of the training windows; "test", the test windows, as in the sgornn
+            document: then all training windows are trained on, and there is no test part left. What a validation
+            selects, such as the best weights, has then seen the test windows.
         data: the data folder.
 
         >>> task = HarRebuilt(classes=2)
@@ -45,6 +55,12 @@ class Har(FileData, Labelled):
     """
 
     classes: int = option(2, "2 (HAR-2) or 6 (the activities)")
+    one_output: bool = option(False, "one output for two classes, whose sigmoid is the probability of the second")
+    validation: str = option(
+        "tenth",
+        "tenth (the last of the training windows) or test (the test windows: no test is left)",
+        choices=VALIDATIONS,
+    )
 
     name = "har"
     version = "original"
@@ -53,10 +69,38 @@ class Har(FileData, Labelled):
     def __post_init__(self) -> None:
         if self.classes not in SOLVED_ACCURACY:
             raise ValueError(f"classes must be 2 or 6, got {self.classes!r}")
+        super().__post_init__()
+        if self.one_output and self.classes != 2:
+            raise ValueError(f"one_output goes with 2 classes, got {self.classes}")
+
+    @property
+    def problem(self) -> str:  # type: ignore[override]
+        return "multilabel" if self.one_output else "classification"
 
     @property
     def output_size(self) -> int:
-        return self.classes
+        return 1 if self.one_output else self.classes
+
+    def schema(self) -> DataSchema:
+        plain = super().schema()
+        return dataclasses.replace(plain, targets=(DataColumn(self.labels[1]),)) if self.one_output else plain
+
+    def has_test(self) -> bool:
+        return self.validation != "test"
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.one_output:
+            return F.binary_cross_entropy_with_logits(outputs, targets.to(outputs))
+        return super().loss(outputs, targets)
+
+    def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.one_output:
+            return ((outputs > 0) == (targets > 0)).float().mean()
+        return super().metric(outputs, targets)
+
+    def take(self, rows: Tensor) -> Batch:
+        batch = super().take(rows)
+        return batch._replace(targets=batch.targets[:, None].float()) if self.one_output else batch
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -67,12 +111,13 @@ class Har(FileData, Labelled):
 
     def sequences(self) -> tuple[np.ndarray, np.ndarray]:
         read = _read(self.folder, self.version)
-        first = len(read.y_train) - len(read.y_train) // HELD_OUT  # window of the validation part
+        held_out = len(read.y_train) // HELD_OUT if self.validation == "tenth" else 0
+        first = len(read.y_train) - held_out  # window of the validation part
         training = read.x_train[:first].astype(np.float64)
         mean, deviation = training.mean((0, 1)).astype(np.float32), training.std((0, 1)).astype(np.float32)
         inputs, labels = {
             "training": (read.x_train[:first], read.y_train[:first]),
-            "validation": (read.x_train[first:], read.y_train[first:]),
+            "validation": (read.x_train[first:], read.y_train[first:]) if held_out else (read.x_test, read.y_test),
             "test": (read.x_test, read.y_test),
         }[self.part]
         return (inputs - mean) / deviation, HAR_2[labels] if self.classes == 2 else labels

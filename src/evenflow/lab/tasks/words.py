@@ -27,10 +27,10 @@ class Words(FileData, NextSymbol):
     """Predict the next word of a text after each word.
 
     The text is cut into as many streams as a batch has sequences. Each batch holds the next `length` words of every
-    stream. The state is carried from one batch to the next and starts anew with each epoch; gradients reach back
-    `length` steps (truncated backpropagation). Words at the end of a stream that do not fill a batch are left out in
-    training and used in validations. Loss: cross entropy in nats; without memory it is the entropy of the words.
-    Metric: perplexity, e to the mean loss; below 100 counts as solved.
+    stream. The state is carried from one batch to the next and starts anew with each epoch, or with each batch if it is
+    not carried; gradients reach back `length` steps (truncated backpropagation). Words at the end of a stream that do
+    not fill a batch are left out in training and used in validations. Loss: cross entropy in nats; without memory it is
+    the entropy of the words. Metric: perplexity, e to the mean loss; below 100 counts as solved.
 
     Shapes:
         inputs and targets ``(T, B)`` int64 below the number of words, 10,000 in the Penn Treebank.
@@ -38,6 +38,7 @@ class Words(FileData, NextSymbol):
     Args:
         length: T, the words of a batch and the steps that gradients reach back.
         embedding: width of the embedding of a word.
+        carry: whether the state is carried from batch to batch, in training and in validations.
         data: the data folder.
 
         >>> task = Words(length=35)
@@ -49,12 +50,16 @@ class Words(FileData, NextSymbol):
 
     length: int = option(35, "words of a batch, and steps that gradients reach back", whole=1)
     embedding: int = option(128, "width of the embedding of a word", whole=1)
+    carry: bool = option(True, "carry the state from one batch to the next")
 
     name = "ptb-words"
-    carries = True
     metric_name = "perplexity"
     solved_limit = SOLVED_PERPLEXITY
     limit_excluded = True
+
+    @property
+    def carries(self) -> bool:  # type: ignore[override]
+        return self.carry
 
     @property
     def vocabulary(self) -> int:
@@ -119,7 +124,7 @@ class Words(FileData, NextSymbol):
 
     def _window(self, streams: Tensor, first: int) -> Batch:
         window = streams[first : first + self.length + 1].contiguous()
-        return (CarriedBatch if first else Batch)(window[:-1], window[1:])
+        return (CarriedBatch if first and self.carry else Batch)(window[:-1], window[1:])
 
     def _words(self, device: torch.device) -> Tensor:
         return _text(self.folder, FILE_PARTS[self.part], device)
