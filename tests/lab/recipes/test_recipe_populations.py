@@ -91,7 +91,7 @@ def test_a_penalty_of_the_weights_is_no_reason_to_stay_apart(tmp_path, gpu):
 
 
 def test_recipes_that_measure_time_train_one_by_one(tmp_path, gpu):
-    assert populations(plan(load("urnn/speed"), "full", tmp_path, seeds=3, rows=["GRU, batch 20"])) == []
+    assert populations(plan(load("factorized/table-5"), "full", tmp_path, seeds=3, rows=["SGD, 128 units"])) == []
     column = {"name": "seconds", "measure": "seconds_per_1000"}
     rows = [{"label": "plain", "system": {"name": "rnn"}}]
     assert shapes(made(rows=rows, ordering=[], columns=[column]), tmp_path) == []

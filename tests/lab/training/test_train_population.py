@@ -225,6 +225,10 @@ def test_one_that_stops_early_leaves_the_others_to_go_on():
             f"schedule must be one of {', '.join(SCHEDULES)} in a population, got 'torch.optim.lr_scheduler:StepLR'",
         ),
         (
+            lambda: [config(clip_value=1.0, clip_scope="mapped")],
+            "clip_scope must not be mapped in a population, whose maps run as one, got 'mapped'",
+        ),
+        (
             lambda: [config(penalty="stabilizer")],
             "penalty must read the weights alone in a population, got 'stabilizer'",
         ),

@@ -84,7 +84,7 @@ def test_difference_names_the_first_setting_and_leaves_the_device_free():
             "schedule must be one of constant, linear, cosine, exponential, step, one-cycle, plateau, got 'cosin'",
         ),
         ({"warmup": 1000}, "warmup must be below the 1000 updates of the run, got 1000"),
-        ({"clip_scope": "none"}, "clip_scope must be one of all, recurrent, each, got 'none'"),
+        ({"clip_scope": "none"}, "clip_scope must be one of all, recurrent, each, mapped, got 'none'"),
         ({"precision": "8"}, "precision must be one of 32-true, tf32, 64-true, bf16-mixed, bf16-true, got '8'"),
         ({"device": "tpu"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'tpu'"),
         ({"device": "cuda:x"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'cuda:x'"),

@@ -11,6 +11,7 @@ import numpy as np
 
 from evenflow.probes import spectrum
 
+from .map_cost import extra_time
 from .run_data import RunData
 from .schema import Column, Recipe
 
@@ -136,6 +137,12 @@ MEASURES: dict[str, Measure] = {
         words=YES_NO,
         outlives=True,
     ),
+    "lr": Measure(
+        lambda run: float(run.job.config["training"]["lr"]),
+        "the learning rate of the run, which a search has selected",
+        trains=False,
+        outlives=True,
+    ),
     "diverged": Measure(
         lambda run: float(run.diverged), "whether the loss became infinite", words=YES_NO, outlives=True
     ),
@@ -152,6 +159,11 @@ MEASURES: dict[str, Measure] = {
         validated=True,
     ),
     "seconds_per_1000": Measure(_seconds_per_1000, "seconds per thousand updates"),
+    "map_extra_time": Measure(
+        lambda run: extra_time(run.job),
+        "by how many per cent an update takes longer with the map than with a free matrix, taking turns",
+        trains=False,
+    ),
     "gradient_ratio": Measure(
         lambda run: _last_probe_ratio(run, "gradient_norm"), "|∂L/∂h_1| over |∂L/∂h_T| at the last probe"
     ),

@@ -12,6 +12,7 @@ from evenflow import penalties
 from evenflow.lab.training import OPTIMIZERS, build
 from evenflow.lab.training.config import DROPS
 from evenflow.lab.training.launch import uses_gpu
+from evenflow.lab.training.matrix_clipping import MAPPED
 from evenflow.lab.training.run_folder import CONFIG
 from evenflow.lab.training.train_population import SHARED, train_population
 from evenflow.models.population import Population
@@ -82,6 +83,7 @@ def _is_plain(job: RecipeJob) -> bool:
     system, training = job.config["system"], job.config["training"]
     penalty = training.get("penalty")
     plain = training.get("optimizer", "adam") in OPTIMIZERS and not (penalty and penalties.make(penalty).reads_states)
+    plain = plain and training.get("clip_scope") != MAPPED
     return plain and system["name"] not in NETWORKS and not any(system.get(key) for key in NOISE)
 
 

@@ -18,6 +18,7 @@ from evenflow.optim.geodesic import POLISH_EVERY
 from . import evaluation
 from .captured_update import CapturedUpdate
 from .given_parts import NOTHING_GIVEN, OWN, GivenParts
+from .matrix_clipping import MAPPED, clipped_matrices
 from .optimizers import clip, clip_groups, gradient_norm, make_optimizer
 
 if TYPE_CHECKING:
@@ -168,6 +169,9 @@ class GradientMethod(Method):
             with ExitStack() as stack:
                 if number < count:  # processes exchange gradients once an update
                     stack.enter_context(self.fabric.no_backward_sync(cast(Any, self.module)))
+                if self.settings.clip_scope == MAPPED:
+                    limits = (self.settings.clip_norm, self.settings.clip_value)
+                    stack.enter_context(clipped_matrices(self.model, *limits))
                 extra = None if self._penalty is None else stack.enter_context(self._penalty.watch(self.model))
                 outputs, state = evaluation.answer(self.module, batch, state, None if self._padded else False)
                 loss = self.task.loss(outputs, batch.targets)

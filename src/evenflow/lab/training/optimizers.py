@@ -13,6 +13,7 @@ from evenflow.optim import GeodesicAdam, GeodesicSGD, Joined, divide
 from evenflow.runtime.import_path import imported
 
 from .given_parts import NOTHING_GIVEN, OWN, GivenParts, check_own_optimizer
+from .matrix_clipping import MAPPED, free_matrices
 
 if TYPE_CHECKING:
     from .settings import Settings
@@ -22,7 +23,7 @@ MakeOptimizer = Callable[[Groups, "Settings"], torch.optim.Optimizer]
 EPS, ADAGRAD_EPS = 1e-8, 1e-10  # torch's defaults
 # Options of a parameter group that say how an optimiser runs on its device, which may change when a run is resumed.
 DEVICE_OPTIONS = ("capturable", "fused", "foreach", "clip_norm")
-SCOPES = ("all", "recurrent", "each")  # of gradient clipping
+SCOPES = ("all", "recurrent", "each", MAPPED)  # of gradient clipping
 RECURRENT = "weight_hh"
 MATRICES = ("weight_ih", "weight_hh")  # in the names of the parameters that Muon moves
 MATRIX = "matrix"  # key of a group of these parameters
@@ -95,7 +96,7 @@ def sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
 def geodesic_sgd(groups: Groups, settings: Settings) -> torch.optim.Optimizer:
     """Wen and Yin 2013, for orthonormal bases."""
     # clip_norm bounds the gradients of the bases only if all parameters are clipped and lr never grows.
-    bounded = settings.clip_scope != "recurrent" and settings.decay <= 1 and OWN not in settings.schedule
+    bounded = settings.clip_scope in ("all", "each") and settings.decay <= 1 and OWN not in settings.schedule
     return GeodesicSGD(groups, lr=settings.lr, clip_norm=settings.clip_norm if bounded else None)
 
 
@@ -211,8 +212,11 @@ def clip_groups(model: nn.Module, scope: str) -> list[list[nn.Parameter]]:
     """The trained parameters that are clipped, in groups that share one norm.
 
     Scope "all" is one group of all parameters, "recurrent" one group of those with "weight_hh" in their name, and
-    "each" one group per parameter.
+    "each" one group per parameter. "mapped" is one group for each recurrent matrix that takes a map and has none;
+    `clipped_matrices` clips the gradients by those that have one.
     """
+    if scope == MAPPED:
+        return [[p] for p in free_matrices(model)]
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if scope == "each":
         return [[p] for _, p in named]

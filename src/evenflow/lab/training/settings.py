@@ -15,6 +15,7 @@ from evenflow.lab.tasks.task import Task, check_options, option
 
 from .given_parts import OWN
 from .loggers import logger_names
+from .matrix_clipping import MAPPED
 from .optimizers import BASES, OPTIMIZERS, SCOPES, WEIGHT_DECAYS, WITH_EPS
 from .schedules import DECAYING, SCHEDULES
 
@@ -93,7 +94,10 @@ class Settings:
     clip_norm: float | None = option(None, "largest norm of the gradient", above=0)
     clip_value: float | None = option(None, "largest absolute value of an entry of the gradient", above=0)
     clip_scope: str = option(
-        "all", "what is clipped: all, the recurrent matrices (recurrent) or each tensor alone (each)", choices=SCOPES
+        "all",
+        "what is clipped: all, the parameters of the recurrent matrices (recurrent), each tensor alone (each), or the "
+        "gradient by each recurrent matrix that takes a map, before the map's own gradient (mapped)",
+        choices=SCOPES,
     )
     log_every: int = option(10, "updates between two rows of metrics.csv", whole=1)
     validate_every: int | None = option(
@@ -183,8 +187,16 @@ class Settings:
         """The weight decay, by default that of the optimizer."""
         return WEIGHT_DECAYS.get(self.optimizer, 0.0) if self.weight_decay is None else self.weight_decay
 
+    def _check_whole_batches(self, processes: int) -> None:
+        """The gradient by a matrix is clipped in the backward pass, before gradients of other batches are added."""
+        for name, count in (("accumulate", self.accumulate), ("processes", processes)):
+            if self.clip_scope == MAPPED and count > 1:
+                needs = f"clip_scope {MAPPED} clips the gradient of one batch"
+                raise ValueError(f"{needs}, so {name} must be 1, got {count}")
+
     def for_task(self, task: Task, processes: int = 1) -> Settings:
         """The settings with epochs counted in updates of this task, and updates between validations."""
+        self._check_whole_batches(processes)
         each = task.epoch_steps(self.batch_size, processes * self.accumulate)
         if self.validate_every is None:
             return dataclasses.replace(self, validate_every=each or VALIDATE_EVERY).for_task(task, processes)

@@ -20,6 +20,7 @@ from .given_parts import OWN
 from .launch import check_device, launch
 from .lifecycle import Folder, finish_run, open_run, write_failure, write_status
 from .loop import Loop
+from .matrix_clipping import MAPPED
 from .optimizers import OPTIMIZERS
 from .population_step import PopulationStep, validate
 from .progress import ProgressBar
@@ -115,6 +116,8 @@ def _check(settings: Sequence[Settings]) -> None:
             raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)} in a population, got {one.schedule!r}")
         if one.penalty is not None and penalties.make(one.penalty).reads_states:
             raise ValueError(f"penalty must read the weights alone in a population, got {one.penalty!r}")
+        if one.clip_scope == MAPPED:
+            raise ValueError(f"clip_scope must not be {MAPPED} in a population, whose maps run as one, got {MAPPED!r}")
         for name in SHARED:
             if getattr(one, name) != getattr(settings[0], name):
                 values = f"{getattr(settings[0], name)!r} and {getattr(one, name)!r}"
