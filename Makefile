@@ -7,7 +7,7 @@
 # make wheel      the wheel in dist/, the same bytes for the same commit
 # make locked     install into .venv the packages of .ci/requirements.txt, whose hashes are compared; CI does so
 # make lock       write .ci/requirements.txt anew from pyproject.toml and constraints.txt (uv)
-# make audit      known vulnerabilities of these packages (pip-audit)
+# make audit      known vulnerabilities of these packages and of torch (pip-audit)
 # make harden     attacks on runs, files and inputs: MINUTES=30 SEED=0
 PYTHON ?= python3
 BIN := .venv/bin
@@ -63,9 +63,12 @@ lock: .venv/installed
 	-c constraints.txt pyproject.toml -) > build/requirements.txt
 	mv build/requirements.txt .ci/requirements.txt
 
+# With --strict a package that the database does not know, or a database that cannot be reached, is a failure too.
 audit: .venv/installed
 	$(BIN)/python -m pip install --quiet pip-audit
 	$(BIN)/pip-audit --strict --disable-pip --require-hashes -r .ci/requirements.txt
+	mkdir -p build; grep '^torch==' constraints.txt > build/torch.txt
+	$(BIN)/pip-audit --strict --disable-pip --no-deps -r build/torch.txt
 
 lint: .venv/installed
 	$(BIN)/ruff check .

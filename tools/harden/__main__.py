@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # so that the folder can be 
 
 from harden import ATTACKS
 from harden.campaign import run_attacks
+from harden.corpus import FOLDER
 
 KEPT = Path(__file__).parents[2] / "build" / "harden"  # inputs that failed
 SHOWN = 20  # different failures of an attack
@@ -27,11 +28,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of all random draws (default: 0)")
     parser.add_argument("--jobs", type=int, default=2, help="attacks side by side (default: 2)")
     parser.add_argument("--only", nargs="+", choices=sorted(ATTACKS), help="these attacks alone")
+    parser.add_argument("--grow-corpus", action="store_true", help="keep inputs of guided fuzzing that reach new code")
     options = parser.parse_args(arguments)
     chosen = [attack for name, attack in ATTACKS.items() if options.only is None or name in options.only]
     shutil.rmtree(KEPT, ignore_errors=True)
     outcomes = run_attacks(
-        chosen, options.seed, options.minutes, options.jobs, lambda said: print(said, flush=True), KEPT
+        chosen,
+        options.seed,
+        options.minutes,
+        options.jobs,
+        lambda said: print(said, flush=True),
+        KEPT,
+        FOLDER if options.grow_corpus else None,
     )
     for outcome in outcomes:
         for sentence in outcome.notes:

@@ -36,11 +36,12 @@ def run_attacks(
     jobs: int,
     announce: Callable[[str], None],
     kept: Path | None = None,
+    corpus: Path | None = None,
 ) -> list[Outcome]:
     """Run attacks in their shares of `minutes` on `jobs` processes; the outcomes are in the order of the attacks.
 
     A process that dies counts as a failure of its attack. The caller must not have used OpenMP, whose threads a forked
-    process does not have. Inputs that failed are written to the folder `kept`.
+    process does not have. Inputs that failed are written to the folder `kept`, inputs that reach new code to `corpus`.
     """
     total = sum(attack.share for attack in attacks)
     waiting, outcomes = list(attacks), dict[str, Outcome]()
@@ -51,7 +52,7 @@ def run_attacks(
             attack = waiting.pop(0)
             seconds = 60 * minutes * jobs * attack.share / total
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_attack, args=(attack, seed, seconds, sender, kept))
+            process = context.Process(target=_attack, args=(attack, seed, seconds, sender, kept, corpus))
             process.start()
             sender.close()
             under_way[receiver] = (attack, process, time.monotonic(), seconds)
@@ -83,10 +84,13 @@ def _outcome(attack: Attack, process: Any, receiver: Connection, seconds: float)
     return Outcome(attack, tried, failures, notes, seconds)
 
 
-def _attack(attack: Attack, seed: int, seconds: float, sender: Connection, kept: Path | None) -> None:
+def _attack(
+    attack: Attack, seed: int, seconds: float, sender: Connection, kept: Path | None, corpus: Path | None
+) -> None:
     with tempfile.TemporaryDirectory(prefix=f"harden-{attack.name}-") as folder:
         trials = Trials(random.Random(f"{seed}/{attack.name}"), Path(folder), seconds)
         trials.kept = None if kept is None else kept / attack.name
+        trials.corpus = corpus
         try:
             attack.run(trials)
         except BaseException:

@@ -77,7 +77,7 @@ def go_on(run: Stopped, folder: Path, command: str) -> Sitting | None:
     kind = run.alone.kind
     of_command = any((run.alone.folder / name).exists() for name in ("config.toml", "seeds.toml"))
     if of_command:
-        ended = sit(RunKind(kind.name, lambda place: _command(command, place)), folder)
+        ended = sit(RunKind(kind.name, lambda place: _command(command, place)), folder, prepare=_shell_warnings)
     else:
         ended = sit(kind, folder, prepare=_plain_warnings)
     assert "Traceback" not in ended.said, ended.said[-1500:]
@@ -111,6 +111,11 @@ def _command(command: str, folder: Path) -> None:
             raise ValueError("") from None  # the command has said why
         if left.code:
             raise
+
+
+def _shell_warnings() -> None:
+    """Let a command show warnings as in a shell, although this process ignores those of the comparison."""
+    warnings.simplefilter("default")
 
 
 def _plain_warnings() -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from harden.mutants import mutant
+from harden.corpus import corpus, file_name
+from harden.mutants import changed
 from harden.read_files import ReadFile, data_files, parquet_files, run_files
 from harden.trials import Attack, Trials
 
@@ -24,30 +25,38 @@ class Hung(Exception):
 
 
 def fuzz(files: Callable[[Path], Iterator[ReadFile]], trials: Trials) -> None:
-    """Read mutants of the files, those that take longer less often, so that all get about the same time."""
+    """Read the corpus, then mutants of the files and of the corpus; all files get about the same time."""
     folder = trials.folder / "files"
     folder.mkdir()
     targets = list(files(folder))
     good = {target.name: target.path.read_bytes() for target in targets}
     for target in targets:  # whatever is imported or cached at first use comes before the limit
         target.read()
+    known = {target.name: corpus(target.name) for target in targets}
     spent = dict.fromkeys(good, 0.0)
     counts = dict.fromkeys(good, 0)
     limit_memory(LARGE)
-    while trials.running:
-        target = min(targets, key=lambda each: spent[each.name])
-        content = mutant(trials.chance, target.path, good[target.name])
-        start = time.perf_counter()
-        failed = len(trials.failures)
+
+    def attempt(target: ReadFile, content: bytes) -> None:
+        start, failed = time.perf_counter(), len(trials.failures)
         with trials.trial(target.name):
             target.path.write_bytes(content)
             said = problem(target.read)
             assert not said, said
         if len(trials.failures) > failed:
-            trials.keep(f"{target.name.replace(' ', '-').replace('/', '-')}{target.path.suffix}", content)
+            trials.keep(f"{file_name(target.name)}{target.path.suffix}", content)
         spent[target.name] += time.perf_counter() - start
         counts[target.name] += 1
         target.path.write_bytes(good[target.name])
+
+    for target in targets:
+        for content in known[target.name]:
+            if trials.running:
+                attempt(target, content)
+    while trials.running:
+        target = min(targets, key=lambda each: spent[each.name])
+        first = trials.chance.choice([good[target.name], *known[target.name]])
+        attempt(target, changed(trials.chance, target.path, first))
     trials.notes.append("Mutants: " + ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())) + ".")
 
 

@@ -17,10 +17,12 @@ import numpy as np
 import torch
 
 import evenflow
-from evenflow.lab import data
+from evenflow.lab import data, recipes
 from evenflow.lab.diagnosis.cli_target import diagnose_target
 from evenflow.lab.report import write_report
+from evenflow.lab.sweep.sweep_record import SweepRecord
 from evenflow.lab.training import Run, train
+from evenflow.lab.training.seed_folders import SEEDS, resumed_folders
 from harden.fuzz import LARGE, limit_memory, problem
 from harden.run_kinds import config
 from harden.trials import Attack, Trials
@@ -219,12 +221,27 @@ def _runs(folder: Path) -> Iterator[Case]:
     text = json.dumps(table).replace('"hidden_size": 4', '"hidden_size": 1000000')
     (run / "bundle.json").write_text(text, encoding="utf-8")
     yield "bundle of a layer with a million units", partial(evenflow.load, run), LARGE
+    for units in ("30000", "1000000"):
+        fresh()
+        text = (run / "config.toml").read_text(encoding="utf-8")
+        (run / "config.toml").write_text(text.replace("hidden_size = 4", f"hidden_size = {units}"), encoding="utf-8")
+        yield f"doctor of a run whose config has {units} units", partial(diagnose_target, str(run)), LARGE
     fresh()
     latest = (run / "checkpoint/latest").read_text(encoding="ascii").strip()
-    for file in ("manifest.json", "state.pt", "weights.safetensors"):
+    for file in (*(f"{latest}/{name}" for name in ("manifest.json", "state.pt", "weights.safetensors")), "latest"):
         fresh()
-        os.truncate(run / "checkpoint" / latest / file, BOMB)
-        yield f"checkpoint whose {file} has 3 GB", lambda: Run(run).weights(), LARGE
+        os.truncate(run / "checkpoint" / file, BOMB)
+        yield f"checkpoint whose {Path(file).name} has 3 GB", lambda: Run(run).weights(), LARGE
+    large: dict[str, Callable[[], object]] = {
+        SEEDS: lambda: resumed_folders(folder),
+        "sweep.json": lambda: SweepRecord(folder, {}),
+        "recipe.toml": lambda: recipes.read(folder / "recipe.toml"),
+    }
+    for file, opens in large.items():
+        (folder / file).touch()
+        os.truncate(folder / file, BOMB)
+        yield f"{file} of 3 GB", opens, LARGE
+        (folder / file).unlink()
 
 
 def _shown(folder: Path) -> None:

@@ -38,6 +38,14 @@ def mutant(chance: random.Random, path: Path, good: bytes) -> bytes:
     return rewrite(chance, good)
 
 
+def changed(chance: random.Random, path: Path, content: bytes) -> bytes:
+    """Another version of any content, also where it has not the format of its name."""
+    try:
+        return mutant(chance, path, content)
+    except Exception:  # every parser has errors of its own
+        return changed_bytes(chance, content)
+
+
 def changed_bytes(chance: random.Random, good: bytes) -> bytes:
     """Some bytes flipped, replaced, left out, repeated, moved or added."""
     data = bytearray(good)

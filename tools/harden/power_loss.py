@@ -27,7 +27,9 @@ from harden.same_runs import assert_same_folders
 from harden.sittings import sit
 from harden.trials import Attack, Trials
 
-RUNS = ("dropout", "patience", "bases sgd", "seeds, dropout", "seeds, probes", "sweep", "compare", "reproduce")
+# The kinds that come first: together they make every change of files that there is.
+FIRST = ("dropout", "patience", "bases sgd", "seeds, dropout", "seeds, probes", "sweep", "compare", "reproduce")
+TURN = 5  # failures of one kind before the next has its turn
 NAMES = ("create", "rename", "unlink", "mkdir", "rmdir")  # changes of folders; the others are of contents
 
 
@@ -42,21 +44,33 @@ class Recorded:
 
 def lose_power(trials: Trials) -> None:
     """A failure before and after every fsync, with nothing, everything and some of the rest on the disk."""
-    alone, recorded = LeftAlone(trials.folder), list[Recorded]()
-    for name in RUNS:
-        with trials.trial(f"{name}, recorded"):
-            recorded.append(record(alone(KINDS[name]), trials))
-    total = sum(len(run.failures) for run in recorded)
-    while trials.running and any(run.failures for run in recorded):
-        for run in recorded:
-            if run.failures and trials.running:
-                moment, part = run.failures.pop()
-                how = {0.0: "nothing", 1.0: "all", None: "some"}[part]
-                what = f"{run.alone.kind.name}, before change {moment} of {len(run.operations)}, {how} of the rest kept"
-                with trials.trial(what):
-                    fail(run, moment, part, trials)
-    left = sum(len(run.failures) for run in recorded)
-    trials.notes.append(f"Power failures: {total - left:,} of the {total:,} that {len(RUNS)} kinds of runs have.")
+    alone, recorded, failures = LeftAlone(trials.folder), dict[str, Recorded](), 0
+    rest = sorted(set(KINDS) - set(FIRST))
+    trials.chance.shuffle(rest)
+    waiting = [*FIRST, *rest]
+    while waiting and trials.running:
+        name = waiting.pop(0)
+        if name not in recorded:
+            with trials.trial(f"{name}, recorded"):
+                recorded[name] = record(alone(KINDS[name]), trials)
+                failures += len(recorded[name].failures)
+            if name not in recorded:
+                continue
+        run = recorded[name]
+        for _ in range(min(TURN, len(run.failures))):
+            if not trials.running:
+                break
+            moment, part = run.failures.pop()
+            how = {0.0: "nothing", 1.0: "all", None: "some"}[part]
+            what = f"{name}, before change {moment} of {len(run.operations)}, {how} of the rest kept"
+            with trials.trial(what):
+                fail(run, moment, part, trials)
+        if run.failures:
+            waiting.append(name)
+    tried = failures - sum(len(run.failures) for run in recorded.values())
+    trials.notes.append(
+        f"Power failures: {tried:,} of the {failures:,} that {len(recorded)} of the {len(KINDS)} kinds of runs have."
+    )
 
 
 def record(alone: Undisturbed, trials: Trials) -> Recorded:

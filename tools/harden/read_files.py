@@ -22,9 +22,12 @@ from evenflow.lab import data, recipes
 from evenflow.lab.data.file_blocks import file_blocks
 from evenflow.lab.diagnosis.cli_target import diagnose_target
 from evenflow.lab.prediction.predict_file import predict_file
+from evenflow.lab.recipes.provenance import FILE as ORIGIN
+from evenflow.lab.recipes.recipe_record import FILE as RECORD
 from evenflow.lab.report import write_report
 from evenflow.lab.sweep.sweep_record import SweepRecord
 from evenflow.lab.training import Run, checkpoint, read_config, train
+from evenflow.lab.training.seed_folders import SEEDS, resumed_folders
 from harden.run_kinds import KINDS, RECIPE, config
 
 TESTS = Path(__file__).parents[2] / "tests"
@@ -67,6 +70,8 @@ def data_files(folder: Path) -> Iterator[ReadFile]:
     yield ReadFile("csv with times and gaps", timed, lambda: data.read_table(timed, time="when", missing="mean"))
     yield ReadFile("csv.gz", packed, lambda: data.read_table(packed))
     yield ReadFile("npz", folder / "own.npz", lambda: data.read_npz(folder / "own.npz"))
+    cifar = folder / "cifar-10-batches-bin/test_batch.bin"
+    yield ReadFile("cifar", cifar, lambda: data.read_cifar(folder, "test"))
     for part in ("images-idx3", "labels-idx1"):
         path = folder / "mnist" / f"t10k-{part}-ubyte.gz"
         yield ReadFile(f"idx {part}", path, lambda: data.read_mnist(folder, "test"))
@@ -128,6 +133,12 @@ def run_files(folder: Path) -> Iterator[ReadFile]:
     record = folder / "sweep/sweep.json"
     request = json.loads(record.read_bytes())["request"]
     yield ReadFile("sweep.json", record, lambda: SweepRecord(folder / "sweep", request))
+    yield ReadFile("sweep.json of a sweep that goes on", record, lambda: KINDS["sweep"].sitting(folder / "sweep"))
+    KINDS["seeds, plain"].sitting(folder / "seeds")
+    yield ReadFile("seeds.toml", folder / "seeds" / SEEDS, lambda: resumed_folders(folder / "seeds"))
+    KINDS["reproduce"].sitting(folder / "reproduced")
+    for path in (folder / "reproduced" / RECORD, next((folder / "reproduced").rglob(ORIGIN))):
+        yield ReadFile(f"recipe's {path.name}", path, lambda: KINDS["reproduce"].sitting(folder / "reproduced"))
     recipe = folder / "made/table-1.toml"
     recipe.parent.mkdir()
     contents = {key: value for key, value in RECIPE.items() if key not in ("document", "name")}

@@ -6,6 +6,7 @@ import os
 import resource
 import statistics
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import evenflow
@@ -50,22 +51,26 @@ def soak(trials: Trials) -> None:
         model, task, folder=trials.folder / "run", callbacks=[watch], progress=False, steps=MOST, batch_size=4, lr=1e-3,
         log_every=100, validate_every=200, validation_batches=1, checkpoint_every=500, probe_every=1000, device="cpu",
     )  # fmt: skip
-    trials.notes.append(f"Soak: {watch.updates:,} updates, {max(watch.memory, default=0) >> 20:,} MB at most.")
     if len(watch.times) < FEWEST:
-        trials.notes.append(f"These are fewer than {FEWEST * EVERY:,}, so nothing was judged.")
+        trials.notes.append(f"Soak: {watch.updates:,} updates are fewer than {FEWEST * EVERY:,}: nothing was judged.")
         return
-    start = round(WARM * len(watch.memory))
-    memory, files = watch.memory[start:], watch.files[start:]
+    start = round(WARM * len(watch.times))
+    memory, files, times = watch.memory[start:], watch.files[start:], watch.times[start:]
+    half = len(times) // 2
+    before, after = max(memory[:half]), max(memory[half:])
+    taken = [1000 * (b - a) / EVERY for a, b in pairwise(times)]  # milliseconds of an update
+    first, second = statistics.median(taken[:half]), statistics.median(taken[half:])
+    trials.notes.append(
+        f"Soak: {watch.updates:,} updates. First and second half after the first {WARM:.0%}: "
+        f"{before / (1 << 20):.1f} and {after / (1 << 20):.1f} MB at most, {max(files[:half])} and {max(files[half:])} "
+        f"open files, {first:.2f} and {second:.2f} ms of the processor for an update."
+    )
     with trials.trial("memory"):
-        grown = max(memory[len(memory) // 2 :]) - max(memory[: len(memory) // 2])
-        assert grown < GROWTH, f"the second half of the run needs {grown >> 20:,} MB more than the first"
+        assert after - before < GROWTH, f"the second half of the run needs {after - before:,} bytes more than the first"
     with trials.trial("open files"):
         assert max(files) <= files[0], f"{files[0]} open files became {max(files)}"
     with trials.trial("step time"):
-        taken = [b - a for a, b in zip(watch.times[start:], watch.times[start + 1 :], strict=False)]
-        halves = taken[: len(taken) // 2], taken[len(taken) // 2 :]
-        first, second = map(statistics.median, halves)
-        assert second < SLOWER * first, f"a step takes {second / first:.2f} times as long in the second half"
+        assert second < SLOWER * first, f"an update takes {second / first:.2f} times as long in the second half"
 
 
 ATTACKS = (Attack("soak", "memory, open files and step time of one long run", soak, 2),)

@@ -24,6 +24,7 @@ class Trials:
         failures: a sentence for each that failed.
         notes: sentences for the report, such as what was left out.
         kept: where `keep` writes; None for nowhere.
+        corpus: where guided fuzzing writes the inputs that reach new code; None for nowhere.
     """
 
     chance: random.Random
@@ -33,12 +34,18 @@ class Trials:
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     kept: Path | None = None
+    corpus: Path | None = None
     start: float = field(default_factory=time.monotonic)
 
     @property
     def running(self) -> bool:
         """Whether there is time for another trial."""
-        return time.monotonic() - self.start < self.seconds
+        return self.left > 0
+
+    @property
+    def left(self) -> float:
+        """Seconds of its share that are left."""
+        return self.start + self.seconds - time.monotonic()
 
     @contextmanager
     def trial(self, what: str) -> Iterator[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -52,6 +54,19 @@ def test_a_runs_weights_are_the_ones_looked_at(run):
     fresh.load_state_dict({k.removeprefix("layer."): v for k, v in Run(run).weights("best").items() if "layer." in k})
     expected = torch.linalg.svdvals(fresh.weight_hh_l0.detach().double())
     np.testing.assert_allclose(best.spectra[0].singular_values, expected.numpy(), rtol=1e-6)
+
+
+def test_a_config_cannot_ask_for_more_than_the_weights_have(run, tmp_path):
+    """A layer of two million units was built before its weights were looked at."""
+    shutil.copytree(run, tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("hidden_size = 8", "hidden_size = 2000000"))
+    with pytest.raises(ValueError) as error:
+        diagnose_target(str(tmp_path / "run"))
+    assert str(error.value) == (
+        f"hidden_size in config.toml of run '{tmp_path / 'run'}' must be at most 8, the largest size of its weights, "
+        "got 2000000"
+    )
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])

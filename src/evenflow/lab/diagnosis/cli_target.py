@@ -18,17 +18,19 @@ from evenflow.lab.diagnosis.diagnose import doctor
 from evenflow.lab.diagnosis.diagnosis import Diagnosis
 from evenflow.lab.tasks.own_data import OwnData
 from evenflow.lab.training import Run, build, read_config
-from evenflow.lab.training.checkpoint import BEST, load_weights
+from evenflow.lab.training.checkpoint import BEST
 from evenflow.lab.training.run_folder import CONFIG
 from evenflow.lab.training.seeds import derive
 from evenflow.layers.named import GRU, LSTM
 from evenflow.models import Predictor, load
 from evenflow.models.bundle import BUNDLE
+from evenflow.models.model_weights import load_weights
 from evenflow.probes.model_layer import find_layer
 from evenflow.systems import create, find_system
 
 WEIGHTS = ("best", "last")
 SEQUENCES, LENGTH = 4, 200
+SIZES = ("hidden_size", "num_layers", "readout_units")  # options of a system
 SHOWN = 6  # names of weights in a message
 # Layers that are recognised by their weights, with the rows of weight_hh for each unit. The first match is used:
 # without a bias the LSTM of 1997 has the weights of torch's GRU, and evenflow's LSTM those of torch's, which computes
@@ -114,6 +116,9 @@ def _run(folder: Path, which: str | None) -> Diagnosis:
             f"run {str(folder)!r} was made by fit with a model of its own: call evenflow.doctor(model, batch) with it"
         )
     task, system, settings = read_config(run.config)
+    found = which or ("best" if (run.folder / "checkpoint" / BEST).exists() else "last")
+    weights = run.weights(found)
+    _check_sizes(folder, system, weights)
     try:
         model = build(task, system, settings.seed)
     except ValueError as error:
@@ -121,12 +126,22 @@ def _run(folder: Path, which: str | None) -> Diagnosis:
             raise
         warnings.warn(f"the inputs are random, since the data of the run are gone: {error}", stacklevel=2)
         return _random(load(folder))
-    if which is None:
-        which = "best" if (run.folder / "checkpoint" / BEST).exists() else "last"
-    load_weights(model, run.weights(which), folder)
+    load_weights(model, weights, folder)
     generator = torch.Generator().manual_seed(derive(settings.seed, "probe"))
     batch = task.held_out().batch(min(settings.batch_size, 2 * SEQUENCES), generator)
     return doctor(model, batch, task.loss)
+
+
+def _check_sizes(folder: Path, system: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
+    """Raise a ValueError for a size in the config that no weight has, before a layer of that size takes the memory."""
+    largest = max([len(weights), *(size for weight in weights.values() for size in weight.shape)])
+    for name in SIZES:
+        size = system.get(name)
+        if isinstance(size, int) and size > largest:
+            raise ValueError(
+                f"{name} in {CONFIG} of run {str(folder)!r} must be at most {largest}, the largest size of its "
+                f"weights, got {size}"
+            )
 
 
 def _random(predictor: Predictor) -> Diagnosis:
