@@ -30,9 +30,9 @@ test-all: .venv/installed lint types
 test-gpu: .venv/installed
 	$(BIN)/python -m pytest tests/gpu -rs
 
-# The variable silences a message of mkdocs-material about another program.
+# The first variable silences a message of mkdocs-material about another program; torch is faster here with one thread.
 docs: .venv/docs-installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict
 
 sanitize: .venv/installed
 	$(BIN)/python tools/sanitize_c.py

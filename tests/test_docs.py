@@ -15,14 +15,24 @@ from test_structure import ROOMS
 
 from evenflow.lab import cli
 from evenflow.lab.recipes.recipe_catalog import names
+from evenflow.lab.tasks import make as make_task
+from evenflow.lab.tasks.registry import FILES, SYNTHETIC, TASKS
 from evenflow.maps import Map
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    [*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*/README.md")]
+    [
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs/concepts").glob("*.md"),
+        ROOT / "docs/systems/index.md",
+        *(ROOT / "examples").glob("*/README.md"),
+    ]
 )
 # Pages whose Python blocks run one after the other; tests/test_cells_page.py runs those of docs/cells.md.
-RUN = ("bounds", "drop-in", "generation", "learning", "maps", "probes", "reservoir", "sklearn")
+RUN = (
+    "bounds", "concepts/cells", "concepts/scans", "drop-in", "generation", "index", "learning", "maps", "probes",
+    "reservoir", "sklearn", "tasks",
+)  # fmt: skip
 RUNNABLE = ["README.md", *(f"docs/{name}.md" for name in RUN)]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -143,7 +153,7 @@ def test_paths_exist(page: Path) -> None:
 
 
 def test_pages_of_the_readme_are_few_lines() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < 150
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) < 120
     assert len((ROOT / "docs/performance.md").read_text("utf-8").splitlines()) < 100
 
 
@@ -163,7 +173,9 @@ def test_the_rooms_of_the_architecture_are_those_of_the_package() -> None:
     assert rooms == [room for room in ROOMS if room not in ("sklearn", "__main__")]
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "docs").glob("*.py")), ids=lambda script: script.name)
+@pytest.mark.parametrize(
+    "script", sorted([*(ROOT / "docs").glob("*.py"), ROOT / "docs/concepts/figures.py"]), ids=lambda script: script.name
+)
 def test_scripts_of_the_docs_load(script: Path) -> None:
     runpy.run_path(str(script), run_name="not_main")
 
@@ -175,3 +187,26 @@ def test_the_methods_of_a_map_exist() -> None:
     methods = [name.partition("(")[0] for cell in first_cells for name in IN_BACKTICKS.findall(cell)]
     assert len(methods) >= 8
     assert [name for name in methods if not hasattr(Map, name)] == []
+
+
+def test_the_criteria_of_the_page_of_tasks_are_those_of_the_tasks() -> None:
+    rows = re.findall(
+        r"^\| (`[^|]+) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$", (ROOT / "docs/tasks.md").read_text("utf-8"), re.M
+    )
+    table = {name: (metric, limit) for names, metric, limit in rows for name in IN_BACKTICKS.findall(names)}
+    assert table.keys() == TASKS.keys() - FILES.keys()
+    for name in (*(kind.name for kind in SYNTHETIC), "digits", "mackey-glass", "lorenz"):
+        task, (metric, limit) = make_task(name), table[name]
+        assert task.metric_name == metric.split(",")[0]
+        assert limit.startswith(("above", "below")) == task.limit_excluded, name
+        share = 0.1 * task.baseline if "tenth of the baseline" in limit else float(re.search(r"[\d.]+", limit)[0])
+        assert share == pytest.approx(task.solved_limit, rel=1e-3)
+
+
+def test_the_doctor_says_what_the_readme_says() -> None:
+    (code,) = fenced(ROOT / "README.md", "python")
+    said = re.findall(r"^print\((.*)\)  # (\w+)$", code, flags=re.MULTILINE)
+    assert len(said) == 2
+    scope: dict[str, object] = {}
+    exec(code, scope)
+    assert [eval(expression, scope) for expression, _ in said] == [word for _, word in said]

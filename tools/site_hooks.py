@@ -9,22 +9,27 @@ from pymdownx.slugs import slugify
 
 from site_pages.page_text import CITATION, ROOT, ROOT_PAGES, for_the_site, source_of, with_site_links
 from site_pages.reference_pages import reference_pages
-from site_pages.systems_page import systems_page
+from site_pages.system_figures import gradient_figures
+from site_pages.systems_pages import navigation, systems_pages, with_links
 
 # Readers who search want a guide first (2), then a docstring, then a record.
-SEARCH_BOOSTS = {"systems.md": 1, "reference": 1, "results": 0.1, "changelog.md": 0.1}
+SEARCH_BOOSTS = {"systems": 1, "reference": 1, "results": 0.1, "changelog.md": 0.1}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Give headings the anchors that repository hosts give them, so that one link serves both."""
+    """Give headings the anchors of repository hosts, so that one link serves both, and list the pages of systems."""
     config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
+    for entry in config.nav or []:
+        if "Systems" in entry:
+            entry["Systems"] = navigation()
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/, and leave out the scripts and the data of the figures."""
     pages = {name: (ROOT / source).read_text("utf-8") for source, name in ROOT_PAGES.items()}
-    pages["systems.md"] = systems_page()
+    pages |= {f"systems/{name}.md": text for name, text in systems_pages().items()}
+    pages |= {f"systems/{name}.svg": drawing for name, drawing in gradient_figures().items()}
     pages |= {f"reference/{name}.md": text for name, text in reference_pages().items()}
     pages[CITATION] = (ROOT / CITATION).read_text("utf-8")
     for name, text in pages.items():
@@ -40,5 +45,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     if page.parent is None:  # a tab of one page, whose navigation would be a column with its own name
         page.meta["hide"] = ["navigation"]
     page.meta["search"] = {"boost": SEARCH_BOOSTS.get(page.file.src_uri.partition("/")[0], 2)}
+    if page.file.src_uri == "systems/index.md":
+        markdown = with_links(markdown)
     source = source_of(page.file.src_uri)
     return for_the_site(with_site_links(markdown, source) if (ROOT / source).exists() else markdown)

@@ -1,10 +1,11 @@
-"""Write the tables of speed in README.md and docs/ from the measurements in benchmarks/results.
+"""Write the tables of speed and of systems in README.md and docs/ from benchmarks/results and from the registry.
 
     python tools/speed_tables.py            # rewrite the tables of all pages
     python tools/speed_tables.py --check    # change nothing; exit code 1 if a page differs
 
 A table stands in a page between `<!-- table: NAME -->` and `<!-- end of table -->`. NAME is a key of TABLES, the
-functions that return the rows of a table, the heading first. cpu_tables.py and h200_tables.py have most of them.
+functions that return the rows of a table, the heading first, or Markdown. cpu_tables.py and h200_tables.py have most
+of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable
 import cpu_tables
 import h200_tables
 from measurements import ROOT, Rows, measured
+from site_pages.systems_pages import overview
 
 PAGES = (
     "README.md",
@@ -24,6 +26,7 @@ PAGES = (
     "docs/cells.md",
     "docs/data.md",
     "docs/learning.md",
+    "docs/systems/index.md",
 )
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)
 
@@ -70,7 +73,7 @@ def maps_cpu_table() -> Rows:
     return map_times("cpu")
 
 
-TABLES: dict[str, Callable[[], Rows]] = {
+TABLES: dict[str, Callable[[], Rows | str]] = {
     "cpu-layers": cpu_tables.cpu_layers_table,
     "cpu-summary": cpu_tables.cpu_summary_table,
     "cpu-sizes": cpu_tables.cpu_sizes_table,
@@ -102,10 +105,13 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "geodesic": geodesic_table,
     "maps-h200": maps_h200_table,
     "maps-cpu": maps_cpu_table,
+    "systems": overview,
 }
 
 
-def markdown(rows: Rows) -> str:
+def markdown(rows: Rows | str) -> str:
+    if isinstance(rows, str):
+        return rows
     heading, *others = (f"| {' | '.join(row)} |\n" for row in rows)
     return heading + "|---" * len(rows[0]) + "|\n" + "".join(others)
 

@@ -12,7 +12,7 @@ from evenflow import RNNCell, create
 from evenflow.layers.carried_norm import EVERY
 from evenflow.systems import SYSTEMS
 
-KEEPS = ["urnn", "ornn", "exprnn", "dtriv", "vprnn"]  # those of the README's gotcha
+KEEPS = ["urnn", "ornn", "exprnn", "dtriv", "vprnn"]  # those of docs/concepts/gradients.md
 
 
 def grow(layer, calls: int = 4 * EVERY, step: bool = False) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,12 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import evenflow
 from site_pages.page_text import CITATION, ROOT, ROOT_PAGES, for_the_site, with_site_links
 from site_pages.reference_pages import MODULES, anchor, public_names, reference_pages
-from site_pages.systems_page import best_jobs, snippet, systems_page
+from site_pages.system_facts import SIZES, best_jobs, parameters, recipes_of, speed
+from site_pages.system_families import FAMILIES
+from site_pages.system_figures import drawn, gradient_over_time, make_layer
+from site_pages.systems_pages import navigation as systems_navigation
+from site_pages.systems_pages import overview, snippet, systems_pages, with_links
 
 needs_mkdocs = pytest.mark.skipif(find_spec("mkdocs") is None, reason='mkdocs is not installed: pip install ".[docs]"')
 
@@ -38,28 +42,62 @@ def entries(nav: Any) -> Iterator[str]:
 
 def test_the_navigation_lists_every_page_once(navigation: list[str]) -> None:
     in_docs = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
-    generated = ["systems.md", *(f"reference/{name}.md" for name in reference_pages())]
+    generated = [f"reference/{name}.md" for name in reference_pages()]
     assert sorted(navigation) == sorted([*in_docs, *ROOT_PAGES.values(), *generated])
+    systems = ["systems/index.md", *(f"systems/{name}.md" for name in evenflow.systems())]
+    assert sorted(entries(systems_navigation())) == sorted(systems)
 
 
-def test_every_system_has_a_section() -> None:
-    page = systems_page()
-    sections = dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^## )", page, flags=re.MULTILINE | re.DOTALL))
-    assert sections.keys() == evenflow.systems().keys()
+def test_every_system_is_in_one_family() -> None:
+    assert sorted(name for family in FAMILIES for name in family.systems) == sorted(evenflow.systems())
+    readme = (ROOT / "README.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| ([\w ]+) \| ((?:`[\w-]+` ?)+) \|", readme, flags=re.MULTILINE))
+    for family in FAMILIES:
+        assert re.findall("[^` ]+", rows[family.title]) == list(family.systems)
+
+
+def test_every_system_has_a_page() -> None:
+    pages, table = systems_pages(), with_links(overview())
+    assert pages.keys() == evenflow.systems().keys()
     for name, system in evenflow.systems().items():
-        assert system.document in sections[name]
-        assert snippet(name) in sections[name]
+        assert system.document in pages[name]
+        assert snippet(name) in pages[name]
         written = re.sub(r"[\s,;]", "", system.equation)
-        assert written in re.sub(r"[\s,;]", "", sections[name])
-        assert f"| [`{name}`](#{name}) |" in page
+        assert written in re.sub(r"[\s,;]", "", pages[name])
+        assert f"| [`{name}`]({name}.md) |" in table
+        assert all(f" {parameters(name, units):,} |" in pages[name] for units in SIZES)
+        for job, number, _ in best_jobs().get(name, []):
+            assert f"| {job} | {number} |" in pages[name]
+        assert all(f"`{address}`" in pages[name] for address in recipes_of().get(name, []))
+
+
+def test_the_parameters_of_the_pages_are_counted() -> None:
+    assert parameters("sgornn", 128) == 1282  # without the readout, 129 of the 1,411 of the document
+    assert parameters("lstm", 32) == 4 * (32 * 32 + 32 * 2 + 32)
+
+
+def test_the_speed_of_the_pages_is_measured() -> None:
+    assert [name for name in evenflow.systems() if not speed(name)] == ["esn"]  # trains nothing
+    layers = json.loads((ROOT / "benchmarks/results/systems-cpu.json").read_text("utf-8"))["layers"]
+    assert speed("sgornn")[0][1] == f"{layers['sgornn']['ms']:.0f} ms"
+    assert f"{layers['sgornn']['torch.nn.GRU']:.2f} of `torch.nn.GRU`" in speed("sgornn")[0][2]
 
 
 def test_the_call_beside_a_system_makes_the_same_layer() -> None:
-    calls = re.findall(r"^- \*\*The same as\*\*: `(.*)`$", systems_page(), flags=re.MULTILINE)
-    for call, name in zip(calls, evenflow.systems(), strict=True):
+    for name, page in systems_pages().items():
+        (call,) = re.findall(r"^\| the same as \| `(.*)` \|$", page, flags=re.MULTILINE)
         written, created = eval(call, {"evenflow": evenflow}), evenflow.create(name, 2, 128)
         assert repr(written) == repr(created)
         assert written.state_dict().keys() == created.state_dict().keys()
+
+
+def test_the_figures_show_the_gradient() -> None:
+    norms = {name: gradient_over_time(make_layer(name)) for name in ("urnn", "rnn", "lstm-1997")}
+    assert abs(norms["urnn"] - 1).max() < 1e-3
+    assert norms["rnn"][0] < 1e-12
+    assert norms["rnn"][-1] == 1
+    assert norms["lstm-1997"][-2] == 0  # its gradient by h is truncated
+    assert "<svg" in drawn("urnn", norms["urnn"], norms["rnn"])
 
 
 def test_the_jobs_of_the_page_on_choosing_name_systems() -> None:
@@ -70,7 +108,7 @@ def test_the_jobs_of_the_page_on_choosing_name_systems() -> None:
 
 def test_the_snippets_run() -> None:
     for name in evenflow.systems():
-        scope: dict[str, Any] = {"evenflow": evenflow, "torch": torch}
+        scope: dict[str, Any] = {}
         exec(snippet(name), scope)
         assert scope["output"].shape[:2] == (100, 8)
 
@@ -94,8 +132,8 @@ def test_the_reference_has_every_public_name() -> None:
 @pytest.mark.parametrize(
     ("source", "link", "on_the_site"),
     [
-        ("README.md", "[a](docs/maps.md#b)", "[a](maps.md#b)"),
-        ("README.md", "![a](docs/a.svg)", "![a](a.svg)"),
+        ("CONTRIBUTING.md", "[a](docs/maps.md#b)", "[a](maps.md#b)"),
+        ("CONTRIBUTING.md", "![a](docs/a.svg)", "![a](a.svg)"),
         ("CONTRIBUTING.md", "[docs/maps.md](docs/maps.md)", "[Maps](maps.md)"),
         ("docs/drop-in.md", "[a](../README.md#b)", "[a](index.md#b)"),
         ("docs/results/sweeps.md", "[a](README.md)", "[a](README.md)"),

@@ -53,6 +53,13 @@ def test_ratios_without_a_compiler_and_of_generated_code() -> None:
     assert_numbers("docs/cells.md", "## How fast", [f"{median:.2f}", span(by_hand), f"{slower} of them"])
 
 
+def test_the_generated_cuda_that_the_pages_quote() -> None:
+    own = [row["ratio"] for row in measured("cells-cuda")["rows"] if row["beside"] == "torch gru"]
+    assert len(own) == 7
+    for page, heading in (("README.md", "## Speed"), ("docs/performance.md", "## On an H200")):
+        assert_numbers(page, heading, [span(own)])
+
+
 def test_every_system_is_faster_than_cudnn() -> None:
     """One layer against cuDNN's of the same width, gated feedback against three layers with as many weights."""
     for task in ("mnist", "adding"):

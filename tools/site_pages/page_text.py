@@ -9,7 +9,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOT_PAGES = {
-    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
@@ -30,6 +29,8 @@ def page_of(source: str) -> str | None:
     """The name on the site of a file in the repository; None if the site does not have it."""
     if source in ROOT_PAGES:
         return ROOT_PAGES[source]
+    if source == "README.md":  # the site has a home page of its own
+        return "index.md"
     if source == CITATION:
         return CITATION
     return source.removeprefix("docs/") if source.startswith("docs/") and source.endswith((".md", ".svg")) else None
@@ -40,9 +41,15 @@ def for_the_site(markdown: str) -> str:
     return _outside_blocks(markdown, lambda text: CODE.sub(lambda code: code[0].replace("\\|", "|"), text))
 
 
-def with_site_links(markdown: str, source: str) -> str:
-    """Return the text of the file `source` with links for the site; a link to a file outside it becomes its text."""
-    folder, page = posixpath.dirname(source), page_of(source)
+def with_site_links(markdown: str, source: str, page: str | None = None) -> str:
+    """Return text with links for the site; a link to a file outside it becomes its text.
+
+    Args:
+        markdown: the text.
+        source: the file in the repository that it is from.
+        page: the page of the site that shows the text; the page of `source` by default.
+    """
+    folder, page = posixpath.dirname(source), page or page_of(source)
     assert page is not None
 
     def rewrite(match: re.Match[str]) -> str:
