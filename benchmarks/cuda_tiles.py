@@ -22,7 +22,7 @@ from evenflow.scan import torch_operations
 from evenflow.scan.compiled_step import CompiledStep
 from evenflow.scan.cuda import cuda_recurrence as recurrence
 from evenflow.scan.cuda import launch_plan, step_kernels, tile_tables
-from evenflow.scan.cuda.gpu_capacity import gpu_capacity
+from evenflow.scan.cuda.gpu_capacity import H200, gpu_capacity
 from evenflow.scan.cuda.kernels import RecurrenceKernel
 from evenflow.scan.cuda.launch_plan import Shapes, StepTile
 from evenflow.scan.cuda.tile import ALL, Tile
@@ -70,7 +70,7 @@ def neighbours(chosen: StepTile, hidden: int, shapes: Shapes, streams: int) -> I
             h if h >= ALL or not s.weighted else max(0, h + more) for h, s in zip(chosen.held, shapes, strict=True)
         )
         other = replace(chosen, held=held)
-        if other.memory(hidden, shapes, streams) <= launch_plan.SHARED_BYTES:
+        if other.memory(hidden, shapes, streams) <= H200.shared_bytes:
             yield other
     if tile.scatter:
         yield with_tile(chosen, scatter=False)

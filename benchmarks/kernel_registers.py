@@ -1,7 +1,8 @@
-"""Registers, spills and shared memory of the recurrence kernels, as the compiler reports them; needs NVRTC, no GPU.
+"""Registers, spills and shared memory of the recurrence kernels, as the compiler reports them; needs NVRTC, no GPU:
+`pip install nvidia-cuda-nvrtc`.
 
-    python benchmarks/kernel_registers.py [--cells "elman tanh" lem] [--sizes 128 256] [--rows 50] [--library PATH]
-    python benchmarks/kernel_registers.py --gradient [--library PATH]
+    python benchmarks/kernel_registers.py [--cells "elman tanh" lem] [--sizes 128 256] [--rows 50]
+    python benchmarks/kernel_registers.py --gradient
 
 A kernel that spills keeps part of its weights in device memory and is slow:
 `launch_plan.py` must choose tiles that do not.
@@ -121,12 +122,11 @@ def main() -> None:
     options.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
     options.add_argument("--rows", type=int, default=50)
     options.add_argument("--architecture", default="sm_90")
-    options.add_argument("--library", help="NVRTC's, where it is not the one that torch brings")
     options.add_argument("--gradient", action="store_true", help="the weight gradient's kernel alone")
     options.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     given = options.parse_args()
-    nvrtc = ctypes.CDLL(given.library) if given.library else libraries._nvrtc()
+    nvrtc = libraries._nvrtc()
     if given.gradient:
         gradients(nvrtc, given.architecture)
         return

@@ -233,7 +233,12 @@ def test_nvrtc_compiles(cell: str, hidden: int) -> None:
 
 @pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize(
-    "cell", [*WAITING, *(f"gated feedback {unit}, three layers" for unit in ("tanh", "gru", "lstm"))]
+    "cell",
+    [
+        *WAITING,
+        "gated feedback tanh, three layers",
+        *(pytest.param(f"gated feedback {unit}, three layers", marks=pytest.mark.slow) for unit in ("gru", "lstm")),
+    ],
 )
 def test_nvrtc_compiles_cells_of_ones_own(cell: str) -> None:
     for kernel in kernels(cell, 100, 50):

@@ -6,6 +6,8 @@ import ctypes
 import functools
 import os
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -103,8 +105,17 @@ def block_bytes(device: int) -> int:
 @functools.cache
 def _nvrtc() -> ctypes.CDLL:
     major = (torch.version.cuda or "").split(".")[0]  # torch has loaded the library of this version
-    names = (f"libnvrtc.so.{major}".rstrip("."), "libnvrtc.so") if os.name != "nt" else (f"nvrtc64_{major}0_0.dll",)
+    if os.name == "nt":
+        return _first_library((f"nvrtc64_{major}0_0.dll",), "NVRTC")
+    names = (f"libnvrtc.so.{major}",) if major else (*_libraries_of_wheels("libnvrtc.so.*"), "libnvrtc.so")
     return _first_library(names, "NVRTC")
+
+
+def _libraries_of_wheels(pattern: str) -> list[str]:
+    """Files of NVIDIA's packages. torch for CPUs does not load them; kernels can then be compiled and not run."""
+    spec = find_spec("nvidia")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    return [str(file) for folder in folders for file in sorted(Path(folder).glob(f"cu*/lib/{pattern}"))]
 
 
 @functools.cache

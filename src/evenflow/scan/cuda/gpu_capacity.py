@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,7 +22,8 @@ from evenflow.runtime.cuda_libraries import CudaError, block_bytes, context, dri
 from evenflow.scan.cuda.tile import Tile
 
 CLUSTER_SIZES = (2, 4, 8, 16)  # blocks of a cluster, in the tables of tiles
-FIRST_WITH_CLUSTERS = (9, 0)  # compute capability
+# Compute capabilities.
+FIRST_WITH_TENSOR_CORES, FIRST_WITH_CLUSTERS, MEASURED = (8, 0), (9, 0), (9, 0)
 CLUSTER_ATTRIBUTE = 4  # of a launch, as the driver numbers them
 NO_SUCH_CLUSTERS = (1, 801, 912)  # the driver's errors for them: value, support, size
 
@@ -33,10 +35,14 @@ class GpuCapacity:
     Args:
         multiprocessors: their number.
         clusters: by size how many clusters, each block alone on its multiprocessor; empty where a GPU has no clusters.
+        shared_bytes: of shared memory that one block may have.
+        tensor_cores: whether its tensor cores multiply halves as the kernels do.
     """
 
     multiprocessors: int
     clusters: Mapping[int, int]
+    shared_bytes: int = 227 * 1024
+    tensor_cores: bool = True
 
     def tiles_at_once(self, tile: Tile) -> int:
         """How many blocks, or clusters of blocks, of a tile run at the same time."""
@@ -45,7 +51,7 @@ class GpuCapacity:
 
     def runs(self, tile: Tile) -> bool:
         """Return True if the GPU can run this tile."""
-        return self.tiles_at_once(tile) > 0 and (bool(self.clusters) or not tile.tensor_cores)
+        return self.tiles_at_once(tile) > 0 and (self.tensor_cores or not tile.tensor_cores)
 
 
 # By count there would be 33 clusters of 4 and 8 of 16.
@@ -54,14 +60,24 @@ H200 = GpuCapacity(132, MappingProxyType({2: 66, 4: 30, 8: 15, 16: 7}))
 
 @functools.cache
 def gpu_capacity(device: torch.device) -> GpuCapacity:
-    """The capacity of this GPU; that of an H200 where the device is no GPU."""
+    """The capacity of this GPU; that of an H200 where the device is no GPU. Warns once of a GPU that was not tried."""
     if device.type != "cuda":
         return H200
     multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    if torch.cuda.get_device_capability(device) < FIRST_WITH_CLUSTERS:
-        return GpuCapacity(multiprocessors, {})
-    counts = {size: max_active_clusters(size, device.index) for size in CLUSTER_SIZES}
-    return GpuCapacity(multiprocessors, {size: count for size, count in counts.items() if count})
+    capability = torch.cuda.get_device_capability(device)
+    if capability != MEASURED:
+        warnings.warn(
+            "the CUDA kernels of evenflow were run on GPUs of compute capability {}.{} only; this one, {}, has {}.{}: "
+            "compare one pass with engine='reference'".format(
+                *MEASURED, torch.cuda.get_device_name(device), *capability
+            ),
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    sizes = CLUSTER_SIZES if capability >= FIRST_WITH_CLUSTERS else ()
+    counts = {size: max_active_clusters(size, device.index) for size in sizes}
+    clusters = {size: count for size, count in counts.items() if count}
+    return GpuCapacity(multiprocessors, clusters, block_bytes(device.index), capability >= FIRST_WITH_TENSOR_CORES)
 
 
 class _LaunchAttribute(ctypes.Structure):

@@ -21,9 +21,9 @@ from evenflow.scan.cuda.tile_tables import (
 
 Shapes = Sequence[ProductShape]
 
-# Of a block of a Hopper GPU: threads, bytes of shared memory, registers of all threads and of one, and those that a
-# thread needs besides weights, sums and what it copies ahead.
-THREADS, SHARED_BYTES, REGISTERS, REGISTERS_OF_A_THREAD, OTHER_REGISTERS = 1024, 227 * 1024, 65536, 255, 48
+# Of a block on every GPU: threads, registers of all threads and of one, and those that a thread needs besides weights,
+# sums and what it copies ahead.
+THREADS, REGISTERS, REGISTERS_OF_A_THREAD, OTHER_REGISTERS = 1024, 65536, 255, 48
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ def plan_launches(
     table = table_for(shapes[0], streams) if len(shapes) == 1 and shapes[0].weighted else None
     if table is not None and covers(table, hidden, gpu):
         planned = [
-            (rows, _measured(tile, hidden, shapes, streams)) for rows, tile in waves(table, hidden, batch, models, gpu)
+            (rows, _measured(tile, hidden, shapes, streams, gpu))
+            for rows, tile in waves(table, hidden, batch, models, gpu)
         ]
         fitting = tuple((rows, tile) for rows, tile in planned if tile is not None)
         if len(fitting) == len(planned):
@@ -70,15 +71,17 @@ def plan_launches(
     return () if cheapest is None else ((batch, cheapest),)
 
 
-def _measured(tile: Tile, hidden: int, shapes: Shapes, streams: int) -> StepTile | None:
+def _measured(tile: Tile, hidden: int, shapes: Shapes, streams: int, gpu: GpuCapacity) -> StepTile | None:
     """A tile of a table as it was measured, if its memory has room for the streams."""
     step_tile = StepTile(tile, (tile.held,))
-    if step_tile.memory(hidden, shapes, streams) <= SHARED_BYTES:
+    if step_tile.memory(hidden, shapes, streams) <= gpu.shared_bytes:
         return step_tile
-    return None if tile.prefetch_slots else fit_registers(tile, hidden, shapes, streams)
+    return None if tile.prefetch_slots else fit_registers(tile, hidden, shapes, streams, gpu)
 
 
-def fit_registers(tile: Tile, hidden: int, shapes: Shapes, streams: int, parameters: int = 0) -> StepTile | None:
+def fit_registers(
+    tile: Tile, hidden: int, shapes: Shapes, streams: int, gpu: GpuCapacity = H200, parameters: int = 0
+) -> StepTile | None:
     """The tile with as many weights in registers as fit; None where shared memory has no room for the others."""
     threads = tile.threads(hidden)
     if threads > THREADS or (tile.tensor_cores and tile.lanes > 32 and threads // tile.lanes >= 16):
@@ -96,7 +99,7 @@ def fit_registers(tile: Tile, hidden: int, shapes: Shapes, streams: int, paramet
     crossed = tile.tensor_cores and any(shape.out > 1 and shape.into > 1 for shape in weighted)
     for spare in (32, 16, 0) if crossed else (0,):
         step_tile = StepTile(tile, _divide_registers(tile, hidden, shapes, room - spare))
-        if step_tile.memory(hidden, shapes, streams) <= SHARED_BYTES:
+        if step_tile.memory(hidden, shapes, streams) <= gpu.shared_bytes:
             return step_tile
     return None
 
@@ -128,7 +131,7 @@ def _cheapest(
     if len(shapes) == 1 and out == into > 1 and covers(table, out * hidden, gpu):
         tile = choose(table, out * hidden, batch, models, gpu)
         if tile.units % (16 * out if tile.tensor_cores else out) == 0:
-            narrower = _measured(replace(tile, units=tile.units // out), hidden, shapes, streams)
+            narrower = _measured(replace(tile, units=tile.units // out), hidden, shapes, streams, gpu)
             if narrower is not None:
                 return narrower
     tables = (ELMAN, GRU_FORWARD, LSTM_FORWARD)
@@ -136,7 +139,7 @@ def _cheapest(
     tiles = (replace(t, held=ALL, scatter=False, blocks_per_sm=1) for t in (*listed, *MANY_PRODUCTS) if gpu.runs(t))
     best: tuple[float, StepTile] | None = None
     for tile in dict.fromkeys(tiles):
-        step_tile = fit_registers(tile, hidden, shapes, streams, parameters)
+        step_tile = fit_registers(tile, hidden, shapes, streams, gpu, parameters)
         if step_tile is not None:
             rounds = ceil_div(models * ceil_div(batch, tile.rows), gpu.tiles_at_once(tile))
             cost = rounds * _cycles(step_tile, hidden, shapes)
