@@ -1,4 +1,4 @@
-"""The commands `predict`, `evaluate` and `export`: what they write, and what they leave alone."""
+"""The commands `predict`, `evaluate`, `generate` and `export`: what they write, and what they leave alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import pytest
 
 import evenflow
 from evenflow.lab import cli
+from evenflow.lab.data import vocabulary
+from evenflow.lab.tasks import make
+from evenflow.lab.training import train
 from evenflow.models import DataColumn, DataSchema
 
 
@@ -69,3 +72,53 @@ def test_inputs_and_files_of_others_are_not_replaced(arguments, sentence, folder
     assert sentence in error
     assert error.count("\n") == 1
     assert contents(folder) == before
+
+
+@pytest.fixture
+def text_run(small_data, tmp_path):
+    """A run of words of the made text."""
+    system = {"name": "gru", "hidden_size": 8}
+    training = {"steps": 3, "batch_size": 2, "validation_batches": 1, "validate_every": 3}
+    task = {"name": "ptb-words", "length": 4, "embedding": 4, "data": str(small_data)}
+    train({"task": task, "system": system, "training": training}, tmp_path / "run", progress=False)
+    return tmp_path / "run"
+
+
+def test_a_text_is_continued(text_run, small_data, capsys):
+    capsys.readouterr()
+    words = vocabulary(small_data)
+    start = f"{words[3]} never-seen"
+    assert run("generate", text_run, start, "--steps", 5, "--greedy") == 0
+    shown = capsys.readouterr().out.split()
+    assert shown[:2] == [words[3], "<unk>"]
+    assert len(shown) == 7
+    assert set(shown) <= set(words)
+    model, task = evenflow.load(text_run).model, make("ptb-words", data=str(small_data))
+    expected = evenflow.generate(model, task.read(start), 5, greedy=True)
+    assert " ".join(shown[2:]) == task.write(expected.tolist())
+    drawn = []
+    for seed in (1, 1, 2):
+        assert run("generate", text_run, words[3], "--steps", 30, "--seed", seed) == 0
+        drawn.append(capsys.readouterr().out)
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_text_of_characters_is_read_and_written(small_data):
+    task = make("ptb-characters", data=str(small_data))
+    known = [symbol for symbol in task.symbols() if symbol not in ("<unk>", "\n")][:3]
+    text = "".join(known) + "<unk>\n"
+    assert task.write(task.read(text).tolist()) == text
+    assert task.read("\u20ac").tolist() == [task.symbols().index("<unk>")]
+
+
+def test_only_text_is_continued(folder, text_run, capsys):
+    config = {"task": {"name": "adding", "length": 4}, "system": {"name": "rnn", "hidden_size": 2}}
+    train(config | {"training": {"steps": 1}}, "adding", progress=False)
+    capsys.readouterr()
+    for arguments, sentence in (
+        (["adding", "a"], "run must be of a task over text, ptb-words or ptb-characters, got task adding"),
+        ([text_run, " "], "the text must have at least one symbol, got ' '"),
+        ([text_run, "a", "--greedy", "--temperature", "0.5"], "greedy draws nothing, so it cannot be combined with"),
+    ):
+        assert run("generate", *arguments) == 2
+        assert sentence in capsys.readouterr().err.replace("\n", " ")

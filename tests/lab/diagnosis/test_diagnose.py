@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import evenflow
 from evenflow import LSTM, RNN, SequenceModel, create
+from evenflow.bounds import scalar_gate_gradients
 from evenflow.lab.diagnosis import doctor
 from evenflow.lab.diagnosis.advice import advise
 from evenflow.lab.diagnosis.diagnose import _afford
@@ -78,6 +79,18 @@ def test_checkpoints_change_nothing():
     plain.load_state_dict(model.state_dict())
     batch = (inputs(steps=30), torch.zeros(5, 1))
     assert str(doctor(model, batch, nn.functional.mse_loss)) == str(doctor(plain, batch, nn.functional.mse_loss))
+
+
+def test_the_bounds_of_scalar_gates_on_the_gradients_of_weights():
+    x = inputs(steps=30)
+    model = SequenceModel(create("sgornn", 2, 8), 1)
+    limits = scalar_gate_gradients(model, x)
+    text = " ".join(str(doctor(model, x)).split())
+    assert f"gradients are at most {limits.weight_ih:.3g} for an entry of the input matrix; " in text
+    assert f"; {limits.raw_sharp:.3g} for a parameter of the map; " in text
+    assert f"; {limits.weight_hh:.3g}, as a norm, for the recurrent matrix." in text
+    for other in (SequenceModel(create("rnn", 2, 8), 1), create("sgornn", 2, 8)):
+        assert "scalar gates" not in str(doctor(other, x)), "another cell, or no readout"
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

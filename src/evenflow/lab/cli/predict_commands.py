@@ -1,4 +1,4 @@
-"""The commands `predict`, `evaluate` and `export`: a trained run in use."""
+"""The commands `predict`, `evaluate`, `generate` and `export`: a trained run in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from evenflow.lab.terminal import new_table, say, show
 
 from .application import app
-from .options import Quiet
+from .options import MovedData, Quiet
 
 if TYPE_CHECKING:
     from evenflow.lab.prediction import Backtest
@@ -112,6 +112,29 @@ def evaluate(
         _show_backtest(backtest)
         return
     _show_evaluation(result)
+
+
+@app.command("generate")
+def generate_text(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of ptb-words or ptb-characters.")],
+    start: Annotated[str, typer.Argument(help="The text to continue.")],
+    steps: Annotated[int, typer.Option(min=1, help="Symbols to generate.")] = 50,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Always take the likeliest symbol; nothing is drawn.")
+    ] = False,
+    temperature: Annotated[float, typer.Option(help="Below 1 likely symbols become more likely.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Draw from this many likeliest symbols only.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+    data: MovedData = None,
+) -> None:
+    """Continue a text with a trained language model, symbol by symbol, by the weights of the best validation.
+
+    Example:  evenflow generate runs/ptb-words-urnn "this talk" --steps 46 --greedy
+    """
+    from evenflow.lab.prediction import continue_text
+
+    drawn = {"temperature": temperature, "top_k": top_k, "greedy": greedy}
+    say(continue_text(run, start, steps, seed=seed, data=data, **drawn))
 
 
 @app.command("export")

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from evenflow.bounds import Band, gradient_band
+from evenflow.bounds import Band, ScalarGateGradients, gradient_band, scalar_gate_gradients
 from evenflow.cells import State
 from evenflow.checks import whole_number
 from evenflow.lab.diagnosis.advice import advise
 from evenflow.lab.diagnosis.diagnosis import FRACTION, Diagnosis
 from evenflow.layers.recurrent import Recurrent
+from evenflow.models.sequence_model import SequenceModel
 from evenflow.probes import gradient_flow, memory_length, spectrum
 from evenflow.probes.jacobian import hutchinson
 from evenflow.probes.layer_inputs import concatenate, run_for_inputs
@@ -81,6 +82,7 @@ def doctor(
         band=_band(layer, len(x) - 1, furthest),
         flow=None if loss is None else gradient_flow(model, inputs, targets, loss, lengths, layers="all"),  # type: ignore[arg-type]
         advice=tuple(advise(layer, word, len(x), _expression(model, name))),
+        gates=_gates(model, inputs),
     )
 
 
@@ -176,6 +178,15 @@ def _band(layer: Layer, lag: int, member: int) -> Band | None:
     try:
         return gradient_band(layer, lag, norm="spectral", member=member)
     except ValueError:  # no theorem covers the cell
+        return None
+
+
+def _gates(model: nn.Module, inputs: Any) -> ScalarGateGradients | None:
+    if not isinstance(model, SequenceModel) or not isinstance(inputs, Tensor):
+        return None
+    try:
+        return scalar_gate_gradients(model, inputs)
+    except ValueError:  # the theorem does not cover the model
         return None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evenflow.bounds import Band
+from evenflow.bounds import Band, ScalarGateGradients
 from evenflow.lab.diagnosis.advice import Advice
 from evenflow.probes import MemoryLength, Spectrum
 
@@ -33,6 +33,7 @@ class Diagnosis:
         memory: how far back an input still changes the layer's output.
         spectra: the spectra of the recurrent matrices.
         band: bounds from theory on one step, or None for a cell without such a theorem.
+        gates: bounds of SGORNN's Theorem 2 on the gradients of weights, or None if it does not cover the model.
         flow: ``‖∂L/∂h_t‖`` for every layer and step, or None without a loss.
         advice: what to change.
     """
@@ -49,9 +50,12 @@ class Diagnosis:
     band: Band | None
     flow: NDArray[np.float64] | None
     advice: tuple[Advice, ...]
+    gates: ScalarGateGradients | None = None
 
     def __str__(self) -> str:
         parts = [self.model, self._verdict(), self._memory(), self._matrices(), self._theory()]
+        if self.gates is not None:
+            parts.append(self._weights(self.gates))
         if self.flow is not None:
             parts.append(self._loss())
         if len(self.rates) > 1:
@@ -103,6 +107,18 @@ class Diagnosis:
         says = "is constant" if self.band.regime == "constant" else self.band.regime
         limit = f"over ever more steps it {says}"
         return f"Theory: for any input each step back multiplies the norm by {low} to {high}, {ends}; {limit}."
+
+    def _weights(self, gates: ScalarGateGradients) -> str:
+        """Theorem 2 and Corollary 1 of the SGORNN document."""
+        parts = [f"{_number(gates.weight_ih)} for an entry of the input matrix"]
+        if gates.raw is not None:
+            sharp = gates.raw if gates.raw_sharp is None else gates.raw_sharp
+            parts.append(f"{_number(sharp)} for a parameter of the map")
+        parts.append(f"{_number(gates.weight_hh)}, as a norm, for the recurrent matrix")
+        return (
+            "Theory of scalar gates: with inputs as large as these and a loss that is 1-Lipschitz in the outputs, "
+            f"gradients are at most {'; '.join(parts)}."
+        )
 
     def _loss(self) -> str:
         assert self.flow is not None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .backtest import Backtest, backtest_file
+from .continue_text import continue_text
 from .evaluate_file import evaluate_file
 from .predict_file import predict_file
 
-__all__ = ["Backtest", "backtest_file", "evaluate_file", "predict_file"]
+__all__ = ["Backtest", "backtest_file", "continue_text", "evaluate_file", "predict_file"]

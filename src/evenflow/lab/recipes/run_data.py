@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from evenflow.bounds import gradient_band
-from evenflow.lab.data.treebank_files import vocabulary
 from evenflow.lab.tasks import Batch, Position, Task
+from evenflow.lab.tasks.written_text import WrittenText
 from evenflow.lab.training import Run, build, checkpoint, evaluation
 from evenflow.models.generation import generate
 from evenflow.probes import jacobian_norms, temporal_components
@@ -170,8 +170,8 @@ class RunData:
 
     def sentence(self) -> str:
         """The sentence that the model generates from the word "this", always with the most likely next word."""
-        words = list(vocabulary(self.task.folder))  # type: ignore[attr-defined]
-        start = words.index("this") if "this" in words else 0
-        following = generate(self.model, torch.tensor([start]), WORDS - 1, greedy=True).tolist()
-        text = [words[start], *(words[i] for i in following)]
+        assert isinstance(self.task, WrittenText)
+        start = self.task.read("this")
+        following = generate(self.model, start, WORDS - 1, greedy=True)
+        text = self.task.write([*start.tolist(), *following.tolist()]).split()
         return " ".join(text[: text.index("<eos>")] if "<eos>" in text else text)

@@ -12,16 +12,17 @@ from torch import Tensor
 
 from evenflow.lab.data import character_set, read_characters
 
-from .classification import PADDING, NextSymbol
+from .classification import PADDING
 from .data_set import FILE_PARTS, HOST, FileData
 from .ragged import RaggedData
 from .task import option
+from .written_text import WrittenText
 
 SOLVED_BITS = 2.04  # the best of Vorontsov et al. 2017, sentences of at most 75 characters
 
 
 @dataclass(frozen=True)
-class Characters(RaggedData, FileData, NextSymbol):
+class Characters(RaggedData, FileData, WrittenText):
     """Predict the next character of a sentence after each character.
 
     A sentence is its whole line, with its blanks and its end; `<unk>`, which stands for a rare word, is one symbol.
@@ -54,9 +55,8 @@ class Characters(RaggedData, FileData, NextSymbol):
     solved_limit = SOLVED_BITS
     padding = PADDING
 
-    @property
-    def vocabulary(self) -> int:
-        return len(character_set(self.folder))
+    def symbols(self) -> list[str]:
+        return character_set(self.folder)
 
     @property
     def input_size(self) -> int:

@@ -15,15 +15,15 @@ from torch import Tensor
 from evenflow.checks import whole_number
 from evenflow.lab.data import read_words, vocabulary
 
-from .classification import NextSymbol
 from .data_set import FILE_PARTS, HOST, FileData
 from .task import Batch, CarriedBatch, Position, move, option
+from .written_text import WrittenText
 
 SOLVED_PERPLEXITY = 100.0  # Lin and Wang's uGRU and GRU reach 98 on the test part
 
 
 @dataclass(frozen=True)
-class Words(FileData, NextSymbol):
+class Words(FileData, WrittenText):
     """Predict the next word of a text after each word.
 
     The text is cut into as many streams as a batch has sequences. Each batch holds the next `length` words of every
@@ -53,6 +53,7 @@ class Words(FileData, NextSymbol):
     carry: bool = option(True, "carry the state from one batch to the next")
 
     name = "ptb-words"
+    between = " "
     metric_name = "perplexity"
     solved_limit = SOLVED_PERPLEXITY
     limit_excluded = True
@@ -61,9 +62,8 @@ class Words(FileData, NextSymbol):
     def carries(self) -> bool:  # type: ignore[override]
         return self.carry
 
-    @property
-    def vocabulary(self) -> int:
-        return len(vocabulary(self.folder))
+    def symbols(self) -> list[str]:
+        return vocabulary(self.folder)
 
     @property
     def input_size(self) -> int:
