@@ -55,9 +55,9 @@ def layer_class(name: str, cell: type[Cell]) -> type[Recurrent]:
     written = list(inspect.signature(__init__).parameters.values())
     own = [*written[:-1], *settings, written[-1]]
     __init__.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
-    doc = cell.__doc__
-    if doc and "    Args:\n" not in doc:
-        doc = doc.replace("    Weights:", "    Args:\n        others: as in `Recurrent`.\n\n    Weights:", 1)
+    doc = inspect.cleandoc(cell.__doc__ or "")
+    if "\nArgs:\n" not in doc:
+        doc = doc.replace("\nWeights:", "\nArgs:\n    others: as in `Recurrent`.\n\nWeights:", 1)
     members = {"__init__": __init__, "__doc__": doc, "__module__": __name__, "__qualname__": name}
     return with_shared_arguments(type(name, (Recurrent,), members))
 

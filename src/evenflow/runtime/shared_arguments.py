@@ -27,18 +27,20 @@ def with_shared_arguments(extended: Extended) -> Extended:
     if "__init__" in vars(extended):
         extended.__init__.__signature__ = inspect.Signature(listed)
     if extended.__doc__ and base.__doc__:  # there are none under `python -OO`
-        entries = _entries(base.__doc__) | _entries(extended.__doc__)
+        # Without indentation, as Python 3.13 and newer keep docstrings.
+        own_text, shared_text = inspect.cleandoc(extended.__doc__), inspect.cleandoc(base.__doc__)
+        entries = _entries(shared_text) | _entries(own_text)
         section = "".join(entries[p.name] for p in listed if p.name in entries)
-        extended.__doc__ = extended.__doc__.replace(_section(extended.__doc__), section)
+        extended.__doc__ = own_text.replace(_section(own_text), section)
     return extended
 
 
 def _section(docstring: str) -> str:
     """The entries below ``Args:``."""
-    return docstring.split("    Args:\n", 1)[1].split("\n\n", 1)[0] + "\n"
+    return docstring.split("Args:\n", 1)[1].split("\n\n", 1)[0] + "\n"
 
 
 def _entries(docstring: str) -> dict[str, str]:
     """The entries below ``Args:``, each by the first name in it."""
-    entries = re.split(r"(?m)^(?=        \S)", _section(docstring))[1:]
+    entries = re.split(r"(?m)^(?=    \S)", _section(docstring))[1:]
     return {re.split("[:,]", entry)[0].strip(): entry for entry in entries}

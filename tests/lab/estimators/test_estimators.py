@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import re
 import subprocess
@@ -329,7 +330,8 @@ def test_wrong_input_of_predict_is_named():
 
 @pytest.mark.parametrize("kind", [SequenceClassifier, SequenceRegressor, SequenceForecaster, EchoStateClassifier])
 def test_the_docstring_lists_every_argument(kind):
-    listed = re.findall(r"(?m)^        (\w+): ", kind.__doc__.split("    Args:\n")[1].split("    Attributes:")[0])
+    arguments = inspect.cleandoc(kind.__doc__).split("\nArgs:\n")[1].split("\nAttributes:")[0]
+    listed = re.findall(r"(?m)^    (\w+): ", arguments)
     assert listed == list(kind().get_params(deep=False)) or sorted(listed) == sorted(kind().get_params())
 
 

@@ -117,7 +117,7 @@ _fields = [
     inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
     for field in dataclasses.fields(Settings)
 ]
-fit.__doc__ = f"{fit.__doc__}\n    Settings:\n{SETTINGS_DOC}\n"
+fit.__doc__ = f"{inspect.cleandoc(fit.__doc__ or '')}\n\nSettings:\n{SETTINGS_DOC}\n"
 fit.__signature__ = inspect.Signature([*_own[:2], *_fields, *_own[2:]], return_annotation="Result")  # type: ignore[attr-defined]
 
 

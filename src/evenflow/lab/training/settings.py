@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -242,8 +243,7 @@ class Settings:
 
 # The docstrings of `Settings` and `fit` list every setting with its help text, which the fields above hold.
 SETTINGS_DOC = "\n".join(
-    f"        {field.name}: {field.metadata['help']}."
-    + ("" if field.default is None else f" Default: {field.default!r}.")
+    f"    {field.name}: {field.metadata['help']}." + ("" if field.default is None else f" Default: {field.default!r}.")
     for field in dataclasses.fields(Settings)
 )
-Settings.__doc__ = f"{Settings.__doc__}\n    Args:\n{SETTINGS_DOC}\n"
+Settings.__doc__ = f"{inspect.cleandoc(Settings.__doc__ or '')}\n\nArgs:\n{SETTINGS_DOC}\n"
