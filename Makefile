@@ -4,7 +4,7 @@
 # make test-gpu   the tests that need a CUDA device
 # make docs       the site in build/site: open build/site/index.html
 # make sanitize   the generated C of every cell under gcc's sanitizers of memory, behaviour and threads (twenty minutes)
-# make wheel      the wheel in dist/, the same bytes for the same commit
+# make wheel      the source distribution and the wheel in dist/, checked by twine; the wheel has the same bytes for the same commit
 # make locked     install into .venv the packages of .ci/requirements.txt, whose hashes are compared; CI does so
 # make lock       write .ci/requirements.txt anew from pyproject.toml and constraints.txt (uv)
 # make audit      known vulnerabilities of these packages and of torch (pip-audit)
@@ -42,7 +42,9 @@ harden: .venv/installed
 
 # Files get the rights of a new file, and the time of the commit.
 wheel: .venv/installed
-	umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	rm -rf dist
+	umask 022; SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
 
 # torch is in none of the hashes: a machine needs the build for its CPU or its GPU.
 locked:

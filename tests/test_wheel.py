@@ -1,4 +1,4 @@
-"""The built wheel, installed into fresh environments: the library alone, and the library with the extra `lab`.
+"""The built wheel, installed into fresh environments in paths with spaces: the library alone, and with the extra `lab`.
 
 torch is too large to install anew. An environment therefore sees the packages that pip would install for the wheel, and
 no others, through links to this environment's copies.
@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -49,20 +50,18 @@ def run(*command: object, **variables: str) -> subprocess.CompletedProcess[str]:
 
 
 def built(folder: Path, **environment: str) -> Path:
-    """The wheel, built in `folder` from a copy of the sources, since a build leaves files beside them."""
+    """The wheel, built as `make wheel` builds it: from the source distribution of a copy of the checkout."""
     source = folder / "source"
     shutil.copytree(
-        ROOT / "src",
-        source / "src",
-        ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+        ROOT,
+        source,
+        ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "runs", "demo-runs"),
         copy_function=shutil.copy,  # with the time of the copy
     )
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    options = ("--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder)
-    done = run(sys.executable, "-m", "pip", "wheel", *options, source, **environment)
+    options = ("--no-isolation", "--outdir", folder / "dist")
+    done = run(sys.executable, "-m", "build", *options, source, **environment)
     assert done.returncode == 0, done.stderr
-    (path,) = folder.glob("*.whl")
+    (path,) = (folder / "dist").glob("*.whl")
     return path
 
 
@@ -114,7 +113,7 @@ def environments(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
     lines = [line.partition(": ")[2] for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     commands = {}
     for name, extra in (("library", ""), ("lab", "lab")):
-        folder = tmp_path_factory.mktemp(name)
+        folder = tmp_path_factory.mktemp(f"the {name} in a path with spaces")
         venv.create(folder / "venv", with_pip=False, symlinks=True)
         commands[name] = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
         python = commands[name] / "python"
@@ -142,6 +141,25 @@ def test_what_is_in_the_wheel(wheel: Path) -> None:
     assert "py.typed" in packed
     others = {name.split("/")[0] for name in names} - {"evenflow"}
     assert all(name.endswith(".dist-info") for name in others), "no tool is installed"
+
+
+def test_twine_finds_no_fault(wheel: Path) -> None:
+    checked = run(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *wheel.parent.iterdir())
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.count("PASSED") == 2
+
+
+def test_the_source_distribution_holds_the_checkout(wheel: Path) -> None:
+    (path,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    tracked = run("git", "-C", ROOT, "ls-files")
+    if tracked.returncode:
+        pytest.skip("not a checkout of git")
+    missing = set(tracked.stdout.splitlines()) - packed
+    assert {
+        name for name in missing if not Path(name).parts[0].startswith(".") and Path(name).name != ".gitignore"
+    } == set()
 
 
 def test_the_library_needs_torch_numpy_and_safetensors_alone(environments: dict[str, Path]) -> None:
