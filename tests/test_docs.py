@@ -43,7 +43,7 @@ FILE = re.compile(r"[\w./-]+\.(?:py|cuh|json|svg|toml|md|h|c)")
 # Files that evenflow writes, and options of other programs.
 WRITTEN = {
     "bundle.json", "config.toml", "status.toml", "record.json", "seeds.toml", "sweep.json", "model.c", "model.h",
-    "study.py",
+    "study.py", "study.json",
 }  # fmt: skip
 OTHER_OPTIONS = {"--tool", "--rate", "--rates"}
 

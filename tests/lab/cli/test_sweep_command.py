@@ -109,3 +109,53 @@ def test_the_folder_of_another_sweep_is_refused(tmp_path, capsys):
     assert run(*arguments) == 0
     assert run(*arguments, "--first", "5") == 2
     assert "holds another sweep, of first 4 and not 5" in capsys.readouterr().err
+
+
+OPTUNA = ["sweep", "adding", *QUICK, "--sampler", "optuna", "--updates", "24", "--each", "8", "--first", "4"]
+ELMAN = ["--keep", "0.5", "--maps", "svd", "--cells", "elman", "--activations", "relu"]
+
+
+def test_optuna_shows_its_trials_and_what_matters(tmp_path, capsys):
+    pytest.importorskip("optuna")
+    arguments = [*OPTUNA, *ELMAN, "--range", "margin=0.01:0.5", "--folder", tmp_path / "a"]
+    assert run(*arguments) == 0
+    shown = capsys.readouterr().out
+    assert "Trial 0: finished, mse " in shown
+    table = json.loads((tmp_path / "a" / "study.json").read_text())
+    assert set(table["trials"][0]["drawn"]) == {"lr", "margin"}, "lr is drawn unless --lrs is given"
+    assert f"{table['updates']} updates in {len(table['trials'])} trials." in shown
+    assert (tmp_path / "a" / "report.html").is_file()
+    (tmp_path / "a" / "report.html").unlink()
+    assert run("report", tmp_path / "a") == 0
+    assert (tmp_path / "a" / "report.html").is_file()
+    assert run("report", tmp_path / "a", "--table", "csv") == 2
+    assert run(*arguments, "--lrs", "1e-3") == 2
+    assert "holds another search, of lrs" in capsys.readouterr().err
+
+
+BAD_SAMPLER = [
+    ([*OPTUNA, *ELMAN, "--range", "margin"], "--range must be NAME=LOW:HIGH, got 'margin'"),
+    ([*OPTUNA, *ELMAN, "--range", "margin=0.5:0.1"], "range margin must rise"),
+    (
+        [*OPTUNA, *ELMAN, "--range", "lr=1:2", "--range", "lr=1:2"],
+        "--range must name lr once, got it again in 'lr=1:2'",
+    ),
+    ([*OPTUNA, *ELMAN, "--range", "margn=1:2", "--lrs", "0.1"], "no option 'margn'"),
+    ([*OPTUNA, "--keep", "0.5", "--seeds", "2"], "--seeds goes with --sampler rounds, got --sampler optuna"),
+    ([*OPTUNA, "--keep", "0.5", "--finalists", "2"], "--finalists goes with --sampler rounds, got --sampler optuna"),
+    ([*OPTUNA, "--sampler", "optima"], "--sampler must be one of rounds, optuna, got 'optima'"),
+    (["sweep", "adding", *BUDGET, "--range", "lr=1:2"], "--range goes with --sampler optuna, got --sampler rounds"),
+    (["sweep", "adding", *BUDGET, "--each", "3"], "--each goes with --sampler optuna, got --sampler rounds"),
+    (["sweep", "adding", *BUDGET, "--study", "a"], "--study goes with --sampler optuna, got --sampler rounds"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD_SAMPLER, ids=[words[:60] for _, words in BAD_SAMPLER])
+def test_a_slip_with_a_sampler_is_one_line_and_exit_code_two(arguments, words, capsys, tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [], "nothing half-written"

@@ -17,7 +17,8 @@ from .result_files import say_files
 @app.command()
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(help="One or more run folders, or the folder of `train --seeds` with all its runs.")
+        list[Path],
+        typer.Argument(help="Run folders, the folder of `train --seeds`, or that of `sweep --sampler optuna`."),
     ],
     out: Annotated[Path | None, typer.Option(help="The HTML file. Default for one folder: FOLDER/report.html.")] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
@@ -30,10 +31,16 @@ def report(
 
     Example:  evenflow report runs/adding-rnn runs/adding-sgornn --out compare.html --table latex --figures pdf
     """
-    from evenflow.lab.report import check_formats, read_groups, write_beside, write_report
+    from evenflow.lab.report import check_formats, read_groups, write_beside, write_report, write_search_page
+    from evenflow.lab.report.search_page import is_search
     from evenflow.lab.training.seed_folders import seed_runs
 
     check_formats(table, figures)
+    if len(folders) == 1 and is_search(folders[0]):
+        if table or figures:
+            raise ValueError("--table and --figures go with runs, got the folder of a search")
+        say(f"The page: {write_search_page(folders[0], out, title).resolve()}")
+        return
     seeds = {folder: [] if (folder / "config.toml").is_file() else seed_runs(folder) for folder in folders}
     if out is None and len(folders) == 1 and seeds[folders[0]]:
         out = folders[0] / "report.html"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evenflow.checks import one_of
 from evenflow.lab.terminal import new_table, say, show
 from evenflow.lab.training.optimizers import OPTIMIZERS
 from evenflow.runtime.import_path import short_name
@@ -24,6 +26,7 @@ from .options import (
     task_name,
     task_table,
 )
+from .search_output import show_search
 
 if TYPE_CHECKING:
     from evenflow.lab.sweep import Sweep
@@ -36,6 +39,7 @@ WITHOUT = (
     *("stop_when_solved", "logger", "validate_every", "checkpoint_every"),
 )
 ROWS = 20  # of the leaderboard that are printed
+FINALISTS = 3
 
 
 @app.command()
@@ -56,12 +60,29 @@ def sweep(
         typer.Option(help="Hidden sizes. Default: the largest multiple of 16 up to 512 within --parameters."),
     ] = None,
     optimizers: Annotated[str, typer.Option(help=f"Optimizers: {', '.join(OPTIMIZERS)}.")] = "adam",
-    lrs: Annotated[str, typer.Option(help="Learning rates.")] = "1e-2,1e-3,1e-4",
-    first: Annotated[int, typer.Option(help="Updates of every candidate in the first round.")] = 500,
+    lrs: Annotated[
+        str | None, typer.Option(help="Learning rates. Default: 1e-2,1e-3,1e-4; for optuna the range 1e-4:1e-1.")
+    ] = None,
+    first: Annotated[
+        int, typer.Option(help="Updates of every candidate in the first round, or before a trial is pruned.")
+    ] = 500,
     keep: Annotated[float, typer.Option(help="Share of the candidates that enter the next round.")] = 0.33,
-    finalists: Annotated[int, typer.Option(help="Candidates in the last round.")] = 3,
+    finalists: Annotated[int, typer.Option(help="Candidates in the last round.")] = FINALISTS,
     seeds: Annotated[int, typer.Option(help="Seeds of each candidate in the last round, starting at --seed.")] = 1,
     finish: Annotated[str, typer.Option(help="Schedule of the last round: linear (to zero) or constant.")] = "linear",
+    sampler: Annotated[
+        str, typer.Option(help="rounds: all combinations, successive halving. optuna: trials drawn from ranges.")
+    ] = "rounds",
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option("--range", metavar="NAME=LOW:HIGH", help="Numbers that optuna draws from. Repeatable."),
+    ] = None,
+    each: Annotated[
+        int | None, typer.Option(help="Updates of a trial of optuna that is not pruned. Default: a 20th of --updates.")
+    ] = None,
+    study: Annotated[
+        str | None, typer.Option(help="URL of optuna's study. Default: an SQLite file in the folder of the sweep.")
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", "--batch-size", help="Sequences in a batch.")] = 50,
     seconds: Annotated[float | None, typer.Option(help="Stop after this time; the same command continues.")] = None,
     folder: Annotated[Path | None, typer.Option(help="Folder of the sweep. Default: runs/sweep/TASK.")] = None,
@@ -74,38 +95,57 @@ def sweep(
     """Find the best map, cell and activation for a task: all candidates train briefly, the better ones longer.
 
     If it was interrupted, the same command continues. On a GPU, candidates of the same shape train side by side. See
-    docs/sweep.md.
+    docs/sweep.md. With --sampler optuna the same command in several processes works on one study.
 
     Example:  evenflow sweep mnist --parameters 137000 --updates 200000 --seeds 3 --data ~/sets
 
     Example:  evenflow sweep digits --updates 20000 --hidden 32 --first 100 --cells elman,gated --lrs 1e-2,1e-3
+
+    Example:  evenflow sweep digits --sampler optuna --updates 20000 --first 100 --maps svd --cells elman --hidden 32
+    --range margin=0.01:0.5 --range dropout=0:0.5
     """
-    from evenflow.lab.sweep import Axes, Rules
+    from evenflow.lab.sweep import Axes, Range, Rules, SearchRules, SearchSpace, search
     from evenflow.lab.sweep import sweep as run_sweep
 
+    one_of("--sampler", sampler, ("rounds", "optuna"))
+    optuna = sampler == "optuna"
+    for name, given, needs in (
+        ("--range", ranges and not optuna, "optuna"),
+        ("--each", each is not None and not optuna, "optuna"),
+        ("--study", study is not None and not optuna, "optuna"),
+        ("--seeds", seeds != 1 and optuna, "rounds"),
+        ("--finalists", finalists != FINALISTS and optuna, "rounds"),
+    ):
+        if given:
+            raise ValueError(f"{name} goes with --sampler {needs}, got --sampler {sampler}")
+    drawn = {name: Range.read(name, text) for name, text in _pairs(ranges)}
+    if optuna and lrs is None:
+        drawn.setdefault("lr", Range.read("lr", "1e-4:1e-1"))
     axes = Axes(
         maps=_words(maps),
         cells=_words(cells),
         activations=_words(activations),
         hidden=None if hidden is None else parse_numbers("--hidden", hidden, whole=True),
         optimizers=_words(optimizers),
-        lrs=parse_numbers("--lrs", lrs),
+        lrs=parse_numbers("--lrs", lrs or "1e-2,1e-3,1e-4"),
         system=parse_options("--system-option", system_option),
     )
-    rules = Rules(updates, first, keep, seeds, finalists, finish)
+    table, place = task_table(task, task_option, data), folder or Path("runs") / "sweep" / task_name(task)
+    common: dict[str, Any] = {
+        "parameters": parameters,
+        "training": {"batch_size": batch} | {key: value for key, value in settings.items() if value is not None},
+        "seconds": seconds,
+        "progress": not quiet,
+        "announce": say,
+    }
+    if optuna and "batch_size" in drawn:
+        del common["training"]["batch_size"]
     with same_command_continues():
-        result = run_sweep(
-            task_table(task, task_option, data),
-            axes,
-            rules,
-            folder or Path("runs") / "sweep" / task_name(task),
-            parameters=parameters,
-            training={"batch_size": batch} | {key: value for key, value in settings.items() if value is not None},
-            seconds=seconds,
-            progress=not quiet,
-            announce=say,
-        )
-    show_sweep(result)
+        if optuna:
+            own = SearchRules(updates, each, first, keep, finish)
+            show_search(search(table, SearchSpace(axes, drawn), own, place, study=study, **common), place)
+        else:
+            show_sweep(run_sweep(table, axes, Rules(updates, first, keep, seeds, finalists, finish), place, **common))
 
 
 def show_sweep(result: Sweep) -> None:
@@ -148,6 +188,17 @@ def show_sweep(result: Sweep) -> None:
 
 def _number(value: float) -> str:
     return f"{value:.4g}" if value == value else ""
+
+
+def _pairs(ranges: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Names and texts of ranges."""
+    pairs = [(name.strip(), text) for name, _, text in (each.partition("=") for each in ranges or ())]
+    for i, (name, text) in enumerate(pairs):
+        if not name or not text:
+            raise ValueError(f"--range must be NAME=LOW:HIGH, got {(ranges or ())[i]!r}")
+        if name in dict(pairs[:i]):
+            raise ValueError(f"--range must name {name} once, got it again in {(ranges or ())[i]!r}")
+    return pairs
 
 
 def _words(text: str) -> list[str]:

@@ -7,6 +7,7 @@ from evenflow.lab.report.page import write_report
 from evenflow.lab.report.print_files import check_formats, write_beside, write_figures, write_table
 from evenflow.lab.report.result_table import result_table
 from evenflow.lab.report.run_record import read_groups
+from evenflow.lab.report.search_page import write_search_page
 
 __all__ = [
     "ComponentNorms",
@@ -19,5 +20,6 @@ __all__ = [
     "write_components",
     "write_figures",
     "write_report",
+    "write_search_page",
     "write_table",
 ]

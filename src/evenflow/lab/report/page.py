@@ -125,14 +125,14 @@ def render(runs: Sequence[RunRecord], title: str | None = None, intro: str | Non
         settings_caption=settings_table.caption(groups, len(runs)),
         version=evenflow.__version__,
         sources=", ".join(seed.name for run in runs for seed in run.seeds),
-        plots=_hover_data(panels),
+        plots=hover_data(panels),
         script=Markup(script),
         # The only script that may run: text from run folders is never executed.
         script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _hover_data(panels: Sequence[Panel]) -> Markup:
+def hover_data(panels: Sequence[Panel]) -> Markup:
     """The numbers for the page's script as JSON, escaped so that no name can end the script element."""
     table = {panel.key: panel.hover for panel in panels if panel.svg is not None and panel.hover is not None}
     return Markup(json.dumps(table, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"))

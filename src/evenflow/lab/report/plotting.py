@@ -140,15 +140,16 @@ def count_axis(axes: Axes, label: str, which: str = "x") -> None:
     axis.set_label_text(label)
 
 
-def log_axis(axes: Axes, low: float, high: float, powers: bool = False) -> None:
-    """A log y axis that always has labelled ticks: 1, 2, 5 within three decades, whole powers beyond."""
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
+def log_axis(axes: Axes, low: float, high: float, powers: bool = False, which: str = "y") -> None:
+    """A log axis that always has labelled ticks: 1, 2, 5 within three decades, whole powers beyond."""
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
+    axis = axes.xaxis if which == "x" else axes.yaxis
     near = high / low < 1000
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,), numticks=9))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, powers)))
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,), numticks=9))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, powers)))
 
 
 def _tick(value: float, powers: bool) -> str:

@@ -73,7 +73,7 @@ class Axes:
         for text in self.maps:
             read_map(text)
         for cell in self.cells:
-            _kind(cell)
+            kind_of(cell)
         for activation in self.activations:
             activations.make(activation)
         for size in self.hidden or ():
@@ -137,11 +137,11 @@ def candidates(task: Task, axes: Axes, parameters: int | None = None) -> tuple[l
         whole_number("parameters", parameters, 1)
     points: list[Point] = []
     omitted: list[Omitted] = []
-    for map, cell, activation in _products(axes):
-        system = _system(map, cell, activation, axes.system)
-        sizes = axes.hidden or [_largest(task, system, parameters)]
+    for map, cell, activation in products(axes):
+        system = candidate_table(map, cell, activation, axes.system)
+        sizes = axes.hidden or [largest_size(task, system, parameters)]
         for size in sizes:
-            count = _count(task, system, size)
+            count = count_parameters(task, system, size)
             if isinstance(count, str):
                 omitted.append(Omitted(map, cell, activation, size, None, f"it cannot be made: {count}"))
             elif parameters is not None and count > parameters:
@@ -183,7 +183,7 @@ def read_map(text: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def _kind(cell: str) -> CellKind:
+def kind_of(cell: str) -> CellKind:
     """The row of `CELLS`, or that of a system of the user's own, whose map can be chosen if it takes one."""
     if cell in CELLS:
         return CELLS[cell]
@@ -197,33 +197,33 @@ def _kind(cell: str) -> CellKind:
     return CellKind(path, mapped, activated=False)
 
 
-def _products(axes: Axes) -> Iterator[tuple[str, str, str]]:
+def products(axes: Axes) -> Iterator[tuple[str, str, str]]:
     """Map, cell and activation of every model; a cell without a choice of map or activation appears once for it."""
     for cell in axes.cells:
-        kind = _kind(cell)
+        kind = kind_of(cell)
         for map in axes.maps if kind.mapped else ["free"]:
             for activation in axes.activations if kind.activated else [OWN]:
                 yield map, cell, activation
 
 
-def _system(map: str, cell: str, activation: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def candidate_table(map: str, cell: str, activation: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The table of a system, without its hidden size."""
     name, map_options = read_map(map)
-    kind = _kind(cell)
+    kind = kind_of(cell)
     # The bounds on SGORNN's gates need a matrix that preserves lengths; a free matrix has the free gates of FastRNN.
     system = "fastrnn" if cell == "gated" and name == "free" else kind.system
     chosen = {"map": name, **map_options} if kind.mapped else {}
     return {"name": system, **chosen, **({"activation": activation} if kind.activated else {}), **options}
 
 
-def _largest(task: Task, system: Mapping[str, Any], parameters: int | None) -> int:
+def largest_size(task: Task, system: Mapping[str, Any], parameters: int | None) -> int:
     """The largest hidden size within the limit, or the smallest size if all are beyond it."""
     if parameters is None:
         return DEFAULT
     low, high = 1, LARGEST // STEP
     while low < high:  # the largest multiple within the limit lies from low to high; counts grow with the size
         middle = (low + high + 1) // 2
-        count = _count(task, system, middle * STEP)
+        count = count_parameters(task, system, middle * STEP)
         if isinstance(count, int) and count <= parameters:
             low = middle
         else:
@@ -231,7 +231,7 @@ def _largest(task: Task, system: Mapping[str, Any], parameters: int | None) -> i
     return low * STEP
 
 
-def _count(task: Task, system: Mapping[str, Any], size: int) -> int | str:
+def count_parameters(task: Task, system: Mapping[str, Any], size: int) -> int | str:
     """The trained parameters of a model, or the reason why it cannot be made."""
     try:
         model = build(task, {**system, "hidden_size": size}, seed=0)

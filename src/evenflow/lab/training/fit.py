@@ -233,7 +233,13 @@ def fit_settings(
 
 
 def train_or_resume(
-    folder: Path, task: Task, system: Mapping[str, Any], settings: Settings, *, progress: bool = True
+    folder: Path,
+    task: Task,
+    system: Mapping[str, Any],
+    settings: Settings,
+    *,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
 ) -> Run:
     """The run in `folder` after it has been trained or resumed, or as it is if it has ended.
 
@@ -242,8 +248,9 @@ def train_or_resume(
     earlier = earlier_run(folder, task, system, settings)
     if earlier is None or not earlier.ended:
         model, resume = build(task, system, settings.seed), earlier is not None
+        given = GivenParts(callbacks=checked_callbacks(callbacks))
         with suppress(NonFiniteLoss):
-            fit_settings(model, task, settings, folder, system=system, resume=resume, progress=progress)
+            fit_settings(model, task, settings, folder, system=system, resume=resume, progress=progress, given=given)
     return Run(folder)
 
 
