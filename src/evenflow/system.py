@@ -25,6 +25,9 @@ class System:
         map: the map of the recurrent matrix; None for a layer that takes no map.
         map_options: options of `map`, left out if the user chooses another map.
         options: options of the layer.
+
+    >>> create("exprnn", 2, 128).cell.activation.key == systems()["exprnn"].options["activation"]
+    True
     """
 
     layer: Callable[..., Recurrent]

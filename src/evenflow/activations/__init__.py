@@ -53,6 +53,9 @@ def make(activation: ActivationChoice) -> Activation:
 
     Args:
         activation: a name; a function of one tensor, whose slope has no known bounds; or an `Activation`.
+
+    >>> make("leaky(0.5)")(torch.tensor([-2.0, 2.0]))
+    tensor([-1.,  2.])
     """
     if isinstance(activation, Activation):
         return activation

@@ -21,6 +21,9 @@ class DirectionCondition:
         cosine: cos θ, of the angle between the direction and the gradient.
         ratio: α, the norm of the direction over the norm of the gradient.
         mu: μ.
+
+    >>> direction_condition(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0]), mu=0.5)
+    DirectionCondition(cosine=1.0, ratio=1.0, mu=0.5)
     """
 
     cosine: float
@@ -89,6 +92,9 @@ def convergence_constant(strong: float, lipschitz: float, mu: float, moment: flo
         start: ``‖x_1 - x*‖²``.
 
     Note on the constant: the document's 3.25 has the denominator ``2 c̄ - 1``; the induction needs ``2 c̄ β - 1``.
+
+    >>> convergence_constant(strong=1.0, lipschitz=2.0, mu=0.25, moment=1.0, beta=2.0, start=1.0)
+    4.0
 
     Reference: Galvan, 3.22 to 3.25.
     """

@@ -29,6 +29,12 @@ class ScalarGateGradients:
         raw: on each entry of ∂L/∂Θ, for the parameters Θ of the map: ``C M_φ h (αT)²`` (7); for rotations
             ``M_φ = 4 √h log2 h`` (9).
         raw_sharp: on the same entries for rotations, by our own argument: ``√2 C (αT)²``. None for other maps.
+
+    >>> model = SequenceModel(create("sgornn", 2, 16), 1)
+    >>> bounds = scalar_gate_gradients(model, batch.inputs)
+    >>> task.loss(model(batch.inputs)[0], batch.targets).backward()
+    >>> bool(model.layer.weight_ih_l0.grad.abs().max() <= bounds.weight_ih)
+    True
     """
 
     weight_ih: float
@@ -90,6 +96,10 @@ def scalar_gate_gradients_from(
         R_x, R_W, R_v: the largest ‖x_t‖, ‖W‖_F, and the norm of the readout (spectral, with several outputs).
         map_slope: M_φ, the largest entry of ∂U/∂Θ_ij over all i, j.
         rotations: whether the map is a product of plane rotations, for `raw_sharp`.
+
+    >>> found = scalar_gate_gradients_from(alpha=0.01, beta=0.98, steps=20, units=16, R_x=1.0, R_W=4.0, R_v=1.0)
+    >>> round(found.weight_hh, 6)  # C (αT)²
+    0.16
     """
     whole_number("steps", steps, 1)
     whole_number("units", units, 1)
@@ -105,7 +115,11 @@ def scalar_gate_gradients_from(
 
 
 def rotation_slope(units: int) -> float:
-    """M_φ of the rotations, ``4 √h log2 h`` (Corollary 1). With our own argument it is 1."""
+    """M_φ of the rotations, ``4 √h log2 h`` (Corollary 1). With our own argument it is 1.
+
+    >>> rotation_slope(128)
+    316.78...
+    """
     return 4 * math.sqrt(units) * math.log2(units)
 
 
@@ -126,6 +140,10 @@ def scalar_gate_gap(
     Note on the last term: the statement divides by m under the root, the proof by 2m. The proof is right, and tighter.
     Note on R_W, R_v: the theorem fixes them before training; here they are those of the trained model.
 
+    >>> model = SequenceModel(create("sgornn", 2, 16), 1)
+    >>> scalar_gate_gap(model, batch.inputs, samples=1000) > scalar_gate_gap(model, batch.inputs, samples=4000)
+    True
+
     Reference: the SGORNN document, Theorem 1.
     """
     sizes, gates = _sizes_and_gates(model, inputs, "Theorem 1 of SGORNN")
@@ -136,7 +154,11 @@ def scalar_gate_gap(
 def scalar_gate_gap_from(
     *, alpha: float, beta: float, steps: int, C: float, samples: int, loss_bound: float = 1.0, delta: float = 0.05
 ) -> float:
-    """`scalar_gate_gap` from numbers."""
+    """`scalar_gate_gap` from numbers.
+
+    >>> scalar_gate_gap_from(alpha=0.01, beta=0.98, steps=20, C=10.0, samples=1000)
+    0.3818...
+    """
     whole_number("steps", steps, 1)
     whole_number("samples", samples, 1)
     number("delta", delta, above=0, below=1)

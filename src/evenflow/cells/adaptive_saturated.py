@@ -26,6 +26,11 @@ class AdaptiveSaturated(Cell):
         weight_ih ``(H, I)``; bias ``(H)``; weight_hh and weight_ff ``(H, H)``, the W_hh and the F, both from the
         layer's map; saturation ``(H)``, the d.
 
+    >>> layer = AdaptiveSaturatedRNN(2, 128, map="exponential")
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Nguyen-Duy, Pham and Nguyen 2023.
     """
 

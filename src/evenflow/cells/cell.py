@@ -27,6 +27,9 @@ class Matrix:
 
     Args:
         mapped: whether the layer's map makes it; a matrix of several blocks is always free.
+
+    >>> cells.GRUStep().matrices(128)[0]
+    Matrix(name='weight_hh', size=128, blocks=2, mapped=False)
     """
 
     name: str
@@ -51,6 +54,12 @@ class Cell(Described):
     Weights:
         weight_ih ``(blocks * H, I)``, Glorot uniform by block; bias ``(blocks * H)``, zero; those of `extra`; and the
         recurrent matrices that `matrices` lists, by default weight_hh ``(blocks * H, H)`` unless `recurrent` is empty.
+
+    >>> class Leaky(cells.Cell):
+    ...     def step(self, a, h, U):
+    ...         return 0.9 * h + 0.1 * torch.tanh(a + h @ U.mT)
+    >>> Recurrent(Leaky(), 2, 128)(torch.randn(100, 8, 2))[0].shape
+    torch.Size([100, 8, 128])
     """
 
     blocks = 1

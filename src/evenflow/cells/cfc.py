@@ -20,6 +20,12 @@ class CfCStep(Cell):
 
     Note: these are the default mode and hidden activation of the authors' library, with one hidden layer.
 
+    >>> layer = CfC(2, 128)  # the same as Recurrent(cells.CfCStep(), 2, 128)
+    >>> dt = torch.rand(100, 8)  # the time since the step before
+    >>> output, h_n = layer(torch.randn(100, 8, 2), dt=dt)
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Hasani et al. 2022.
     """
 

@@ -24,6 +24,11 @@ class ComplexElman(Cell):
     The loop over time runs on the real form ``[[Re, -Im], [Im, Re]]`` of weight_hh, computed once per call. It is
     that of `Elman` with the activation `complex_modrelu`.
 
+    >>> layer = Recurrent(cells.ComplexElman(), 2, 128, map="unitary")  # 64 complex units
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     References: Arjovsky et al. 2016; Wisdom et al. 2016.
     """
 

@@ -24,6 +24,11 @@ class CoRNNStep(Cell):
 
     Note on parameters: as many as in the authors' code, where one linear layer reads x, z and y.
 
+    >>> layer = CoRNN(2, 128, dt=0.1)  # the same as Recurrent(cells.CoRNNStep(dt=0.1), 2, 128)
+    >>> output, (y_n, z_n) = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Rusch and Mishra 2021.
     """
 

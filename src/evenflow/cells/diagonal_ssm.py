@@ -36,6 +36,11 @@ class DiagonalSSM(ComplexDiagonal):
     return Re(C z) + D x, and this one z, see `LRUStep`. S5 trains the real part of λ itself; -exp(decay), S4D's form,
     stays negative.
 
+    >>> layer = DiagonalStateSpace(2, 128, start="lin")  # the same as Recurrent(cells.DiagonalSSM("lin"), 2, 128)
+    >>> output, z_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     References: Gu et al. 2022 (S4D); Smith, Warrington and Linderman 2023 (S5).
     """
 

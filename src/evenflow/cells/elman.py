@@ -21,6 +21,11 @@ class Elman(Cell):
         gain: a fixed factor above 0 on the pre-activation; 1.05 compensates the contraction of tanh. It scales the
             weights once per call.
 
+    >>> layer = Recurrent(cells.Elman("abs"), 2, 128, map="cayley")  # RNN(2, 128, map="cayley", activation="abs")
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     References: Elman 1990; Vorontsov et al. 2017 (the gain).
     """
 

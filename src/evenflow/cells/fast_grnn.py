@@ -17,6 +17,11 @@ class FastGRNNStep(Cell):
 
     Note on starting values: they are those of the authors' code.
 
+    >>> layer = FastGRNN(2, 128)  # the same as Recurrent(cells.FastGRNNStep(), 2, 128)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Kusupati et al. 2018.
     """
 

@@ -25,6 +25,13 @@ class Parameter:
     Args:
         start: the value of all its numbers in a new layer.
         per: ``"unit"``, H numbers, or ``"layer"``, one.
+
+    >>> @evenflow.cell(parameters={"leak": Parameter(start=-2.0, per="layer")})
+    ... def leaky(a, h, U, leak):
+    ...     return h + torch.sigmoid(leak) * (torch.tanh(a + h @ U.mT) - h)
+    >>> evenflow.Recurrent(leaky(), 2, 128).leak_l0
+    Parameter containing:
+    tensor([-2.], requires_grad=True)
     """
 
     start: float = 0.0
@@ -88,7 +95,14 @@ def cell(
 
 
 class CellMaker:
-    """What the decorator `cell` returns: called with constants, it makes a cell."""
+    """What the decorator `cell` returns: called with constants, it makes a cell.
+
+    >>> @evenflow.cell()
+    ... def leaky(a, h, U, *, dt=0.1):
+    ...     return (1 - dt) * h + dt * torch.tanh(a + h @ U.mT)
+    >>> leaky(dt=0.2).settings()
+    {'cell': 'leaky', 'dt': 0.2}
+    """
 
     def __init__(
         self,
@@ -131,7 +145,15 @@ class CellMaker:
 
 
 class FunctionCell(Cell):
-    """A cell whose step is a function; see `cell`."""
+    """A cell whose step is a function; see `cell`.
+
+    >>> @evenflow.cell()
+    ... def leaky(a, h, U, *, dt=0.1):
+    ...     return (1 - dt) * h + dt * torch.tanh(a + h @ U.mT)
+    >>> cell = leaky(dt=0.2)
+    >>> cell.name, cell.states
+    ('leaky', ('h',))
+    """
 
     def __init__(self, maker: CellMaker, constants: Mapping[str, Any]) -> None:
         self.maker, self.constants = maker, dict(constants)

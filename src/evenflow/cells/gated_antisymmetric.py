@@ -18,6 +18,11 @@ class GatedAntisymmetric(Cell):
 
     Weights: weight_ih ``(2H, I)`` and bias ``(2H)``, in the order z, n; weight_hh ``(H, H)``.
 
+    >>> layer = GatedAntisymmetricRNN(2, 128, epsilon=0.1)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Chang, Chen, Haber and Chi 2019, equation 15.
     """
 

@@ -42,6 +42,10 @@ class GatedFeedback(Cell):
     lower layer j", while his figure and Chung et al. have all pairs, i = j too. He prints no equation of the units;
     they are those of Chung et al. Neither has a bias in a global gate.
 
+    >>> layer = GatedFeedbackRNN(2, 32, num_layers=3, unit="gru")  # one step of this cell moves all three layers
+    >>> layer(torch.randn(100, 8, 2))[0].shape
+    torch.Size([100, 8, 32])
+
     References: Chung et al. 2015; Galvan, 2.1.4.
     """
 

@@ -20,6 +20,11 @@ class GORUStep(GRUStep):
 
     Weights: those of `GRUStep` without bias_hh_n, and ``activation``, if the activation has parameters.
 
+    >>> layer = GORU(2, 128, map="rotations")
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Jing et al. 2019.
     """
 

@@ -26,6 +26,10 @@ class GRUStep(Cell):
     Note on the gates: Cho et al. and Galvan have U_n (r h), torch and we r (U_n h); the uRNN document prints an r and
     then leaves it out of the candidate. The documents' update gate is our 1 - z.
 
+    >>> layer = Recurrent(cells.GRUStep(), 2, 128)  # the same as GRU(2, 128)
+    >>> [name for name, _ in layer.named_parameters()]
+    ['weight_ih_l0', 'bias_l0', 'bias_hh_n_l0', 'weight_hh_l0', 'weight_hh_n_l0']
+
     References: Cho et al. 2014; the uRNN document (uGRU).
     """
 

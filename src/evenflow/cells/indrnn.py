@@ -24,6 +24,11 @@ class IndRNNStep(Cell):
     Note on the bound: the paper clips u after each update. Here u is clipped where it is read, and its gradient is that
     at the bound, so that a unit beyond it can come back; `test_a_unit_beyond_the_bound_comes_back` shows this.
 
+    >>> layer = IndRNN(2, 128)  # the same as Recurrent(cells.IndRNNStep(), 2, 128)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Li, Li, Cook, Zhu and Gao 2018.
     """
 

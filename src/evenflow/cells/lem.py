@@ -24,6 +24,11 @@ class LEMStep(Cell):
 
     Note on parameters: the authors' code has a second bias, of the same equation, for each product with y or z.
 
+    >>> layer = LEM(2, 128, dt=0.5)  # the same as Recurrent(cells.LEMStep(dt=0.5), 2, 128)
+    >>> output, (y_n, z_n) = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Rusch, Mishra, Erichson and Mahoney 2022.
     """
 

@@ -25,6 +25,11 @@ class LinOSSStep(Cell):
 
     Note on the output: the paper's layer returns C y + D x, and this one y; the linear map that reads it is C.
 
+    >>> layer = LinOSS(2, 128, scheme="imex")  # the same as Recurrent(cells.LinOSSStep("imex"), 2, 128)
+    >>> output, (y_n, z_n) = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Rusch and Rus 2025.
     """
 

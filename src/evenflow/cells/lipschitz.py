@@ -18,6 +18,11 @@ class LipschitzStep(Cell):
         weight_ih ``(H, I)``, bias ``(H)``, weight_hh and weight_ah ``(H, H)``, the W_hh and the A. With the map
         ``"symmetric_skew"`` both are ``(1 - β)(M + Mᵀ) + β (M - Mᵀ) - γ I`` as in the paper.
 
+    >>> layer = LipschitzRNN(2, 128, epsilon=0.1)  # the same as Recurrent(cells.LipschitzStep(epsilon=0.1), 2, 128)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Erichson, Azencot, Queiruga, Hodgkinson and Mahoney 2021.
     """
 

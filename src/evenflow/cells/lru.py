@@ -29,6 +29,11 @@ class LRUStep(ComplexDiagonal):
     reads it, such as the readout of a model, is C; a residual block adds x. `test_a_readout_is_the_papers_output` shows
     this.
 
+    >>> layer = LRU(2, 128, r_min=0.99)  # the same as Recurrent(cells.LRUStep(r_min=0.99), 2, 128)
+    >>> output, z_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Orvieto et al. 2023.
     """
 

@@ -18,6 +18,11 @@ class LSTMStep(Cell):
         forget_bias: the starting value of the forget gate's bias; with 1 a new layer remembers.
 
     The gates are in torch's order, so that weights can be copied. Reference: Gers et al. 2000.
+
+    >>> layer = Recurrent(cells.LSTMStep(forget_bias=2.0), 2, 128)  # the same as LSTM(2, 128, forget_bias=2.0)
+    >>> output, (h_n, c_n) = layer(torch.randn(100, 8, 2))
+    >>> c_n.shape
+    torch.Size([1, 8, 128])
     """
 
     blocks = 4

@@ -26,6 +26,11 @@ class LSTM1997(Cell):
     Note on the squashing: the 1997 paper has sigmoids scaled to [-2, 2] and [-1, 1], Galvan any g and h; here both are
     tanh, as in `LSTMStep`.
 
+    >>> layer = Recurrent(cells.LSTM1997(), 2, 128)  # the same as LSTM(2, 128, form="1997")
+    >>> output, (h_n, c_n) = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     References: Hochreiter and Schmidhuber 1997; Galvan, 2.1.1.
     """
 

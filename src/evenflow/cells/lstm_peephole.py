@@ -18,6 +18,11 @@ class PeepholeLSTM(LSTMStep):
     Weights: those of `LSTMStep`, and ``peephole`` ``(3H)``: p_i, p_f, p_o, one number per unit, zero at the start:
     a new cell is the plain one.
 
+    >>> layer = Recurrent(cells.PeepholeLSTM(), 2, 128)  # the same as LSTM(2, 128, form="peephole")
+    >>> output, (h_n, c_n) = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Gers and Schmidhuber 2000.
     """
 

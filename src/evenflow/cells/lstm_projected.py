@@ -21,6 +21,11 @@ class ProjectedLSTM(LSTMStep):
     Weights:
         weight_hh ``(4H, P)``, orthonormal columns in each gate; weight_hr ``(P, H)``, Glorot uniform.
 
+    >>> layer = Recurrent(cells.ProjectedLSTM(32), 2, 128)  # the same as LSTM(2, 128, proj_size=32)
+    >>> output, (h_n, c_n) = layer(torch.randn(100, 8, 2))
+    >>> h_n.shape, c_n.shape
+    (torch.Size([1, 8, 32]), torch.Size([1, 8, 128]))
+
     Reference: Sak, Senior and Beaufays 2014.
     """
 

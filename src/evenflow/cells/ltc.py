@@ -26,6 +26,12 @@ class LTCStep(Cell):
     Note: the paper's f is any network; this is that of its first algorithm. The authors' library has a model of single
     synapses in its place, with four numbers for each pair of units.
 
+    >>> layer = LTC(2, 128, unfolds=3)  # the same as Recurrent(cells.LTCStep(unfolds=3), 2, 128)
+    >>> dt = torch.rand(100, 8)  # the time since the step before
+    >>> output, h_n = layer(torch.randn(100, 8, 2), dt=dt)
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Hasani et al. 2021.
     """
 

@@ -14,6 +14,11 @@ class MGUStep(Cell):
         weight_ih ``(2H, I)`` and bias ``(2H)``, in the order f, n; weight_hh ``(H, H)``, the U of the gate, free;
         weight_hh_n ``(H, H)``, the U_n of the candidate, which the layer's map makes.
 
+    >>> layer = MGU(2, 128)  # the same as Recurrent(cells.MGUStep(), 2, 128)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Zhou, Wu, Zhang and Zhou 2016.
     """
 

@@ -21,6 +21,11 @@ class MinGRUStep(Cell):
     Weights:
         weight_ih ``(2H, I)`` and bias ``(2H)``, in the order z, n.
 
+    >>> layer = MinGRU(2, 128)  # the same as Recurrent(cells.MinGRUStep(), 2, 128)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Feng et al. 2024 (Were RNNs all we needed?).
     """
 

@@ -17,6 +17,11 @@ class MinLSTMStep(MinGRUStep):
     Weights:
         weight_ih ``(3H, I)`` and bias ``(3H)``, in the order f, i, n.
 
+    >>> layer = MinLSTM(2, 128)  # the same as Recurrent(cells.MinLSTMStep(), 2, 128)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Feng et al. 2024 (Were RNNs all we needed?).
     """
 

@@ -42,6 +42,10 @@ class Regularised(Cell):
     this. Ba et al. normalise W x and U h of gated cells apart; here their sum is normalised, since the normalised
     product with a single input is ±1 whatever the input is.
 
+    >>> layer = GRU(2, 128, zoneout=0.1)  # a layer with such an option makes its cell so
+    >>> type(layer.cell).__name__
+    'Regularised'
+
     References: Gal and Ghahramani 2016; Krueger et al. 2017; Ba et al. 2016; Merity et al. 2018.
     """
 
@@ -204,7 +208,12 @@ def regularised(
     layer_norm: bool = False,
     weight_dropout: float = 0.0,
 ) -> Cell:
-    """The cell with these regularisers, or the cell itself if all are off; see `Regularised`."""
+    """The cell with these regularisers, or the cell itself if all are off; see `Regularised`.
+
+    >>> cell = cells.regularised(cells.GRUStep(), zoneout=0.1)
+    >>> type(cell).__name__, type(cell.core).__name__
+    ('Regularised', 'GRUStep')
+    """
     number("recurrent_dropout", recurrent_dropout, least=0, below=1)
     number("weight_dropout", weight_dropout, least=0, below=1)
     if layer_norm not in (True, False):

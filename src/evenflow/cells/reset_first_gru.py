@@ -13,6 +13,10 @@ class ResetFirstGRU(GRUStep):
 
     Weights: those of `GRUStep` without bias_hh_n.
 
+    >>> layer = Recurrent(cells.ResetFirstGRU(), 2, 128)
+    >>> layer(torch.randn(100, 8, 2))[0].shape
+    torch.Size([100, 8, 128])
+
     References: Cho et al. 2014; Galvan, equations 2.6 to 2.10, whose update gate is our 1 - z.
     """
 

@@ -25,6 +25,11 @@ class RGLRUStep(Cell):
     Note on the input: in the paper a linear layer makes n, and r and i read n by block-diagonal matrices. Here all
     three read x.
 
+    >>> layer = RGLRU(2, 128, c=4.0)  # the same as Recurrent(cells.RGLRUStep(c=4.0), 2, 128)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: De et al. 2024 (Griffin).
     """
 

@@ -32,6 +32,11 @@ class RotRNNStep(Cell):
     Note on the basis: the paper has ``P R Pᵀ`` with an orthogonal P in the place of R. z is Pᵀ times its state, W is Pᵀ
     times its input matrix, and P a part of what reads z; see `test_rotations_in_any_basis`. What reads z is also its C.
 
+    >>> layer = RotRNN(2, 128, heads=4)  # the same as Recurrent(cells.RotRNNStep(heads=4), 2, 128)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Biegun et al. 2024.
     """
 

@@ -35,6 +35,11 @@ class ScalarGated(Elman):
     gates have α = σ(a) / 2, so α < 1/2 for any a, and β = min(σ(b), 1 - 2α). For small α the two differ by a shift of
     a by ln 2. `test_gates_keep_their_bound` tries every a and b the optimiser can reach.
 
+    >>> cell = cells.ScalarGated("relu", gates="bounded")
+    >>> layer = Recurrent(cell, 2, 128, map="rotations")  # the same as ScalarGatedRNN with these arguments
+    >>> layer(torch.randn(100, 8, 2))[0].shape
+    torch.Size([100, 8, 128])
+
     References: Kusupati et al. 2018 (FastRNN); the SGORNN document, equations 1 and 3.
     """
 

@@ -33,6 +33,10 @@ class SCRNStep(Cell):
 
     Note on f: the documents have the logistic function, here it is tanh by default: zero in, zero out.
 
+    >>> layer = Recurrent(cells.SCRNStep(context_size=32), 2, 128)  # the same as SCRN(2, 128, context_size=32)
+    >>> layer(torch.randn(100, 8, 2))[0].shape[:2]
+    torch.Size([100, 8])
+
     References: Mikolov et al. 2015; Galvan, 2.1.3.
     """
 

@@ -26,6 +26,11 @@ class SLSTMStep(Cell):
 
     Note on the first step: where n is 0 nothing is stored yet, and m_t = i~, as in the authors' code.
 
+    >>> layer = SLSTM(2, 128, heads=4)  # the same as Recurrent(cells.SLSTMStep(heads=4), 2, 128)
+    >>> output, states = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Beck et al. 2024 (xLSTM).
     """
 

@@ -19,6 +19,11 @@ class UGRNNStep(Cell):
         weight_ih ``(2H, I)`` and bias ``(2H)``, in the order g, n; weight_hh ``(H, H)``, the U of the gate, free;
         weight_hh_n ``(H, H)``, the U_n of the candidate, which the layer's map makes.
 
+    >>> layer = UGRNN(2, 128)  # the same as Recurrent(cells.UGRNNStep(), 2, 128)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Collins, Sohl-Dickstein and Sussillo 2017.
     """
 

@@ -23,6 +23,11 @@ class UnICORNNStep(Cell):
         weight_ih ``(H, I)``, bias ``(H)``, unit_weight ``(H)``, the w, from U(0, 1) at the start; time_scale ``(H)``,
         the c, from U(-0.1, 0.1).
 
+    >>> layer = UnICORNN(2, 128, dt=0.05)  # the same as Recurrent(cells.UnICORNNStep(dt=0.05), 2, 128)
+    >>> output, states = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     Reference: Rusch and Mishra 2021 (UnICORNN).
     """
 

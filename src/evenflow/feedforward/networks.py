@@ -40,6 +40,9 @@ class FeedForward(Described, nn.Module):
             `free_linear`.
         generator: source of the initial weights. Default: torch's global generator.
         device, dtype: of the parameters.
+
+    >>> SpectralMLP(16, 3, width=32, depth=10)(torch.randn(8, 16)).shape  # a subclass
+    torch.Size([8, 3])
     """
 
     def __init__(

@@ -200,6 +200,11 @@ class LSTM(Recurrent):
         map: ``"free"`` (default), or one for each matrix by its name. Each gate's recurrent matrix starts orthogonal.
         others: as in `Recurrent`.
 
+    >>> layer = LSTM(2, 128, form="peephole")
+    >>> output, (h_n, c_n) = layer(torch.randn(100, 8, 2))
+    >>> output.shape
+    torch.Size([100, 8, 128])
+
     References: Hochreiter and Schmidhuber 1997; Gers et al. 2000; Gers and Schmidhuber 2000.
     """
 
@@ -240,6 +245,10 @@ class SCRN(Recurrent):
 
     The output is h and then s, so the readout of a `SequenceModel` on it is the documents' ``U h_t + V s_t``: U are the
     first columns of its weight, V the last `context_size` ones.
+
+    >>> layer = SCRN(2, 128, context_size=32)
+    >>> layer(torch.randn(100, 8, 2))[0].shape[:2]
+    torch.Size([100, 8])
 
     References: Mikolov et al. 2015; Galvan, 2.1.3.
     """

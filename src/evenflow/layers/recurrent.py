@@ -74,6 +74,11 @@ class Recurrent(Described, SteppedLayer, NotQuantized):
     Weights have torch's names, ``weight_ih_l0``, ``weight_hh_l0``, ``bias_l0``, and end in ``_reverse`` for the second
     direction. A matrix with a map is computed once per call; assign to ``weight_hh_l0`` to set it. A layer can be
     pickled whole.
+
+    >>> layer = Recurrent(cells.Elman("abs"), 2, 128, map="exponential", num_layers=2)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape, h_n.shape
+    (torch.Size([100, 8, 128]), torch.Size([2, 8, 128]))
     """
 
     layers_run_in_turn = True  # False where one step runs through all layers of the stack

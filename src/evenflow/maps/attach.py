@@ -82,7 +82,12 @@ def attach_fitted(module: nn.Module, name: str, map: Map, raw: tuple[Tensor, ...
 
 
 def detach(module: nn.Module, name: str) -> nn.Module:
-    """Remove the map of ``module.name`` and leave its matrix as a plain parameter."""
+    """Remove the map of ``module.name`` and leave its matrix as a plain parameter.
+
+    >>> linear = attach(nn.Linear(64, 64), "weight", Exponential(64))
+    >>> type(detach(linear, "weight").weight)
+    <class 'torch.nn.parameter.Parameter'>
+    """
     if not parametrize.is_parametrized(module, name):
         raise ValueError(f"{type(module).__name__}.{name} has no map attached")
     weight = getattr(module, name).detach()
@@ -125,7 +130,12 @@ def parameter_groups(module: nn.Module, lr: float, map_lr: float | None = None) 
 
 
 def mapped(module: nn.Module) -> Iterator[tuple[nn.Parameter, float, bool]]:
-    """Yield each raw parameter of the attached maps, with its factor of the learning rate and its `stiefel` flag."""
+    """Yield each raw parameter of the attached maps, with its factor of the learning rate and its `stiefel` flag.
+
+    >>> linear = attach(nn.Linear(64, 64), "weight", SVD(64))
+    >>> [tuple(raw.shape) for raw, factor, stiefel in mapped(linear)]
+    [(2080,), (2080,), (64,)]
+    """
     for part in module.modules():
         if isinstance(part, parametrize.ParametrizationList) and len(part) == 1 and isinstance(part[0], Map):
             yield from zip(part.parameters(recurse=False), part[0].rates, part[0].stiefel, strict=True)
@@ -149,7 +159,13 @@ def move_bases(module: nn.Module, step: int) -> None:
 
 
 def map_of(module: nn.Module, name: str) -> tuple[Map, list[Tensor]] | None:
-    """Return the map of ``module.name`` and its numbers, or None if it has no map."""
+    """Return the map of ``module.name`` and its numbers, or None if it has no map.
+
+    >>> linear = attach(nn.Linear(64, 64), "weight", Exponential(64))
+    >>> map, raw = map_of(linear, "weight")
+    >>> type(map).__name__, map_of(linear, "bias")
+    ('Exponential', None)
+    """
     if not parametrize.is_parametrized(module, name):
         return None
     chain: Any = module.parametrizations[name]  # type: ignore[index]

@@ -46,7 +46,11 @@ MAPS: dict[str, type[Map]] = {
 
 
 def options_of(map: str | type[Map] | Callable[..., Map]) -> list[str] | None:
-    """Return the options of a named map or a class besides its size, or None for a function."""
+    """Return the options of a named map or a class besides its size, or None for a function.
+
+    >>> options_of("householder")
+    ['reflectors', 'precision']
+    """
     kind = MAPS.get(map) if isinstance(map, str) else map
     if not isinstance(kind, type):
         return None

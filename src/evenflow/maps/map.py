@@ -51,6 +51,21 @@ class Map(Described, nn.Module):
     `rounded`, whose columns are closer to orthonormal than those of the nearest float32 entries.
 
     Without gradients a matrix on a CPU is computed once and kept until a number changes.
+
+    >>> class Diagonal(Map):
+    ...     @property
+    ...     def raw_shapes(self):
+    ...         return ((self.rows,),)
+    ...     def matrix(self, d):
+    ...         return torch.diag_embed(d)
+    ...     def inverse(self, W):
+    ...         return (W.diagonal(dim1=-2, dim2=-1),)
+    ...     def start(self, generator=None):
+    ...         return (torch.ones(self.rows),)
+    >>> attach(nn.Linear(3, 3), "weight", Diagonal(3)).weight.detach()
+    tensor([[1., 0., 0.],
+            [0., 1., 0.],
+            [0., 0., 1.]])
     """
 
     # Whether the matrix is orthogonal (or unitary) for all numbers.

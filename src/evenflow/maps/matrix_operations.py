@@ -28,7 +28,11 @@ def tighten(W: Tensor) -> Tensor:
 
 
 def residual(matrix: Tensor) -> Tensor:
-    """Return the largest entry of ``|WᵀW - I|`` (``|WWᴴ - I|`` for a wide W): 0 for an orthogonal or unitary W."""
+    """Return the largest entry of ``|WᵀW - I|`` (``|WWᴴ - I|`` for a wide W): 0 for an orthogonal or unitary W.
+
+    >>> residual(torch.eye(3) * 1.1)
+    tensor(0.2100)
+    """
     tall = matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix.mH
     gram = tall.mH @ tall
     return (gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)).abs().amax((-2, -1))

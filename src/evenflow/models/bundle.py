@@ -47,8 +47,9 @@ def save(
         path: the folder.
         schema: what the model reads and what its outputs mean. Default: inputs and outputs are plain numbers.
 
-    >>> evenflow.save(model, "models/motion", schema=task.schema())
-    >>> evenflow.load("models/motion").predict(windows)
+    >>> evenflow.save(model, "models/adding", schema=task.schema())
+    >>> evenflow.load("models/adding").predict(windows).shape
+    (30,)
     """
     if isinstance(model, Predictor):
         if schema is not None:
@@ -93,7 +94,9 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
     Raises:
         ValueError: the folder is missing or no bundle, damaged or of a newer version, or needs a cell that is missing.
 
-    >>> predictor = evenflow.load("runs/motion-lstm")
+    >>> motion = SequenceModel(LSTM(2, 16), 2)
+    >>> result = evenflow.fit(motion, (windows, activities), folder="runs/motion", epochs=1, progress=False)
+    >>> predictor = evenflow.load("runs/motion")
     >>> predictor.schema.labels
     ('resting', 'walking')
     """

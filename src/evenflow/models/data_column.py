@@ -35,6 +35,10 @@ class DataColumn:
             steps that it predicts, and does not predict it.
         embedding: of an input that is a category: the model reads its position, in place of which it has a trained
             vector of this size. The position after the last one stands for a missing value.
+
+    >>> column = DataColumn("ax", mean=0.1, deviation=2.5)
+    >>> DataColumn("activity", "category", categories=("resting", "walking")).categories
+    ('resting', 'walking')
     """
 
     name: str

@@ -40,6 +40,11 @@ class DataSchema:
         length: steps of the pieces that the sequences of a table are cut into; None if they stay whole.
         horizon: for kind "next", how many of the next steps the model predicts at once, at each step. With 1 it reads
             its own predictions to forecast further.
+
+    >>> activity = DataColumn("activity", "category", categories=("resting", "walking"))
+    >>> schema = DataSchema("classification", "last", (DataColumn("ax"), DataColumn("ay")), (activity,))
+    >>> schema.labels
+    ('resting', 'walking')
     """
 
     kind: str

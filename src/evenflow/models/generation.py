@@ -92,6 +92,11 @@ def stream(
         greedy: pick the most likely symbol, or the notes with a probability above 1/2; nothing is drawn.
         generator: where random numbers are drawn from, instead of torch's global generator; on any device. The same
             seed on the same device gives the same steps.
+
+    >>> model = SequenceModel(GRU(16, 32), 10, readout="every", vocabulary=10)
+    >>> symbols = stream(model, torch.tensor([1, 2, 3]), greedy=True)
+    >>> len([next(symbols) for _ in range(5)])
+    5
     """
     _check_model(model)
     batched = _check_prompt(model, prompt)

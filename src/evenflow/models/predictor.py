@@ -36,9 +36,10 @@ class Predictor:
         model: a `SequenceModel` or a `FlatModel`, which is put in evaluation mode.
         schema: what it reads and what its outputs mean.
 
-    >>> predictor = evenflow.load("runs/motion-lstm")
-    >>> predictor.predict(windows)  # windows (3, 128, 9)
-    array(['walking', 'resting', 'walking'], dtype='<U7')
+    >>> motion = SequenceModel(LSTM(2, 16), 2)
+    >>> predictor = evenflow.fit(motion, (windows, activities), epochs=1, progress=False).predictor()
+    >>> predictor.predict_proba(windows).shape, set(predictor.predict(windows)) <= {"resting", "walking"}
+    ((30, 2), True)
     """
 
     def __init__(self, model: SequenceModel | FlatModel, schema: DataSchema) -> None:

@@ -32,6 +32,11 @@ class GaussNewton:
     gradient of uᵀJ v with respect to u. This needs second derivatives only, and its graph is built once for all
     products. A product costs about as much as two gradients.
 
+    >>> parameters = list(model.parameters())
+    >>> product = GaussNewton(
+    ...     model, parameters, lambda: model(batch.inputs)[0], lambda outputs: task.loss(outputs, batch.targets)
+    ... )
+
     References: Schraudolph 2002; Martens and Sutskever 2011.
     """
 

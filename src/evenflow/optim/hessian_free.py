@@ -35,6 +35,10 @@ class Progress(NamedTuple):
         products: number of Gauss-Newton products on the batch of the curvature, each as costly as about two gradients.
         evaluations: number of forward passes on the batch of the gradient, besides that of the gradient.
         norm: norm of the gradient.
+
+    >>> step = HessianFree(model, task.loss).step(batch, batch)
+    >>> step.after <= step.before
+    True
     """
 
     before: float
@@ -73,7 +77,9 @@ class HessianFree(torch.optim.Optimizer):
             each sequence.
 
     >>> optimizer = HessianFree(model, task.loss, structural=0.03)
-    >>> optimizer.step(task.batch(1000, generator), task.batch(200, generator)).after
+    >>> step = optimizer.step(task.batch(1000, generator), task.batch(200, generator))
+    >>> step.after < step.before
+    True
 
     With several processes each has its own batches; gradients, products and losses are averaged, so that all processes
     take the same step. Call the model itself, not its DDP wrapper.

@@ -22,6 +22,7 @@ class Joined(Optimizer):
     Args:
         optimizers: at least one. A parameter may be in one of them only.
 
+    >>> model = SequenceModel(RNN(2, 16, map="factorized", margin=0.1), 1)
     >>> rest, stiefel = divide(model, lr=1e-4, stiefel_lr=1e-6)
     >>> optimizer = Joined([torch.optim.RMSprop(rest, alpha=0.9), GeodesicSGD(stiefel, lr=1e-6)])
     """
@@ -113,6 +114,10 @@ def divide(
             ``map_lr / 2r``.
 
     Either list may be empty. See `maps.parameter_groups`.
+
+    >>> rest, stiefel = divide(SequenceModel(RNN(2, 16, map="factorized"), 1), lr=1e-3, stiefel_lr=1e-6)
+    >>> [tuple(p.shape) for group in stiefel for p in group["params"]]
+    [(16, 16), (16, 16)]
     """
     ordinary: list[dict[str, Any]] = []
     orthonormal: list[dict[str, Any]] = []

@@ -33,9 +33,11 @@ class LineSearchDescent(torch.optim.Optimizer):
     is for whole data sets or large batches; with small ones it follows their noise.
 
     >>> optimizer = LineSearchDescent(model.parameters())
-    >>> loss = task.loss(model(x)[0], y)
+    >>> loss = task.loss(model(batch.inputs)[0], batch.targets)
     >>> loss.backward()
-    >>> optimizer.step(lambda: task.loss(model(x)[0], y))
+    >>> after = optimizer.step(lambda: task.loss(model(batch.inputs)[0], batch.targets))
+    >>> bool(task.loss(model(batch.inputs)[0], batch.targets) < loss)
+    True
 
     References: Armijo 1966; Galvan, 1.5, names line search among the ways to choose the learning rate.
     """

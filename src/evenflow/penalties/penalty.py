@@ -25,6 +25,11 @@ class Watched:
         runs: the recorded runs of evenflow's layers.
         states: for every recurrent layer its states ``(T, B, H)``, and which sequences still run at each step,
             ``(T, B)`` or None if all do; for torch's layers and gated feedback, those of the top layer.
+
+    >>> with Stabilizer(50).watch(model) as watched:
+    ...     loss = task.loss(model(batch.inputs)[0], batch.targets)
+    >>> len(watched.runs)
+    1
     """
 
     def __init__(self, model: nn.Module, penalty: Penalty, runs: list[LayerRun]) -> None:
@@ -116,6 +121,12 @@ class Sum(Penalty):
 
     Args:
         penalties: at least one.
+
+    >>> penalty = Sum([SoftOrthogonality(1e-3), Stabilizer(50)])  # make("soft_orthogonality(1e-3) + stabilizer(50)")
+    >>> with penalty.watch(model) as extra:
+    ...     loss = task.loss(model(batch.inputs)[0], batch.targets)
+    >>> bool(extra(loss) >= 0)
+    True
     """
 
     def __init__(self, penalties: Sequence[Penalty]) -> None:

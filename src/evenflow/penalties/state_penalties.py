@@ -21,6 +21,12 @@ class Stabilizer(Penalty):
     Note on the first step: the paper's sum starts with |h_0|, and a zero h_0 would pull h_1 to zero. Here it starts
     with the first two states of the sequence.
 
+    >>> with Stabilizer(50).watch(model) as extra:
+    ...     loss = task.loss(model(batch.inputs)[0], batch.targets)
+    ...     total = loss + extra(loss)
+    >>> bool(total >= loss)
+    True
+
     Reference: Krueger and Memisevic 2016.
     """
 
@@ -56,6 +62,12 @@ class NormPreserving(Penalty):
 
     Note on what is constant: g, h_t and the layer's input are, and the gradient is by the weights inside the Jacobian
     only, as in Pascanu et al. ("immediate"); Galvan's 2.18 does not say. A step where g is zero is left out.
+
+    >>> with NormPreserving(1.0).watch(model) as extra:
+    ...     loss = task.loss(model(batch.inputs)[0], batch.targets)
+    ...     total = loss + extra(loss)
+    >>> bool(total >= loss)
+    True
 
     References: Pascanu et al. 2013; Galvan, 2.2.1.
     """

@@ -18,6 +18,11 @@ class SoftOrthogonality(Penalty):
     Args:
         strength: λ, 0.001 by default.
 
+    >>> with SoftOrthogonality(1.0).watch(model) as extra:
+    ...     loss = task.loss(model(batch.inputs)[0], batch.targets)
+    >>> float(extra(loss)) < 1e-6  # a free matrix starts orthogonal
+    True
+
     Reference: Vorontsov et al. 2017.
     """
 
@@ -43,6 +48,12 @@ class SingularValuePrior(Penalty):
     Args:
         strength: λ, 0.001 by default.
 
+    >>> model = SequenceModel(RNN(2, 16, map="svd", margin=0.1), 1)
+    >>> with SingularValuePrior(1.0).watch(model) as extra:
+    ...     loss = task.loss(model(batch.inputs)[0], batch.targets)
+    >>> float(extra(loss)) < 1e-6  # they start at one
+    True
+
     Reference: Vorontsov et al. 2017.
     """
 
@@ -66,6 +77,11 @@ class WeightDecay(Penalty):
 
     Args:
         strength: λ, 0.0001 by default.
+
+    >>> with WeightDecay(2.0).watch(model) as extra:
+    ...     loss = task.loss(model(batch.inputs)[0], batch.targets)
+    >>> round(float(extra(loss)), 4)  # |W|² of an orthogonal matrix of 16 units
+    16.0
 
     Reference: Vorontsov et al. 2017.
     """

@@ -30,6 +30,10 @@ class Spectrum(Plotted):
         eigenvalues: the absolute values of the eigenvalues in descending order; empty for a block that is not square,
             or above `eigenvalues_up_to`.
         deviation: the largest entry of ``|WᵀW - I|``; 0 for an orthogonal or unitary matrix.
+
+    >>> (matrix,) = spectrum(RNN(2, 16, map="cayley"))
+    >>> matrix.name, round(matrix.min, 4), round(matrix.max, 4)
+    ('weight_hh_l0', 1.0, 1.0)
     """
 
     name: str

@@ -33,6 +33,10 @@ class MemoryLength(Plotted):
             if only the last input counts.
         sensitivity: the Frobenius norm ``‖∂y_T/∂x_{T-lag}‖`` for lag 0, 1, ..., T - 1, root mean square over the batch.
         fraction: see `memory_length`.
+
+    >>> memory = memory_length(layer, x)
+    >>> memory.sensitivity.shape, memory.fraction
+    ((20,), 0.001)
     """
 
     steps: int

@@ -22,6 +22,10 @@ class SeriesPosition(NamedTuple):
     Attributes:
         state: the state of the layer.
         washout: the number of following steps that still belong to the washout.
+
+    >>> esn = EchoState(1, 50)
+    >>> esn.partial_fit(series[:60], series[1:61]).washout  # of the 100 steps
+    40
     """
 
     state: Tensor

@@ -16,7 +16,7 @@ class Ridge:
         φ ``(N, F)``, y ``(N, O)``, w ``(N)`` of each piece; W ``(O, F)``, b ``(O)``.
 
     >>> ridge = Ridge()
-    >>> for features, targets in pieces:
+    >>> for features, targets in zip(series.split(250), series.square().split(250)):
     ...     ridge.add(features, targets)
     >>> W, b = ridge.solve(1e-6)
 

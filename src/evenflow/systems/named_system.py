@@ -19,7 +19,11 @@ POSITIONAL = ("num_layers", "bias", "batch_first", "dropout", "bidirectional")  
 
 
 def systems() -> Mapping[str, System]:
-    """The table of named systems, read-only."""
+    """The table of named systems, read-only.
+
+    >>> systems()["sgornn"].equation
+    'h = α f(W x + b + U h) + β h, β <= 1 - 2α, U = R_1 Q_1 ... R_k Q_k'
+    """
     return MappingProxyType(SYSTEMS)
 
 
@@ -29,6 +33,9 @@ def find_system(name: Any) -> System:
     Args:
         name: a row of `systems()`; a name that an installed package announces in its entry points `evenflow.systems`;
             "module:name"; or what `own_system` takes.
+
+    >>> find_system("exprnn").document
+    'Lezcano-Casado, Martínez-Rubio 2019'
     """
     if not isinstance(name, str):
         return own_system(name, import_path(name))
@@ -42,7 +49,11 @@ def find_system(name: Any) -> System:
 
 
 def system_name(name: Any) -> str:
-    """The text by which a config names a system, so that another process finds it: of one's own the import path."""
+    """The text by which a config names a system, so that another process finds it: of one's own the import path.
+
+    >>> system_name("sgornn")
+    'sgornn'
+    """
     if isinstance(name, str):
         return name if name in SYSTEMS or name in NETWORKS else announced(GROUP).get(name, name)
     if not hasattr(name, "__qualname__"):
@@ -64,6 +75,11 @@ def create(name: Any, input_size: int, hidden_size: int, *positional: Any, **opt
         options: any option of the layer (``num_layers=2``, ``bidirectional=True``, ``activation="oplu"``,
             ``map="householder"``, and the options of that map, or the constants of a cell of your own); it overrides
             the system's setting.
+
+    >>> layer = create("sgornn", 2, 128, num_layers=2)
+    >>> output, h_n = layer(torch.randn(100, 8, 2))
+    >>> output.shape, h_n.shape
+    (torch.Size([100, 8, 128]), torch.Size([2, 8, 128]))
     """
     if isinstance(name, str) and name in NETWORKS:
         network = NETWORKS[name].network.__name__

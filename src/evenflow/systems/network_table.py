@@ -10,7 +10,11 @@ from evenflow.systems.system_table import SVD, ZHANG
 
 @dataclass(frozen=True)
 class Network:
-    """One row of the table of feed-forward networks."""
+    """One row of the table of feed-forward networks.
+
+    >>> NETWORKS["mlp"].equation
+    'h = f(W h + b), f = relu'
+    """
 
     network: type[FeedForward]
     equation: str

@@ -15,7 +15,14 @@ from evenflow.reservoir import EchoState
 
 @dataclass(frozen=True)
 class Advice:
-    """A line of code to try and the reason for it; `code` is None if there is nothing to change."""
+    """A line of code to try and the reason for it; `code` is None if there is nothing to change.
+
+    >>> for advice in doctor(nn.RNN(2, 16), torch.randn(50, 4, 2)).advice:
+    ...     print(advice.code)
+    evenflow.RNN(2, 16, map="exponential", activation="abs")
+    evenflow.attach(model, "weight_hh_l0", evenflow.maps.Exponential(16))
+    evenflow.create("sgornn", 2, 16, alpha=0.005, beta=0.99)
+    """
 
     code: str | None
     why: str

@@ -36,6 +36,10 @@ class Diagnosis:
         gates: bounds of SGORNN's Theorem 2 on the gradients of weights, or None if it does not cover the model.
         flow: ``‖∂L/∂h_t‖`` for every layer and step, or None without a loss.
         advice: what to change.
+
+    >>> found = doctor(nn.RNN(2, 16), torch.randn(50, 4, 2))
+    >>> found.word, found.rate < 1
+    ('vanishes', True)
     """
 
     model: str

@@ -127,8 +127,8 @@ class EchoStateClassifier(Classifies, EchoStateEstimator):
         predictor_: the model with the description of its data; `evenflow.save` writes it.
         n_channels_in_: numbers at each step.
 
-    >>> EchoStateClassifier(300, random_state=0).fit(windows, activities).predict(windows[:3])
-    array(['walking', 'resting', 'walking'], dtype='<U7')
+    >>> EchoStateClassifier(300, random_state=0).fit(windows, activities).score(windows, activities) > 0.9
+    True
 
     Reference: Jaeger 2001; Lukoševičius 2012.
     """
@@ -145,8 +145,8 @@ class EchoStateRegressor(Regresses, EchoStateEstimator):
         predictor_: the model with the description of its data; `evenflow.save` writes it.
         n_channels_in_: numbers at each step.
 
-    >>> EchoStateRegressor(300, leak=0.3, random_state=0).fit(windows, ages).predict(windows[:3])
-    array([31.2, 47.9, 25.6])
+    >>> EchoStateRegressor(300, leak=0.3, random_state=0).fit(windows, ages).score(windows, ages) > 0.9
+    True
 
     Reference: Jaeger 2001; Lukoševičius 2012.
     """

@@ -22,7 +22,7 @@ class SequenceClassifier(Classifies, TrainedEstimator):
         history_: losses and metrics by epoch, the columns of a run's metrics.csv.
         n_channels_in_: numbers at each step.
 
-    >>> classifier = SequenceClassifier("gru", 32, random_state=0).fit(windows, activities)  # windows (N, 128, 9)
-    >>> classifier.predict(windows[:3])
-    array(['walking', 'resting', 'walking'], dtype='<U7')
+    >>> classifier = SequenceClassifier("gru", 16, epochs=5, random_state=0).fit(windows, activities)
+    >>> windows.shape, classifier.predict_proba(windows).shape
+    ((30, 20, 2), (30, 2))
     """

@@ -33,9 +33,10 @@ class SequenceForecaster(TrainedEstimator):
         history_: losses and metrics by epoch, the columns of a run's metrics.csv.
         n_channels_in_: numbers at each step.
 
-    >>> forecaster = SequenceForecaster(24, epochs=50).fit(days[:, :48])  # days (N, 72)
+    >>> days = np.sin(np.arange(72) / 4 + np.random.default_rng(0).uniform(0, 6, (30, 1)))
+    >>> forecaster = SequenceForecaster(24, epochs=5).fit(days[:, :48])
     >>> forecaster.predict(days[:, :48]).shape
-    (300, 24)
+    (30, 24)
     """
 
     def __init__(self, horizon: int = 1, *positional: Any, strategy: str = "recursive", **shared: Any) -> None:

@@ -96,8 +96,9 @@ class NpzData(OwnData):
         file, kind, read, length, stride, share, split, split_seed, validation, horizon, known, data: as for
             `OwnData`.
 
+    >>> np.savez("motion.npz", x=windows, y=activities)
     >>> make("npz:motion.npz").input_size
-    3
+    2
     """
 
     name = "npz"

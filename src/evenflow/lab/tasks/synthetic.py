@@ -53,7 +53,23 @@ class Draw:
 
 
 class Synthetic(Task):
-    """A task whose sequences are drawn at random for every batch. A subclass implements `draw`."""
+    """A task whose sequences are drawn at random for every batch. A subclass implements `draw`.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class LastNumber(Synthetic):
+    ...     length: int = option(30, "steps of a sequence", whole=1)
+    ...     readout, input_size, output_size = "last", 1, 1
+    ...     metric_name, higher_is_better, baseline, solved_limit = "mse", False, 1 / 12, 0.01
+    ...     def draw(self, draw):
+    ...         x = draw.unit(self.length)
+    ...         return Batch(x[..., None], x[-1][:, None])
+    ...     def loss(self, outputs, targets):
+    ...         return (outputs - targets).square().mean()
+    ...     metric = loss
+    >>> LastNumber().batch(4, torch.Generator().manual_seed(0)).inputs.shape
+    torch.Size([30, 4, 1])
+    """
 
     @abstractmethod
     def draw(self, draw: Draw) -> Batch:

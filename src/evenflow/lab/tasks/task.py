@@ -22,6 +22,10 @@ class Batch(NamedTuple):
         inputs: ``(T, B, I)`` float, or ``(T, B)`` int64 for a task with a vocabulary.
         targets: ``(B, ...)`` for readout "last", ``(T, B, ...)`` for readout "every".
         lengths: ``(B,)`` int64, or None if every sequence has T steps. Steps past a sequence's length are zero.
+
+    >>> inputs, targets, lengths = Adding(length=20).batch(8, torch.Generator().manual_seed(0))
+    >>> inputs.shape, targets.shape, lengths
+    (torch.Size([20, 8, 2]), torch.Size([8, 1]), None)
     """
 
     inputs: Tensor
@@ -46,6 +50,9 @@ class Position(NamedTuple):
     """The place of a batch in a run: update `step` of `steps`, in process `rank` of `processes`.
 
     `seed` is the same in all processes and at all steps of a run. The order of a data set is derived from it.
+
+    >>> Position(step=1, steps=100).seed
+    0
     """
 
     step: int
@@ -80,6 +87,10 @@ class Task(ABC):
         solved_limit, limit_excluded: the metric that counts as solved, and whether it must be better than that.
         vocabulary: number of symbols if the inputs are indices, None if they are vectors. With a vocabulary,
             input_size is the width of the embedding.
+
+    >>> task = make("adding", length=200)
+    >>> task.readout, task.metric_name, task.criterion
+    ('last', 'mse', 'Solved means a validation mse below 0.01667.')
     """
 
     name: ClassVar[str] = _ClassName()  # type: ignore[assignment]
@@ -258,6 +269,13 @@ def option(default: Any, help: str, *, whole: int | None = None, choices: Iterab
         whole: the option is a whole number of at least this.
         choices: the option is one of these words.
         limits: the option is a number within these limits of `checks.number`, such as ``above=0``.
+
+    >>> from dataclasses import dataclass, fields
+    >>> @dataclass(frozen=True)
+    ... class Settings:
+    ...     length: int = option(30, "steps of a sequence", whole=1)
+    >>> fields(Settings)[0].metadata["help"]
+    'steps of a sequence'
     """
     rules = {"help": help, "whole": whole, "choices": tuple(choices), "limits": limits}
     return dataclasses.field(default=default, metadata=rules)

@@ -34,9 +34,9 @@ class Ucr(FileData, Labelled):
             document's Table 4 except for 50words (10 in the table, 15 by this rule).
         data: the data folder.
 
-        >>> task = Ucr(set="ArrowHead")
+        >>> task = Ucr(set="ECG5000")
         >>> task.batch(4, torch.Generator().manual_seed(0)).inputs.shape
-        torch.Size([251, 4, 1])
+        torch.Size([140, 4, 1])
 
     Reference: Dau et al. 2018; Zhang, Lei and Dhillon 2018, appendix C.
     """

@@ -42,8 +42,8 @@ class Words(FileData, WrittenText):
         data: the data folder.
 
         >>> task = Words(length=35)
-        >>> task.epoch_steps(20), task.held_out().epoch_steps(20)
-        (1327, 105)
+        >>> task.epoch_steps(20)
+        1327
 
     Reference: Mikolov et al. 2010; Zaremba et al. 2014.
     """

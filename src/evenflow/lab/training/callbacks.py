@@ -26,6 +26,12 @@ class ActiveRun:
 
     Attributes:
         valid_loss, valid_metric: of the last validation in this session; nan before the first.
+
+    >>> class Report(Callback):
+    ...     def after_validation(self, run):  # an ActiveRun
+    ...         print(run.step, run.lr)
+    >>> result = fit(model, task, steps=10, callbacks=[Report()], progress=False)
+    10 0.001
     """
 
     def __init__(self, loop: Loop) -> None:

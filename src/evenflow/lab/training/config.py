@@ -44,7 +44,13 @@ NETWORK_ARGUMENTS = ("width", "linear", "generator", "device", "dtype")  # of a 
 
 
 def read_config(config: Mapping[str, Any]) -> tuple[Task, dict[str, Any], Settings]:
-    """The task, the system's table and the settings; a ValueError names what is missing or unknown."""
+    """The task, the system's table and the settings; a ValueError names what is missing or unknown.
+
+    >>> config = {"task": {"name": "adding"}, "system": {"name": "gru", "hidden_size": 64}, "training": {"lr": 0.01}}
+    >>> task, system, settings = read_config(config)
+    >>> task.name, settings.lr, settings.optimizer
+    ('adding', 0.01, 'adam')
+    """
     for name, value in config.items():
         if name not in (*TABLES, DATA, CHANGED):
             raise ValueError(unknown("table of the config", name, TABLES))
@@ -133,6 +139,10 @@ def build(task: Task, system: Mapping[str, Any], seed: int) -> SequenceModel | F
     A network without time (`systems.NETWORKS`) sees all steps of a sequence at once; its hidden_size is its width.
     `embedding_range`, `readout_units`, `block` and the three dropouts among a system's options are the model's; see
     `SequenceModel`. With `block` the blocks are hidden_size wide, and `num_layers` and `dropout` are theirs.
+
+    >>> model = build(task, {"name": "sgornn", "hidden_size": 64}, seed=0)
+    >>> model.layer.hidden_size, model.readout
+    (64, 'last')
     """
     options = dict(system)
     name, hidden_size = options.pop("name"), options.pop("hidden_size")

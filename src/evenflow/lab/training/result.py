@@ -39,6 +39,10 @@ class Result:
         history: the columns of metrics.csv as arrays.
         probes: `step` (K,), `gradient_norm` (K, T) and the other arrays of probes.npz, or None.
         folder: the run folder, or None.
+
+    >>> result = fit(model, task, steps=20, progress=False)
+    >>> result.steps, result.best_step, result.stopped_early
+    (20, 20, False)
     """
 
     model: nn.Module = field(repr=False)

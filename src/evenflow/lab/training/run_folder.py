@@ -47,9 +47,10 @@ class Run:
         config: the tables of config.toml: ``task``, ``system``, ``training`` and, for a file of the user's own,
             ``data``.
 
+        >>> result = fit(model, task, steps=20, folder="runs/adding", progress=False)
         >>> run = Run("runs/adding")
-        >>> run.status["state"], run.last("valid_metric")
-        ('finished', 0.0128...)
+        >>> run.status["state"], run.last("valid_metric") == result.valid_metric
+        ('finished', True)
     """
 
     def __init__(self, folder: str | os.PathLike[str], limit: int | None = LIMIT) -> None:

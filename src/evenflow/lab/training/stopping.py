@@ -37,7 +37,14 @@ class Terminated(KeyboardInterrupt):
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss, the gradient or a weight became infinite or not a number."""
+    """The loss, the gradient or a weight became infinite or not a number.
+
+    >>> try:
+    ...     fit(model, task, steps=100, optimizer="sgd", lr=1e30, progress=False)
+    ... except NonFiniteLoss:
+    ...     print("diverged")
+    diverged
+    """
 
     @classmethod
     def of(cls, what: str, when: str, lr: float) -> NonFiniteLoss:

@@ -65,8 +65,10 @@ def train_population(
             diverged by then stays so.
         progress: show a progress bar on a terminal.
 
-        >>> seeds = [{"task": {"name": "adding"}, "system": system, "training": {"seed": seed}} for seed in range(8)]
-        >>> [result.valid_metric for result in train_population(seeds)]
+        >>> tables = {"task": {"name": "adding", "length": 20}, "system": {"name": "sgornn", "hidden_size": 16}}
+        >>> seeds = [tables | {"training": {"seed": seed, "steps": 20}} for seed in range(8)]
+        >>> len([result.valid_metric for result in train_population(seeds)])
+        8
     """
     if not configs:
         raise ValueError("configs must be at least one run, got none")
