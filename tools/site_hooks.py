@@ -11,6 +11,7 @@ from site_pages.page_text import CITATION, ROOT, ROOT_PAGES, for_the_site, sourc
 from site_pages.reference_pages import reference_pages
 from site_pages.system_figures import gradient_figures
 from site_pages.systems_pages import navigation, systems_pages, with_links
+from site_pages.tutorials import tutorial_files, tutorials
 
 # Readers who search want a guide first (2), then a docstring, then a record.
 SEARCH_BOOSTS = {"systems": 1, "reference": 1, "results": 0.1, "changelog.md": 0.1}
@@ -26,13 +27,16 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are not in docs/, and leave out the scripts and the data of the figures."""
+    """Add the pages that are not in docs/, run the tutorials, and leave out the scripts and the data of the figures."""
     pages = {name: (ROOT / source).read_text("utf-8") for source, name in ROOT_PAGES.items()}
     pages |= {f"systems/{name}.md": text for name, text in systems_pages().items()}
     pages |= {f"systems/{name}.svg": drawing for name, drawing in gradient_figures().items()}
     pages |= {f"reference/{name}.md": text for name, text in reference_pages().items()}
     pages[CITATION] = (ROOT / CITATION).read_text("utf-8")
+    pages |= tutorial_files(tutorials())
     for name, text in pages.items():
+        if written := files.get_file_from_path(name):  # the source of a tutorial
+            files.remove(written)
         files.append(File.generated(config, name, content=text))
     for file in list(files):
         if file.src_uri.endswith((".py", ".toml", ".json")):

@@ -34,7 +34,8 @@ def page_of(source: str) -> str | None:
         return "index.md"
     if source == CITATION:
         return CITATION
-    return source.removeprefix("docs/") if source.startswith("docs/") and source.endswith((".md", ".svg")) else None
+    shown = source.startswith("docs/") and source.endswith((".md", ".svg", ".ipynb"))
+    return source.removeprefix("docs/") if shown else None
 
 
 def for_the_site(markdown: str) -> str:
