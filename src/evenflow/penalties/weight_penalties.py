@@ -104,6 +104,11 @@ class MatrixDecay(WeightDecay):
     Args:
         strength: λ, 0.0001 by default.
 
+    >>> with MatrixDecay(2.0).watch(model) as extra:
+    ...     loss = task.loss(model(batch.inputs)[0], batch.targets)
+    >>> bool(extra(loss) > 16)  # |W|² of the recurrent matrix, and of the others
+    True
+
     Reference: Vorontsov et al. 2017, whose code adds ``1e-4 Σ |W|²`` to the loss, a strength of 2e-4 here.
     """
 
