@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenflow.lab.recipes import Reproduction, recipe_verdict
+from evenflow.lab.recipes import Reproduction, recipe_ordering, recipe_verdict
 from evenflow.lab.recipes.recipe_catalog import DOCUMENTS
+from evenflow.lab.recipes.recipe_cell import DIVERGED, EMPTY, TableCell
 from evenflow.lab.recipes.recipe_legend import caption
 from evenflow.lab.report.numbers import duration
 
-from .import_record import digest
-from .judged_record import extent, rows_run
+from .judged_record import extent, is_earlier, of_one_setting, rows_run
 from .stored_record import StoredRecord, StoredRun
 
 NAMED = 8  # rows that a sentence lists
@@ -58,15 +58,20 @@ def table(result: Reproduction) -> str:
         first = label
         for column in columns:
             cell = result.cells[label, column.name]
-            if not cell.values and cell.verdict == recipe_verdict.EMPTY:
+            if not cell.values and cell.verdict == EMPTY:
                 continue
             what = [column.name] if len(columns) > 1 else []
-            lines.append([first, *what, measured(cell), cell.published_text(), cell.verdict_text()])
+            lines.append([first, *what, measured(cell), cell.published_text(), verdict(cell)])
             first = ""
     return "\n".join("| " + " | ".join(plain(text) for text in line) + " |" for line in lines)
 
 
-def measured(cell: recipe_verdict.TableCell) -> str:
+def verdict(cell: TableCell) -> str:
+    """The verdict, and whether it is about earlier settings of the recipe."""
+    return f"{cell.verdict_text()} (earlier settings)" if cell.earlier else cell.verdict_text()
+
+
+def measured(cell: TableCell) -> str:
     """Mean, standard deviation and number of seeds."""
     seeds = len(cell.values)
     several = f" ({seeds} seeds)" if seeds > 1 and cell.spread else ""
@@ -80,11 +85,11 @@ def summary(record: StoredRecord, result: Reproduction) -> list[str]:
     if missing:
         more = f"; and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
         lines[0] += f" Not yet: {'; '.join(missing[:NAMED])}{more}."
-    ordering = recipe_verdict.summary(result.pairs)
+    ordering = recipe_ordering.summary(result.pairs)
     if ordering:
         lines.append(ordering)
     lines += _provenance(record)
-    diverged = [f"{run.row} (seed {run.seed})" for run in record.runs if run.outcome == recipe_verdict.DIVERGED]
+    diverged = [f"{run.row} (seed {run.seed})" for run in record.runs if run.outcome == DIVERGED]
     if diverged:
         lines.append(f"Diverged: {'; '.join(diverged)}.")
     early = sum(run.outcome == "stopped early" for run in record.runs)
@@ -95,23 +100,34 @@ def summary(record: StoredRecord, result: Reproduction) -> list[str]:
         for name, value in run.changed.items():
             changes.setdefault(f"{name} = {value}", []).append(run.row)
     lines += [f"Changed from the recipe: {what} ({_rows(rows, result)})." for what, rows in changes.items()]
-    old = [run.row for run in record.runs if run.recipe != digest(record.recipe, run.row)]
+    used = of_one_setting(record)
+    old = [run.row for run in used if is_earlier(record, run)]
     if old:
-        lines.append(f"Run with earlier settings of the recipe: {_rows(old, result)}.")
+        lines.append(
+            f"Run with earlier settings of the recipe, and not yet with today's: {_rows(old, result)}. "
+            f"`evenflow reproduce {record.recipe.address} --scale full` runs them again."
+        )
+    replaced = [run.row for run in record.runs if run not in used]
+    if replaced:
+        lines.append(f"Left out, because the row was run again with other settings: {_rows(replaced, result)}.")
     lines += [f"The data: {note}." for note in dict.fromkeys(run.data for run in record.runs) if note]
     return lines
 
 
+WORDS = (
+    recipe_verdict.REPRODUCED,
+    recipe_verdict.BETTER,
+    recipe_verdict.WORSE,
+    recipe_verdict.NOISY,
+    recipe_verdict.ONE_SEED,
+    recipe_verdict.DIFFERENT,
+    recipe_verdict.NOT_COMPARABLE,
+)
+
+
 def counts(result: Reproduction) -> str:
     """The verdicts in a sentence."""
-    words = (
-        recipe_verdict.REPRODUCED,
-        recipe_verdict.BETTER,
-        recipe_verdict.WORSE,
-        recipe_verdict.DIFFERENT,
-        recipe_verdict.NOT_COMPARABLE,
-    )
-    of = {word: sum(cell.verdict == word for cell in result.cells.values()) for word in words}
+    of = {word: sum(cell.verdict == word for cell in result.cells.values()) for word in WORDS}
     parts = ", ".join(f"{count} {word}" for word, count in of.items() if count)
     return f"Of the published numbers: {parts}." if parts else "No number was published."
 

@@ -74,7 +74,7 @@ def read_record(path: Path) -> tuple[StoredRecord, list[str]]:
 
 
 def _stored_run(recipe: Recipe, run: dict[str, Any]) -> StoredRun:
-    expected = _as_json(config_of(recipe, recipe.row(run["row"]), "full"))
+    expected = _as_json(config_of(recipe, recipe.row(run["row"]), "full", seed=run["seed"]))
     actual = _as_json(run["settings"])
     names = [
         (table, key) for table in expected for key in {**expected[table], **actual.get(table, {})} if key not in FREE
@@ -88,7 +88,11 @@ def _stored_run(recipe: Recipe, run: dict[str, Any]) -> StoredRun:
     }
     fields = ("row", "seed", "lr", "outcome", "updates", "seconds", "values", "hardware", "evenflow", "torch", "date")
     return StoredRun(
-        **{name: run[name] for name in fields}, recipe=digest(recipe, run["row"]), changed=changed, data=run["data"]
+        **{name: run[name] for name in fields},
+        recipe=digest(recipe, run["row"]),
+        changed=changed,
+        data=run["data"],
+        best_step=run.get("best_step"),
     )
 
 

@@ -9,11 +9,23 @@ from evenflow.lab.recipes import Reproduction, load, names
 from evenflow.lab.recipes.recipe_catalog import DOCUMENTS, HOME
 from evenflow.lab.training import atomic
 
-from . import document_page, import_record, overview_page, remarks, stored_record, stored_sweep, sweep_page
+from . import (
+    best_known,
+    claims,
+    document_page,
+    import_record,
+    overview_page,
+    remarks,
+    stored_record,
+    stored_sweep,
+    sweep_page,
+)
 from .figure import draw
 from .judged_record import judge_record
 from .stored_record import StoredRecord
 from .stored_sweep import StoredSweep
+
+CONTROLS = "controls"  # folder of what `tools/random_projection.py` measures
 
 
 def merge(places: Iterable[Path], into: Path) -> tuple[list[StoredRecord | StoredSweep], list[str]]:
@@ -64,7 +76,11 @@ def pages(into: Path) -> dict[str, str]:
                 f"{remarks.FILE} speaks of {name}, which has no record yet: run it, or take the remark out"
             )
     sweeps = stored_sweep.read_all(into)
-    texts = {"README.md": overview_page.page(records, judged, sweeps)}
+    found = [claims.verdict(claim, judged) for claim in claims.read(into)]
+    for each in found:
+        _check_reason(each, records)
+    goals, controls = best_known.read(into), best_known.controls(into)
+    texts = {"README.md": overview_page.page(records, judged, sweeps, found, goals, controls)}
     if sweeps:
         texts[sweep_page.FILE] = sweep_page.page(sweeps)
     for document in DOCUMENTS:
@@ -86,11 +102,22 @@ def _section(
     return document_page.section(record, result, sentences, drawn) if sentences else section
 
 
+def _check_reason(found: claims.ClaimVerdict, records: dict[str, StoredRecord]) -> None:
+    """Every number of the reason for a verdict must occur in the claim, its recipe or its record."""
+    claim = found.claim
+    if claim.recipe:
+        sources = [claim.text, found.measured, (HOME / f"{claim.recipe}.toml").read_text("utf-8")]
+        remarks.check(claim.recipe, [claim.why], [*sources, *records[claim.recipe].files().values()])
+
+
 def read_all(into: Path) -> dict[str, StoredRecord]:
     """The stored record of every recipe, which may be empty; a record of no recipe raises a ValueError."""
     expected = {f"{name}{ending}" for name in names() for ending in (".json", ".curves.json")}
     for path in sorted(into.glob("*/*.json")):
-        if path.parent.name != stored_sweep.FOLDER and path.relative_to(into).as_posix() not in expected:
+        if (
+            path.parent.name not in (stored_sweep.FOLDER, CONTROLS)
+            and path.relative_to(into).as_posix() not in expected
+        ):
             raise ValueError(f"record {str(path)!r} is of no recipe: `evenflow recipes` lists them")
     return {name: stored_record.read(into, load(name)) for name in names()}
 

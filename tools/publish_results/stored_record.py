@@ -31,6 +31,7 @@ class StoredRun:
         lr: the learning rate that the search selected; None without a search.
         outcome: "finished", "stopped early", "diverged" or "not trained".
         updates: updates made.
+        best_step: update of the best validation, whose weights were tested; None in older records.
         seconds: how long the machine was busy with all learning rates of the search; runs that trained side by side
             share the time equally.
         values: column to a number, a text, or "never".
@@ -54,6 +55,7 @@ class StoredRun:
     recipe: str
     changed: Mapping[str, Any] = field(default_factory=dict)
     data: str = ""
+    best_step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,9 @@ class StoredRecord:
 
 
 def _table(run: StoredRun) -> dict[str, Any]:
-    """A run's fields in order; empty `changed` and `data` are left out."""
-    return {k: v for k, v in dataclasses.asdict(run).items() if k not in ("changed", "data") or v}
+    """A run's fields in order; what is empty of `changed`, `data` and `best_step` is left out."""
+    optional = ("changed", "data", "best_step")
+    return {k: v for k, v in dataclasses.asdict(run).items() if k not in optional or v}
 
 
 def read(folder: Path, recipe: Recipe) -> StoredRecord:

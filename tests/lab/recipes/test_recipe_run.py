@@ -107,7 +107,7 @@ def test_a_row_that_diverges_is_an_outcome(tmp_path):
     recipe = made(rows=rows, ordering=[["plain", "wild"]], seeds=[1])
     done = reproduce(recipe, "full", folder=tmp_path, progress=False)
     assert done.cells["wild", "error"].verdict_text() == "worse: diverged"
-    assert done.pairs[0].outcome == "ordering holds"
+    assert done.pairs[0].outcome == "ordering holds with one seed"
     assert done.cells["wild", "parameters"].values == [105.0 - 8]
     again = reproduce(recipe, "full", folder=tmp_path, progress=False)
     assert again.cells["wild", "error"].gaps == ["diverged"]

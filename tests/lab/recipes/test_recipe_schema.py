@@ -32,7 +32,7 @@ def test_names_that_nothing_goes_by_are_refused():
     refused("unknown measure 'best_los', did you mean best_loss or test_loss?",
             columns=[{"name": "a", "measure": "best_los"}])  # fmt: skip
     refused("unknown figure 'lins', did you mean lines?", figures=["lins"])
-    refused("search must be one of until-solved, best, got 'all'", search="all")
+    refused("search must be one of until-converged, best, got 'all'", search="all")
     refused("unknown row of made/table-1 'plane', did you mean plain?", ordering=[["plane", "orthogonal"]])
     refused("unknown set of row 'plain' 'other', known are plain", rows=[{"label": "plain", "use": ["other"]}])
     refused("unknown column of row 'plain' 'eror', did you mean error?",

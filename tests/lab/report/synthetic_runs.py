@@ -19,7 +19,7 @@ def write_run(
     system: str = "sgornn",
     *,
     decay: float = 1.0,
-    end: float = 0.01,
+    end: float = 0.0005,
     task: dict[str, Any] | None = None,
     metric: Callable[[float], float] | None = None,
     training: dict[str, Any] | None = None,

@@ -9,7 +9,7 @@ from synthetic_runs import write_rows, write_run
 from evenflow.lab.report.run_record import read_runs
 from evenflow.lab.report.run_verdict import judge
 
-SOLVED, HALF, BASELINE = 0.001, 0.08, 0.1667  # mse on the adding task, solved under 0.0167
+SOLVED, HALF, BASELINE = 0.0005, 0.08, 0.1667  # mse on the adding task, solved under 0.001
 
 
 def row(step: int, mse: float) -> dict[str, float]:
@@ -21,7 +21,7 @@ def row(step: int, mse: float) -> dict[str, float]:
     [
         pytest.param(
             [row(1, HALF), row(2, SOLVED)], "finished", "Solved",
-            "First at update 2. Solved means a validation mse below 0.01667. Lowest", id="solved",
+            "First at update 2. Solved means a validation mse below 0.001. Lowest", id="solved",
         ),
         pytest.param([row(1, SOLVED), row(2, HALF)], "finished", "Solved", "lost again by the end", id="lost again"),
         pytest.param([row(1, SOLVED)], "running", "Solved", "First at update 1", id="solved before the end"),

@@ -19,7 +19,7 @@ from evenflow.lab.report.result_table import ResultCell, ResultTable, result_tab
 from evenflow.lab.report.run_verdict import judge
 from evenflow.lab.report.seed_curves import mean_curve
 
-GOOD, BAD = (0.010, 0.011, 0.012), (0.030, 0.032, 0.035)  # the last losses of the seeds
+GOOD, BAD = (0.00050, 0.00055, 0.00060), (0.0030, 0.0032, 0.0035)  # the last losses of the seeds
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_entry(six: list[Path], tmp
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_some_seeds_solve_the_task(beside: bool, six: list[Path], tmp_path: Path) -> None:
-    folders = [write_run(tmp_path / f"mixed-{n}", "lstm", end=end, seed=n) for n, end in enumerate((0.01, 0.03))]
+    folders = [write_run(tmp_path / f"mixed-{n}", "lstm", end=end, seed=n) for n, end in enumerate((0.0005, 0.003))]
     page = tmp_path / "page.html"
     write_report([*folders, *(six[3:] if beside else [])], page)
     sentence = "1 of 2 seeds solved the task: lstm. Not solved: rnn." if beside else "1 of 2 seeds solved the task."
@@ -80,7 +80,7 @@ def test_the_page_shows_means(six: list[Path], tmp_path: Path) -> None:
     page = write_report(six, tmp_path / "page.html").read_text(encoding="utf-8")
     losses = last_losses(six[:3])
     error = np.std(losses, ddof=1) / math.sqrt(3)
-    assert f"{np.mean(losses):.5f} ± {error:.5f}" in page
+    assert f"{np.mean(losses):.6f} ± {error:.6f}" in page
     assert page.count('class="card"') == 2
     assert "3 seeds: 3 solved." in page
     assert "Welch&#39;s t-test" in page

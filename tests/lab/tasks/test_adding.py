@@ -87,12 +87,12 @@ def test_baseline_is_the_loss_of_a_memoryless_guesser(variant):
     assert not task.solved(task.metric(best_guess, targets).item())
 
 
-def test_solved_by_a_tenth_of_the_baseline():
+def test_solved_by_an_error_below_a_thousandth():
     task = Adding(length=12)
     _, targets, _ = task.batch(100, generator())
     assert (task.metric_name, task.higher_is_better) == ("mse", False)
-    assert task.solved(task.metric(targets + 0.12, targets).item())
-    assert not task.solved(task.metric(targets + 0.14, targets).item())
+    assert task.solved(task.metric(targets + 0.031, targets).item())
+    assert not task.solved(task.metric(targets + 0.033, targets).item())
 
 
 def test_galvan_solved_by_answers_within_four_hundredths():

@@ -11,7 +11,7 @@ import torch
 from made_data import small_options
 
 from evenflow.lab.tasks import TASKS, Position, make
-from evenflow.lab.tasks.data_set import DataSet, split
+from evenflow.lab.tasks.data_set import DataSet, split, stratified_split
 from evenflow.lab.tasks.labelled import Labelled
 
 CPU = torch.device("cpu")
@@ -108,6 +108,25 @@ def test_the_split_never_changes():
     """Values written down once: a drift would make runs incomparable without a word."""
     train, valid = split(10, 3)
     assert (valid.tolist(), train.tolist()) == ([2, 9, 6], [4, 0, 3, 1, 7, 8, 5])
+
+
+@pytest.mark.parametrize("sizes", [(10, 5), (6, 6, 6, 6), (1, 2, 3, 4, 20), (33, 7, 60)])
+def test_a_stratified_split_takes_the_same_share_of_each_class(sizes):
+    labels = np.random.RandomState(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    for seed in range(20):
+        training, validation = stratified_split(labels, 5, seed)
+        assert sorted([*training, *validation]) == list(range(len(labels)))
+        for label, size in enumerate(sizes):
+            held_out = int((labels[validation] == label).sum())
+            assert abs(held_out - size / 5) < 1
+            assert held_out >= (size >= 5)
+            assert size - held_out >= 1
+
+
+def test_a_stratified_split_follows_its_seed():
+    labels = np.arange(60) % 3
+    splits = [stratified_split(labels, 5, seed)[1].tolist() for seed in (1, 1, 2)]
+    assert splits[0] == splits[1] != splits[2]
 
 
 def test_every_sequence_of_every_set_is_in_one_part(task):

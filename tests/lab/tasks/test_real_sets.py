@@ -28,9 +28,10 @@ def generator(seed: int = 0) -> torch.Generator:
         ("har-rebuilt", {"one_output": True, "validation": "test"}, (7_352, 2_947, None), 0.6929),
         ("har-rebuilt", {"classes": 6}, (6_617, 735, 2_947), 1.7828),
         ("har-subset", {}, (2_160, 240, 950), 0.6927),
-        ("ucr", {"set": "DistalPhalanxTW"}, (112, 27, 400), None),
-        ("ucr", {"set": "50words"}, (360, 90, 455), None),
+        ("ucr", {"set": "DistalPhalanxTW"}, (111, 28, 400), None),
+        ("ucr", {"set": "50words"}, (361, 89, 455), None),
         ("music", {"set": "musedata"}, (524, 135, 124), 11.6457),
+        ("music", {"set": "musedata", "average": "pieces"}, (524, 135, 124), 10.3596),
         ("music", {"set": "jsb-chorales"}, (229, 76, 77), 11.0932),
         ("music", {"set": "nottingham"}, (694, 173, 170), 10.0572),
         ("music", {"set": "piano-midi"}, (87, 12, 25), 11.3259),
@@ -261,3 +262,50 @@ def test_a_width_that_does_not_divide_the_series(small_data):
 def test_missing_files_are_named(name, tmp_path):
     with pytest.raises(ValueError, match=str(tmp_path)):
         make(name, data=str(tmp_path)).batch(2, generator())
+
+
+def test_a_piece_counts_alike_however_long_it_is(data):
+    """Equation 4.2 of Galvan: a mean over the steps of each piece, then over pieces."""
+    task = make("music", data=str(data), set="jsb-chorales", average="pieces")
+    batch = task.take(torch.arange(5))
+    outputs = torch.randn(*batch.targets.shape, generator=generator())
+    pieces = []
+    for piece, length in enumerate(batch.lengths.tolist()):
+        known = outputs[:length, piece], batch.targets[:length, piece]
+        pieces.append(torch.nn.functional.binary_cross_entropy_with_logits(*known, reduction="sum") / length)
+    assert task.loss(outputs, batch.targets).item() == pytest.approx(torch.stack(pieces).mean().item(), rel=1e-5)
+    assert task.weight(batch) == 5
+    every = make("music", data=str(data), set="jsb-chorales")
+    weighted = sum(loss * length for loss, length in zip(pieces, batch.lengths, strict=True)) / batch.lengths.sum()
+    assert every.loss(outputs, batch.targets).item() == pytest.approx(weighted.item(), rel=1e-5)
+
+
+def test_an_update_sees_a_part_of_a_piece_from_a_random_step_on(data):
+    task, whole = (make("music", data=str(data), set="jsb-chorales", crop=crop) for crop in (20, None))
+    seen = set()
+    for draw in range(4):
+        position = Position(0, 100, seed=3)
+        batch = task.training_batch(6, position, generator(draw))
+        pieces = whole.training_batch(6, position, generator(draw))
+        assert batch.inputs.shape[0] == 20
+        for piece, length in enumerate(batch.lengths.tolist()):
+            full = pieces.lengths[piece].item()
+            assert length == min(20, full)
+            starts = [
+                start for start in range(full - length + 1)
+                if torch.equal(pieces.inputs[start : start + length, piece], batch.inputs[:length, piece])
+                and torch.equal(pieces.targets[start : start + length, piece], batch.targets[:length, piece])
+            ]  # fmt: skip
+            assert starts
+            seen.add((piece, starts[0]))
+            assert (batch.targets[length:, piece] == -1).all()
+    assert len(seen) > 6
+    assert task.held_out().take(torch.arange(3)).inputs.shape[0] > 20
+
+
+def test_another_seed_divides_a_ucr_set_anew(data):
+    first, again, other = (make("ucr", data=str(data), set="CBF", split_seed=seed) for seed in (1, 1, 2))
+    held = [task.held_out().tensors()[0] for task in (first, again, other)]
+    assert torch.equal(held[0], held[1])
+    assert not torch.equal(held[0], held[2])
+    assert set(first.held_out().tensors()[1].tolist()) == {0, 1, 2}

@@ -197,6 +197,24 @@ def test_early_stopping(tmp_path, patience):
     assert checkpoint.find(tmp_path / "run" / "checkpoint") == f"step-{result.steps:09d}"
 
 
+class Level(Adding):
+    """Every validation is as good as every other, in loss and metric."""
+
+    def loss(self, outputs, targets):
+        return 0 * outputs.sum() + 1
+
+    def metric(self, outputs, targets):
+        return torch.tensor(0.5)
+
+
+def test_of_equal_validations_the_latest_counts_and_none_puts_off_the_end():
+    options = QUICK | {"steps": 40, "validation_batches": 1}
+    result = fit(model_for(), Level(length=8), **options)
+    assert result.best_step == result.steps == 40
+    result = fit(model_for(), Level(length=8), patience=2, **options)
+    assert (result.best_step, result.steps, result.stopped_early) == (12, 12, True)
+
+
 def test_stop_when_solved():
     options = QUICK | {"steps": 40, "validation_batches": 1, "stop_when_solved": True}
     result = fit(model_for(), Worsening(3), **options)

@@ -61,7 +61,7 @@ def missing_data(task: Task) -> str:
 def best_attempt(
     recipe: Recipe, group: Sequence[RecipeJob], progress: bool, announce: Callable[[RecipeJob], None]
 ) -> RowOutcome:
-    """Try the learning rates of one row and seed in turn; return the first that solves the task, or the best one."""
+    """Try the learning rates of one row and seed in turn; return the first that converges, or the best one."""
     attempts: list[RowOutcome] = []
     for job in group:
         announce(job)
@@ -79,7 +79,7 @@ def best_attempt(
 
 def ends_search(recipe: Recipe, data: RunData) -> bool:
     """Whether no further learning rate is tried after this run."""
-    return recipe.search == "until-solved" and (not data.trained or data.solved)
+    return recipe.search == "until-converged" and (not data.trained or data.converged)
 
 
 def has_ended(job: RecipeJob) -> bool:

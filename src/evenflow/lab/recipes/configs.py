@@ -18,6 +18,8 @@ from .schema import TABLES, Recipe, RecipeRow, folder_name
 
 CHECKPOINT_STEPS = 1e6  # time steps between two checkpoints at full scale: about half a minute on a GPU
 
+SEED = "{seed}"  # as an option of a task: the seed of the run
+
 RunConfig = dict[str, dict[str, Any]]
 
 
@@ -125,6 +127,8 @@ def config_of(
         words = [word for layer in layers for word in ("epochs", "steps") if word in layer.get("training", {})]
         del training["epochs" if words[-1] == "steps" else "steps"]
     training["seed"] = seed
+    # The seed of a run may be that of a choice in its data too.
+    config["task"] = {k: seed if v == SEED else v for k, v in config["task"].items()}
     if lr is not None:
         training["lr"] = lr
     if device is not None:

@@ -12,7 +12,7 @@ import numpy as np
 from evenflow.probes import spectrum
 
 from .map_cost import extra_time
-from .run_data import RunData
+from .run_data import CONVERGED, RunData
 from .schema import Column, Recipe
 
 LEARNED = 0.5  # a loss below this share of the memoryless baseline counts as learning
@@ -59,7 +59,7 @@ def _status(name: str) -> Callable[[RunData], float]:
 
 
 def _convergence(run: RunData) -> float:
-    if run.solved:
+    if run.converged:
         return 1.0
     return 0.5 if run.best("valid_loss") < PARTIAL * run.task.baseline else 0.0
 
@@ -89,6 +89,10 @@ def _first_over_last(norms: np.ndarray) -> float:
     """First value over the last value above zero; zero if the gradient vanishes before the first step."""
     above = np.flatnonzero(norms > 0)
     return float(norms[0] / norms[above[-1]]) if len(above) else math.nan
+
+
+def _decades(ratio: float) -> float:
+    return math.log10(ratio) if ratio > 0 else math.nan
 
 
 def _spectra(run: RunData) -> list[Any]:
@@ -127,7 +131,8 @@ MEASURES: dict[str, Measure] = {
     ),
     "convergence": Measure(
         _convergence,
-        f"yes: solved; partial: a validation loss below {PARTIAL:g} of the memoryless baseline; no: neither",
+        f"yes: solved, or a validation loss below {CONVERGED:g} of the memoryless baseline; partial: below "
+        f"{PARTIAL:g} of it; no: neither",
         words=((0.0, "no"), (0.5, "partial"), (1.0, "yes")),
         outlives=True,
     ),
@@ -182,9 +187,9 @@ MEASURES: dict[str, Measure] = {
     ),
     "loss_gap": Measure(lambda run: run.generalization_gap[1], "test minus training loss, last weights", costly=True),
     "jacobian_norm": Measure(lambda run: float(run.jacobian_norms.mean()), "mean ‖∂h_T/∂h_1‖_F", costly=True),
-    "temporal_ratio": Measure(
-        lambda run: _first_over_last(run.component_norms),
-        "first over last temporal component of the gradient",
+    "temporal_decades": Measure(
+        lambda run: _decades(_first_over_last(run.component_norms)),
+        "log10 of the first over the last temporal component of the gradient",
         trains=False,
     ),
     "prelu_slope": Measure(_prelu_slope, "mean trained slope below zero"),

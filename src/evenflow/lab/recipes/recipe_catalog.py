@@ -105,7 +105,7 @@ def _to_tuple(value: Any) -> Any:
 
 
 def _check(recipe: Recipe) -> None:
-    one_of("search", recipe.search, ("until-solved", "best"))
+    one_of("search", recipe.search, ("until-converged", "best"))
     if not recipe.columns or not recipe.rows:
         raise ValueError("a recipe must have at least one column and one row")
     for column in recipe.columns:

@@ -10,7 +10,7 @@ from evenflow.lab.report.numbers import duration
 from evenflow.lab.report.page import template
 from evenflow.lab.training import atomic
 
-from . import recipe_verdict
+from . import recipe_ordering, recipe_verdict
 from .measures import measure_of, needs_training
 from .recipe_catalog import DOCUMENTS
 from .recipe_figures import recipe_panels
@@ -63,4 +63,4 @@ def _lede(result: Reproduction) -> str:
     else:
         counts = Counter(cell.verdict for cell in result.cells.values())
         first = "; ".join(f"{count} {word}" for word, count in counts.items()) + "."
-    return f"{first} {recipe_verdict.summary(result.pairs)}".strip()
+    return f"{first} {recipe_ordering.summary(result.pairs)}".strip()

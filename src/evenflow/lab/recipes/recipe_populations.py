@@ -36,7 +36,7 @@ def train_populations(plan: RecipePlan, progress: bool, announce: Callable[[str]
     """Train the runs that can train side by side; `best_attempt` then reads them back and trains the others.
 
     Rows, seeds and learning rates whose models have the same shape form one population. All learning rates of a search
-    run, although the first that solves the task is the one that counts: in a population they cost little more than
+    run, although the first that converges is the one that counts: in a population they cost little more than
     one. Runs with state penalties, dropout or methods other than gradient descent are left out, and so are recipes
     that measure time.
     """

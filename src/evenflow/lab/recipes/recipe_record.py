@@ -16,7 +16,7 @@ from evenflow.lab.data.guarded import LARGEST_RECORD, read_text
 from evenflow.lab.report.downsample import means
 from evenflow.lab.training import atomic
 
-from . import provenance, recipe_verdict
+from . import provenance, recipe_cell
 from .attempts import RowOutcome
 from .recipe_curves import CURVES, read_line
 from .reproduction import Reproduction
@@ -81,13 +81,14 @@ def _run(result: Reproduction, outcome: RowOutcome) -> dict[str, Any]:
         if isinstance(value, str):
             values[column.name] = value
         elif value is not None and not math.isnan(value):
-            values[column.name] = recipe_verdict.NEVER if math.isinf(value) else _digits(value * column.factor, 6)
+            values[column.name] = recipe_cell.NEVER if math.isinf(value) else _digits(value * column.factor, 6)
     return {
         "row": job.row.label,
         "seed": job.seed,
         "lr": job.lr,
         "outcome": _ending(outcome),
         "updates": 0 if data is None else int(data.status.get("step", 0)),
+        "best_step": None if data is None else data.status.get("best_step"),
         "seconds": round(outcome.seconds, 1),
         "values": values,
         "data": "" if data is None else data.task.note,
@@ -103,7 +104,7 @@ def _ending(outcome: RowOutcome) -> str:
     if not outcome.data.trained:
         return "not trained"
     if outcome.diverged:
-        return recipe_verdict.DIVERGED
+        return recipe_cell.DIVERGED
     return "stopped early" if outcome.data.status.get("stopped_early") else "finished"
 
 

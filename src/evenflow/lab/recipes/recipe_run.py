@@ -62,7 +62,7 @@ def reproduce(
     A row that diverges or whose data is missing is an outcome, not an error.
 
         >>> result = reproduce("galvan/figure-3.1", folder="runs/figure")
-        >>> result.cells["radius 0.8", "first / last component"].measured_text()
+        >>> result.cells["radius 0.8", "log10(first / last component)"].measured_text()
     """
     recipe = load(recipe) if isinstance(recipe, str) else recipe
     labels, recipe = labels_at(recipe, scale), at_scale(recipe, scale)

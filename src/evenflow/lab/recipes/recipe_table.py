@@ -9,11 +9,11 @@ from evenflow.lab.report.numbers import duration
 from evenflow.lab.report.result_table import ResultCell, ResultTable
 from evenflow.lab.terminal import new_table, say, show
 
-from . import cost, recipe_verdict
+from . import cost, recipe_ordering
 from .configs import plan
 from .measures import measure_of, needs_training
 from .recipe_catalog import load, names
-from .recipe_verdict import TableCell
+from .recipe_cell import TableCell
 from .reproduction import Reproduction
 from .schema import Recipe
 
@@ -36,7 +36,7 @@ def show_reproduction(result: Reproduction) -> None:
         say(f"Measured: {columns[0].name}, {measure_of(columns[0]).about}.")
     quick_note = QUICK_NOTE if result.scale == "quick" and result.pairs else ""
     notes = [f"The data: {note}." for note in result.data_notes]
-    for sentence in (recipe_verdict.summary(result.pairs), quick_note, result.recipe.scale(result.scale).note, *notes):
+    for sentence in (recipe_ordering.summary(result.pairs), quick_note, result.recipe.scale(result.scale).note, *notes):
         if sentence:
             say(sentence)
 

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import provenance, recipe_verdict
+from . import provenance, recipe_cell, recipe_ordering, recipe_verdict
 from .attempts import RowOutcome
-from .recipe_verdict import Pair, TableCell
+from .recipe_cell import TableCell
+from .recipe_ordering import Pair
 from .schema import Recipe, RecipeRow
 
 
@@ -83,14 +84,14 @@ def judge_outcomes(recipe: Recipe, scale: str, folder: Path, outcomes: list[RowO
             elif value is not None and not math.isnan(value):
                 cell.values.append(value * column.factor)
             else:
-                cell.gaps.append(outcome.gap or recipe_verdict.missing_reason(column.measure, outcome.diverged))
+                cell.gaps.append(outcome.gap or recipe_cell.missing_reason(column.measure, outcome.diverged))
     return Reproduction(recipe, scale, folder, outcomes, cells, judge_cells(recipe, cells, scale))
 
 
 def judge_cells(recipe: Recipe, cells: dict[tuple[str, str], TableCell], scale: str) -> list[Pair]:
     """Fill in the verdicts of all cells; return the outcome of the document's ordering."""
-    pairs = recipe_verdict.judge_ordering(recipe, cells, scale)
-    worst = recipe_verdict.worst_by_row(pairs)
+    pairs = recipe_ordering.judge_ordering(recipe, cells, scale)
+    worst = recipe_ordering.worst_by_row(pairs)
     for cell in cells.values():
         recipe_verdict.judge(cell, scale, worst if cell.column is recipe.columns[0] else {})
     return pairs

@@ -26,6 +26,8 @@ JACOBIANS = 20  # sequences of figure 4 of the urnn document, one Jacobian each
 COMPONENT_SEQUENCES = 100
 WORDS = 46  # length of a generated sentence, as in the document
 
+CONVERGED = 0.1  # a loss below this share of the memoryless baseline, "considerably" less in the sgornn document
+
 NAN = float("nan")
 
 
@@ -85,6 +87,11 @@ class RunData:
     @property
     def solved(self) -> bool:
         return not self.diverged and self.task.solved(self.best("valid_metric"))
+
+    @property
+    def converged(self) -> bool:
+        """Whether a validation solved the task or had a loss below a tenth of the memoryless baseline."""
+        return self.solved or (not self.diverged and self.best("valid_loss") < CONVERGED * self.task.baseline)
 
     def initial_model(self) -> nn.Module:
         """The model with its starting weights."""

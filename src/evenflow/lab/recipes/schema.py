@@ -23,10 +23,12 @@ class Column:
         name: heading of the column.
         measure: a name in `measures.MEASURES`.
         better: "higher", "lower", or "same" where the measured value should equal the published one.
-        tolerance: largest difference from the published value that counts as reproduced, in the column's unit.
+        tolerance: largest difference from the published value that can count as reproduced, in the column's unit,
+            however large the noise.
         factor: the measured value is multiplied by this, for example 100 for a percentage.
         incomparable: why the published values of this column cannot be compared with ours; empty if they can.
         any_scale: whether the column is compared at quick scale too, because the scale does not change its values.
+        published_seeds: number of runs that a published standard deviation is of.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Column:
     factor: float = 1.0
     incomparable: str = ""
     any_scale: bool = False
+    published_seeds: int = 1
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class RecipeRow:
         spread: column name to the published standard deviation.
         task, system, training: settings that override those of the recipe and of the sets.
         note: a sentence about the row.
+        incomparable: why the published values of the row cannot be compared with ours; empty if they can.
     """
 
     label: str
@@ -64,6 +68,7 @@ class RecipeRow:
     system: Table = field(default_factory=dict)
     training: Table = field(default_factory=dict)
     note: str = ""
+    incomparable: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class Recipe:
         also: other names of the same runs, such as the figure that shows a table's curves.
         seeds: seeds that every row is trained with.
         lrs: learning rates to try in turn; empty if each row sets its own.
-        search: try learning rates "until-solved", or all of them and keep the "best".
+        search: try learning rates "until-converged", or all of them and keep the "best".
         ordering: chains of row labels, better first, as the document claims.
         resolution: smaller differences of the first column do not count in the ordering.
         figures: names of the figures of the page, see `recipe_figures.FIGURES`.
@@ -126,7 +131,7 @@ class Recipe:
     also: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (1,)
     lrs: tuple[float, ...] = ()
-    search: str = "until-solved"
+    search: str = "until-converged"
     ordering: tuple[tuple[str, ...], ...] = ()
     resolution: float = 0.0
     figures: tuple[str, ...] = ("metric",)

@@ -150,6 +150,26 @@ def split(count: int, held_out: int, seed: int = SPLIT_SEED) -> tuple[np.ndarray
     return shuffled[held_out:], shuffled[:held_out]
 
 
+def stratified_split(labels: np.ndarray, every: int, seed: int = SPLIT_SEED) -> tuple[np.ndarray, np.ndarray]:
+    """The positions in `labels` to train on, and one in `every` for validation: the same share of each class, to one.
+
+    A class of at least `every` sequences is in both parts, one of two or more at least in the training part, and a
+    class of one sequence in the training part alone.
+
+    >>> training, validation = stratified_split(np.array([0] * 10 + [1] * 5), every=5)
+    >>> len(validation)
+    3
+    """
+    random = np.random.RandomState(seed)
+    shuffled = random.permutation(len(labels))
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    alone = np.bincount(labels)[labels[by_class]] == 1
+    # Sequences of one class are neighbours, so that taking every fifth takes a fifth of each class.
+    held_out = by_class[~alone][random.randint(every) :: every]
+    training = shuffled[~np.isin(shuffled, held_out)]
+    return training, held_out
+
+
 @lru_cache(maxsize=128)  # an entry each on the GPU and the CPU, for up to 64 runs that train side by side
 def _order(count: int, seed: int, epoch: int, device: torch.device) -> Tensor:
     """The order of an epoch, the same in every process, on every device and after a resumption."""

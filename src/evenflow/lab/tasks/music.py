@@ -15,7 +15,7 @@ from evenflow.lab.data.music_files import NOTES, SETS
 
 from .data_set import FILE_PARTS, HOST, FileData, require
 from .ragged import RaggedData
-from .task import Batch, option
+from .task import Batch, Position, option
 
 CHOICES = tuple(name.lower().replace("_", "-") for name in SETS)
 # The metric of the plain recurrent network of Boulanger-Lewandowski et al. 2012, their Table 1.
@@ -27,25 +27,31 @@ class Music(RaggedData, FileData):
     """Predict the 88 notes of a piano roll, each on or off, at the next step after each step.
 
     Pieces have different lengths and are padded to the longest of their batch, on a GPU to one of a few lengths; the
-    loss ignores the padding. Loss and metric: the cross entropy of a step, summed over its 88 notes, in nats per step;
-    without memory it is the entropy of the notes. The metric of the plain recurrent network of
-    Boulanger-Lewandowski et al. counts as solved.
+    loss ignores the padding. Loss and metric: the cross entropy of a step, summed over its 88 notes, in nats per step,
+    as a mean over all steps or over the means of the pieces; without memory it is the entropy of the notes. The metric
+    of the plain recurrent network of Boulanger-Lewandowski et al. counts as solved.
 
     Shapes:
         inputs and targets ``(T, B, 88)``, targets -1 past the end; lengths ``(B,)``.
 
     Args:
         set: "musedata", "jsb-chorales", "nottingham" or "piano-midi".
+        average: "steps", a mean over all steps, in which long pieces count more, or "pieces", a mean over the steps of
+            each piece and then over pieces, as in Galvan's equation 4.2.
+        crop: an update sees at most this many steps of a piece, from a step drawn at random. Default: all steps.
+            Validation and test use whole pieces.
         data: the data folder.
 
         >>> task = Music()
         >>> task.count(), task.held_out().count(), task.test().count()
         (524, 135, 124)
 
-    Reference: Boulanger-Lewandowski et al. 2012.
+    Reference: Boulanger-Lewandowski et al. 2012; Galvan 2016, equation 4.2.
     """
 
     set: str = option("musedata", "musedata, jsb-chorales, nottingham or piano-midi", choices=CHOICES)
+    average: str = option("steps", "what counts alike in a mean: steps or pieces", choices=("steps", "pieces"))
+    crop: int | None = option(None, "most steps of a piece in an update, from a random one on; all by default", whole=1)
 
     name = "music"
     problem = "multilabel"
@@ -58,13 +64,33 @@ class Music(RaggedData, FileData):
 
     @property
     def baseline(self) -> float:
-        share = self.in_part("training").stored(HOST).values.double().mean(0)
+        stored = self.in_part("training").stored(HOST)
+        values = stored.values.double()
+        if self.average == "pieces":
+            lengths = stored.offsets.diff()
+            values = values / lengths.repeat_interleave(lengths)[:, None] * (len(values) / len(lengths))
+        share = values.mean(0)
         return float((torch.special.entr(share) + torch.special.entr(1 - share)).sum())
+
+    def training_batch(self, size: int, position: Position, generator: torch.Generator) -> Batch:
+        if self.crop is None:
+            return super().training_batch(size, position, generator)
+        rows = self.rows(size, position, generator.device)
+        # A batch of T steps has T + 1 notes: its targets are one step ahead of its inputs.
+        spare = (self.stored(rows.device).lengths(rows) - (self.crop + 1)).clamp(min=0)
+        drawn = torch.rand(len(rows), generator=generator, device=rows.device)
+        longest = min(self.crop + 1, self.stored(HOST).most)
+        starts = (drawn * (spare + 1)).long()
+        return self.shifted(*self.stored(rows.device).padded(rows, longest, starts))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         running = targets >= 0
         outputs = torch.where(running, outputs, 0)  # outputs at the padding may be infinite or nan
-        total = F.binary_cross_entropy_with_logits(outputs, targets.clamp(min=0), running.to(outputs), reduction="sum")
+        weight = running.to(outputs)
+        if self.average == "pieces":
+            every = F.binary_cross_entropy_with_logits(outputs, targets.clamp(min=0), weight, reduction="none")
+            return (every.sum((0, 2)) / running[..., 0].sum(0)).mean()
+        total = F.binary_cross_entropy_with_logits(outputs, targets.clamp(min=0), weight, reduction="sum")
         return total * NOTES / running.sum()
 
     def metric(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -72,7 +98,7 @@ class Music(RaggedData, FileData):
 
     def weight(self, batch: Batch) -> int | Tensor:
         assert batch.lengths is not None
-        return batch.lengths.sum()
+        return len(batch.lengths) if self.average == "pieces" else batch.lengths.sum()
 
     @property
     def solved_limit(self) -> float:

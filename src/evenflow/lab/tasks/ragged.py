@@ -48,7 +48,7 @@ class Ragged(NamedTuple):
         """The lengths of these sequences ``(B,)``."""
         return self.offsets[rows + 1] - self.offsets[rows]
 
-    def padded(self, rows: Tensor, longest: int | None = None) -> tuple[Tensor, Tensor]:
+    def padded(self, rows: Tensor, longest: int | None = None, starts: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """These sequences as one tensor ``(T, B, ...)``, and their lengths ``(B,)``.
 
         T is the length of the longest of them; on a GPU it is rounded up to one of a few lengths, so that a captured
@@ -57,12 +57,15 @@ class Ragged(NamedTuple):
         Args:
             rows: the numbers of the sequences.
             longest: the length of the longest of these sequences, if known; otherwise the call waits for a GPU.
+            starts: ``(B,)``: the sequences from these steps on, and of each at most `longest` steps.
         """
-        lengths = self.lengths(rows)
+        lengths, offsets = self.lengths(rows), self.offsets[rows]
+        if starts is not None:
+            lengths, offsets = (lengths - starts).clamp(max=longest), offsets + starts
         if longest is None:
             longest = int(lengths.max())
         steps = torch.arange(one_of_few(longest, self.most) if rows.is_cuda else longest, device=rows.device)[:, None]
-        return self.values[self.offsets[rows] + torch.minimum(steps, lengths - 1)], lengths
+        return self.values[offsets + torch.minimum(steps, lengths - 1)], lengths
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,10 @@ class RaggedData(DataSet):
 
     def take(self, rows: Tensor, longest: int | None = None) -> Batch:
         """The sequences with these numbers; `longest` as in `Ragged.padded`."""
-        values, lengths = self.stored(rows.device).padded(rows, longest)
+        return self.shifted(*self.stored(rows.device).padded(rows, longest))
+
+    def shifted(self, values: Tensor, lengths: Tensor) -> Batch:
+        """A batch of padded sequences: their values as inputs, and those of the next step as targets."""
         values = values.float() if values.dim() == 3 else values.long()  # vectors, or symbols
         running = inside(lengths - 1, len(values) - 1)
         running = running[..., None] if values.dim() == 3 else running

@@ -163,11 +163,13 @@ def _weights_in_place(model: nn.Module, weights: dict[str, Tensor]) -> Iterator[
 
 
 class BestValidation:
-    """The best validation of a run by the metric and, where metrics are equal, by the loss; and early stopping.
+    """The best validation of a run, and early stopping.
+
+    The best is the one with the best metric, of equal ones that with the lowest loss, and of those the latest.
 
     Attributes:
         step, metric, loss, weights: those of the best validation; None and nan before the first.
-        stale: validations since the best one.
+        stale: validations since one was better than all before it.
         stopped: whether the run should end: `patience` ran out, or the task is solved and `stop_when_solved` is set.
         lost: whether there were best weights when the run was resumed, and they were damaged.
         awaited: the step of a later best validation that the run made before it was resumed from an older checkpoint;
@@ -187,14 +189,15 @@ class BestValidation:
         task, settings, writer = self._loop.task, self._loop.settings, self._loop.writer
         sign = 1 if task.higher_is_better else -1
         better = self.step is None or (sign * metric, -loss) > (sign * self.metric, -self.loss)
+        level = (metric, loss) == (self.metric, self.loss)
+        # A validation that is as good as the best does not put off early stopping.
+        self.stale = 0 if better or step == self.awaited else self.stale + 1
         # The weights of a best before the awaited one may be lost, so the awaited one counts even if rounding differs.
-        if better or step == self.awaited:
-            self.step, self.metric, self.loss, self.stale, self.awaited = step, metric, loss, 0, None
+        if better or level or step == self.awaited:
+            self.step, self.metric, self.loss, self.awaited = step, metric, loss, None
             self.weights = checkpoint.weights_of(self._loop.model)
             if writer is not None:
                 checkpoint.save_best(writer.checkpoints, self.weights, step)
-        else:
-            self.stale += 1
         solved = settings.stop_when_solved and task.solved(metric)
         # Before the awaited best there may be no weights to end with.
         self.stopped = solved or (
