@@ -28,6 +28,7 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "docs/concepts").glob("*.md"),
         *(ROOT / "docs/tutorials").glob("*.md"),
+        ROOT / "docs/how-to/index.md",
         ROOT / "docs/systems/index.md",
         *(ROOT / "examples").glob("*/README.md"),
     ]

@@ -13,8 +13,8 @@ from site_pages.system_figures import gradient_figures
 from site_pages.systems_pages import navigation, systems_pages, with_links
 from site_pages.tutorials import tutorial_files, tutorials
 
-# Readers who search want a guide first (2), then a docstring, then a record.
-SEARCH_BOOSTS = {"systems": 1, "reference": 1, "results": 0.1, "changelog.md": 0.1}
+# Readers who search want a guide first (2), then an explanation, then a docstring, then a record.
+SEARCH_BOOSTS = {"concepts": 1.5, "contributing": 1, "systems": 1, "reference": 1, "results": 0.1, "changelog.md": 0.1}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -23,6 +25,8 @@ from site_pages.system_figures import drawn, gradient_over_time, make_layer
 from site_pages.systems_pages import navigation as systems_navigation
 from site_pages.systems_pages import overview, snippet, systems_pages, with_links
 
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+ATTEMPTS = 3  # a browser on a busy machine may end before the search has answered
 needs_mkdocs = pytest.mark.skipif(find_spec("mkdocs") is None, reason='mkdocs is not installed: pip install ".[docs]"')
 
 
@@ -132,9 +136,9 @@ def test_the_reference_has_every_public_name() -> None:
 @pytest.mark.parametrize(
     ("source", "link", "on_the_site"),
     [
-        ("CONTRIBUTING.md", "[a](docs/maps.md#b)", "[a](maps.md#b)"),
-        ("CONTRIBUTING.md", "![a](docs/a.svg)", "![a](a.svg)"),
-        ("CONTRIBUTING.md", "[docs/maps.md](docs/maps.md)", "[Maps](maps.md)"),
+        ("CONTRIBUTING.md", "[a](docs/maps.md#b)", "[a](../maps.md#b)"),
+        ("CONTRIBUTING.md", "![a](docs/a.svg)", "![a](../a.svg)"),
+        ("CONTRIBUTING.md", "[docs/maps.md](docs/maps.md)", "[Maps](../maps.md)"),
         ("docs/drop-in.md", "[a](../README.md#b)", "[a](index.md#b)"),
         ("docs/results/sweeps.md", "[a](README.md)", "[a](README.md)"),
         ("docs/results/sweeps.md", "[a](../sweep.md)", "[a](../sweep.md)"),
@@ -168,19 +172,55 @@ def test_the_citation_has_the_version_of_the_package() -> None:
     assert f"\nversion: {evenflow.__version__}\n" in (ROOT / CITATION).read_text("utf-8")
 
 
-@pytest.mark.slow
-@needs_mkdocs
-def test_the_site_builds_and_loads_nothing_from_outside(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+# What a newcomer types into the search, and the page with the answer.
+QUESTIONS = {
+    "replace nn.LSTM": "drop-in.html",
+    "margin": "maps.html",
+    "load my CSV": "data.html",
+    "write a cell": "cells.html",
+    "how fast is it": "performance.html",
+    "what does solved mean": "tasks.html",
+    "how to cite": "citing.html",
+}
+FIRST = 3  # results that one sees without scrolling
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.mark.slow
+@needs_mkdocs
+def test_the_site_loads_nothing_from_outside(site: Path) -> None:
     outside = re.compile(
         r"<(?:script|img|iframe|source)\b[^>]*\bsrc=.?(?:https?:)?//"
         r"|<link\b[^>]*\brel=.?(?:stylesheet|icon|preconnect|preload)[^>]*\bhref=.?(?:https?:)?//"
         r"|<link\b[^>]*\bhref=.?(?:https?:)?//[^>]*\brel=.?(?:stylesheet|icon|preconnect|preload)"
         r"|(?:@import|url\()\s*[\"']?(?:https?:)?//"
     )
-    files = [path for path in tmp_path.rglob("*") if path.suffix in (".html", ".css")]
-    assert len(files) > 40
+    files = [path for path in site.rglob("*") if path.suffix in (".html", ".css")]
+    assert len(files) > 90
     assert [str(path) for path in files if outside.search(path.read_text("utf-8"))] == []
-    assert "gradients" in (tmp_path / "search" / "search_index.js").read_text("utf-8")
+
+
+@pytest.mark.slow
+@needs_mkdocs
+@pytest.mark.skipif(BROWSER is None, reason="no browser found: chromium or google-chrome")
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_search_finds_the_answer_without_a_server(site: Path, question: str) -> None:
+    address = f"{(site / 'index.html').as_uri()}?q={quote(question)}"
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+    command += ["--virtual-time-budget=30000", "--dump-dom", address]
+    for _ in range(ATTEMPTS):
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+        results = done.stdout.split('<li class="md-search-result__item">')[1:]
+        if results:
+            break
+    pages = [re.search(r'href="([^"?#]*)', result)[1].removeprefix(f"{site.as_uri()}/") for result in results]
+    assert QUESTIONS[question] in pages[:FIRST]

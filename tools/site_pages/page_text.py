@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOT_PAGES = {
-    "CONTRIBUTING.md": "contributing.md",
+    "CONTRIBUTING.md": "contributing/index.md",
     "SECURITY.md": "security.md",
     "CHANGELOG.md": "changelog.md",
     "CODE_OF_CONDUCT.md": "code_of_conduct.md",

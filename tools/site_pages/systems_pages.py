@@ -63,7 +63,11 @@ def with_links(page: str) -> str:
 
 def _page(name: str, system: System) -> str:
     layer, family = system.layer, family_of(name)
-    facts = [["", ""], ["from", system.document], ["family", f"[{family.title}](index.md#{_slug(family.title)})"]]
+    facts = [
+        ["system", f"`{name}`"],
+        ["from", system.document],
+        ["family", f"[{family.title}](index.md#{_slug(family.title)})"],
+    ]
     facts.append(["layer", f"[`{layer.__name__}`][{anchor(layer)}]"])
     if system.map is not None:
         facts.append(["map", f"[`{system.map}`][{anchor(MAPS[system.map])}]"])
