@@ -43,7 +43,7 @@ from evenflow.layers import (
     to_torch,
 )
 from evenflow.maps import attach, detach
-from evenflow.models import SequenceModel, generate, load, save, stream
+from evenflow.models import SequenceModel, generate, load, pretrained, save, stream
 from evenflow.reservoir import EchoState
 from evenflow.systems import create, systems
 from evenflow.version import VERSION
@@ -121,6 +121,7 @@ __all__ = [
     "maps",
     "optim",
     "penalties",
+    "pretrained",
     "probes",
     "save",
     "stream",

@@ -6,6 +6,7 @@ from evenflow.models.flat_model import FlatModel
 from evenflow.models.generation import generate, stream
 from evenflow.models.population import Population
 from evenflow.models.predictor import Predictor
+from evenflow.models.pretrained_bundles import pretrained
 from evenflow.models.sequence_model import SequenceModel
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "SequenceModel",
     "generate",
     "load",
+    "pretrained",
     "save",
     "stream",
 ]

@@ -24,6 +24,7 @@ from evenflow.models.data_schema import DataColumn, DataSchema
 from evenflow.models.flat_model import FlatModel
 from evenflow.models.model_weights import load_weights, read_weights_file, weights_file, weights_of
 from evenflow.models.predictor import Predictor, check_fits, model_sizes
+from evenflow.models.pretrained_bundles import bundle_folder
 from evenflow.models.rebuild import describe_model, difference, obstacle, rebuild
 from evenflow.models.sequence_model import SequenceModel
 from evenflow.runtime.constructor_call import OBSTACLE
@@ -88,7 +89,8 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
     """The model in a bundle or a run folder, with the best weights of the run, ready to predict.
 
     Args:
-        path: the folder that `save` or a training wrote.
+        path: the folder that `save` or a training wrote; or the name of a trained model that ships with evenflow, one
+            of `pretrained`. A folder of the same name comes first.
         device: where to put the model.
 
     Raises:
@@ -100,7 +102,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
     >>> predictor.schema.labels
     ('resting', 'walking')
     """
-    folder = Path(path)
+    folder = bundle_folder(path)
     table = _read_table(folder)
     try:
         schema = DataSchema.from_dict(table.get("schema"))
@@ -185,7 +187,7 @@ def _read_table(folder: Path) -> dict[str, Any]:
     where = repr(str(folder))
     if folder.is_file():
         raise ValueError(f"path {where} is a file, and a model is loaded from a run folder or from a folder of save")
-    if not folder.is_dir():
+    if not folder.is_dir():  # a link to nothing
         raise ValueError(f"there is no folder {where}")
     if not (folder / BUNDLE).is_file():
         if (folder / RUN).is_file():

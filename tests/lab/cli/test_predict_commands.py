@@ -122,3 +122,20 @@ def test_only_text_is_continued(folder, text_run, capsys):
     ):
         assert run("generate", *arguments) == 2
         assert sentence in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_the_name_of_a_trained_model_stands_in_place_of_a_run_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    columns = [column.name for column in evenflow.load("har-2-sgornn").schema.inputs]
+    rows = "".join(",".join(["one", *map(str, row)]) + "\n" for row in np.random.RandomState(0).randn(9, 9).round(3))
+    (tmp_path / "new.csv").write_text(",".join(["sequence", *columns]) + "\n" + rows)
+    assert run("predict", "har-2-sgornn", "new.csv", "-q") == 0
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 2
+    assert run("export", "har-2-sgornn", "model.c") == 0
+    assert run("pretrained") == run("pretrained", "har-2-sgornn") == 0
+    assert "measured with this bundle" in capsys.readouterr().out
+    assert run("doctor", "har-2-sgornn") == 0
+    assert run("predict", "har-2-sgorn", "new.csv", "-q") == 2
+    assert "did you mean har-2-sgornn?" in capsys.readouterr().err
+    assert run("pretrained", "har-2-sgorn") == 2
+    assert run("report", "har-2-sgornn") == 2

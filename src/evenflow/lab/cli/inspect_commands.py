@@ -52,7 +52,12 @@ def report(
 
 @app.command()
 def doctor(
-    target: Annotated[str, typer.Argument(help="A run folder, a file of weights, or a system: a name or module:name.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A run folder, a file of weights, a name of `evenflow pretrained`, or a system: a name or module:name."
+        ),
+    ],
     hidden: Annotated[int | None, typer.Option(help="Hidden units of a new system. Default: 128.")] = None,
     input: Annotated[int | None, typer.Option(help="Inputs of a new system. Default: 2.")] = None,
     length: Annotated[int | None, typer.Option(help="Time steps of random inputs. Default: 200.")] = None,

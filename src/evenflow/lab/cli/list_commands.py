@@ -1,9 +1,11 @@
-"""The commands `systems`, `tasks` and `penalties`, which list what can be trained and added to the loss."""
+"""The commands `systems`, `tasks`, `penalties` and `pretrained`, which list what can be trained, added and loaded."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from evenflow.lab.terminal import new_table, say, show
 from evenflow.runtime.import_path import announced
@@ -103,3 +105,28 @@ def list_penalties() -> None:
         table.add_row(name, kind.equation, f"{kind().strength:g}")
     show(table)
     say('Use them:  evenflow train adding rnn --penalty "soft_orthogonality(0.01) + stabilizer"')
+
+
+@app.command("pretrained")
+def list_pretrained(
+    name: Annotated[str | None, typer.Argument(help="Show the card of this model. Default: list all models.")] = None,
+) -> None:
+    """List the trained models that ship with evenflow, or show the card of one: data, settings, numbers, limits.
+
+    Example:  evenflow pretrained
+    """
+    from evenflow.checks import one_of
+    from evenflow.models import pretrained
+    from evenflow.models.pretrained_bundles import card_text
+
+    cards = pretrained()
+    if name is not None:
+        one_of("name", name, cards)
+        say(card_text(cards[name]))
+        return
+    table = new_table("name", "what it does", "test", "parameters", "bytes", right=("test", "parameters", "bytes"))
+    for each, card in cards.items():
+        score = f"{card['metric']} {card['test']['value']:.4g}"
+        table.add_row(each, card["summary"], score, f"{card['parameters']:,}", f"{card['bytes']:,}")
+    show(table)
+    say('Use one:  evenflow.load("NAME")   or   evenflow predict NAME FILE')

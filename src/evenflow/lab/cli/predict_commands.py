@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from evenflow.lab.prediction import Backtest
     from evenflow.models.prediction_quality import Evaluation
 
-Model = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a folder of evenflow.save.")]
+Model = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="A run folder, a folder of evenflow.save, or a name of `evenflow pretrained`."),
+]
 MOST_LABELS = 20  # of a confusion matrix on a terminal
 SHARES = ("precision", "recall", "F1")
 

@@ -1,4 +1,4 @@
-"""The target of ``evenflow doctor``: a run folder, a file of weights, or a new layer of a named system."""
+"""The target of ``evenflow doctor``: a run folder, a trained model, a file of weights, or a new layer of a system."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from evenflow.lab.training.checkpoint import BEST
 from evenflow.lab.training.run_folder import CONFIG
 from evenflow.lab.training.seeds import derive
 from evenflow.layers.named import GRU, LSTM
-from evenflow.models import Predictor, load
+from evenflow.models import Predictor, load, pretrained
 from evenflow.models.bundle import BUNDLE
 from evenflow.models.model_weights import load_weights
+from evenflow.models.pretrained_bundles import bundle_folder
 from evenflow.probes.model_layer import find_layer
 from evenflow.systems import create, find_system
 
@@ -60,8 +61,9 @@ def diagnose_target(
 
     Args:
         target: a run folder, whose model is diagnosed on a batch that its training did not use; a folder of
-            `evenflow.save`; a file of weights; or the name or import path of a system, for a new layer. The last three
-            get random inputs, N(0, 1), and so does a run whose data are gone.
+            `evenflow.save`; the name of a trained model that ships with evenflow; a file of weights; or the name or
+            import path of a system, for a new layer. The last four get random inputs, N(0, 1), and so does a run whose
+            data are gone.
         hidden: units of a new layer, 128 by default.
         input: input width of a new layer, 2 by default.
         length: steps of the random inputs, 200 by default.
@@ -69,7 +71,7 @@ def diagnose_target(
         trusted: whether a file may contain a whole pickled module. Reading one runs the code in it, so it is refused
             unless you trust its origin.
     """
-    path = Path(target)
+    path = bundle_folder(target) if target in pretrained() else Path(target)
     options = {"hidden": hidden, "input": input, "length": length}
     unused = options if path.is_dir() else {"hidden": hidden, "input": input} if path.is_file() else {}
     for name, value in unused.items():
