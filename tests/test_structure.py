@@ -42,6 +42,7 @@ ROOMS = (
     "lab.data",
     "lab.tasks",
     "lab.training",
+    "lab.launches",
     "lab.prediction",
     "lab.estimators",
     "lab.terminal",

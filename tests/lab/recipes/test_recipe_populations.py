@@ -10,6 +10,7 @@ import torch
 from made_recipes import made
 
 from evenflow.lab import cli
+from evenflow.lab.launches import Here
 from evenflow.lab.recipes import load, provenance, recipe_populations, reproduce
 from evenflow.lab.recipes.configs import plan
 from evenflow.lab.recipes.recipe_populations import populations
@@ -27,18 +28,18 @@ MARGINS = [
 @pytest.fixture
 def gpu(monkeypatch) -> None:
     """As if populations paid here."""
-    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: True)
+    monkeypatch.setattr(Here, "populations", lambda *_: True)
 
 
 def shapes(recipe, folder: Path, **options) -> list[list[str]]:
-    return [[job.title for job in jobs] for jobs in populations(plan(recipe, "full", folder, **options))]
+    return [[job.title for job in jobs] for jobs in populations(plan(recipe, "full", folder, **options), Here())]
 
 
 def test_rows_of_one_shape_train_together_and_end_as_they_would_alone(tmp_path, monkeypatch, gpu):
     recipe, told = made(rows=MARGINS, ordering=[]), []
     together = reproduce(recipe, folder=tmp_path / "a", progress=False, announce=told.append)
     assert told[0] == "6 runs side by side: m=0.1; m=0.5; m=1.0"
-    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: False)
+    monkeypatch.setattr(Here, "populations", lambda *_: False)
     alone = reproduce(recipe, folder=tmp_path / "b", progress=False)
     for key, cell in alone.cells.items():
         assert together.cells[key].numbers == pytest.approx(cell.numbers, rel=ROUNDING)
@@ -52,7 +53,7 @@ def test_tasks_of_one_size_train_together(tmp_path, monkeypatch, gpu):
     recipe = made(rows=rows, ordering=[], seeds=[1], task={"length": 10})
     assert shapes(recipe, tmp_path) == [["adding, seed 1", "multiplication, seed 1"]]
     together = reproduce(recipe, folder=tmp_path / "a", progress=False)
-    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: False)
+    monkeypatch.setattr(Here, "populations", lambda *_: False)
     alone = reproduce(recipe, folder=tmp_path / "b", progress=False)
     for key, cell in alone.cells.items():
         assert together.cells[key].numbers == pytest.approx(cell.numbers, rel=ROUNDING)
@@ -91,7 +92,9 @@ def test_a_penalty_of_the_weights_is_no_reason_to_stay_apart(tmp_path, gpu):
 
 
 def test_recipes_that_measure_time_train_one_by_one(tmp_path, gpu):
-    assert populations(plan(load("factorized/table-5"), "full", tmp_path, seeds=3, rows=["SGD, 128 units"])) == []
+    assert (
+        populations(plan(load("factorized/table-5"), "full", tmp_path, seeds=3, rows=["SGD, 128 units"]), Here()) == []
+    )
     column = {"name": "seconds", "measure": "seconds_per_1000"}
     rows = [{"label": "plain", "system": {"name": "rnn"}}]
     assert shapes(made(rows=rows, ordering=[], columns=[column]), tmp_path) == []
@@ -118,10 +121,10 @@ def test_a_search_that_an_earlier_go_has_ended_trains_no_further_rates(tmp_path,
     from evenflow.lab.tasks import Adding
 
     monkeypatch.setattr(Adding, "solved", lambda self, metric: True)
-    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: False)
+    monkeypatch.setattr(Here, "populations", lambda *_: False)
     recipe = made(lrs=[0.1, 0.01, 0.001], seeds=[1])
     reproduce(recipe, "full", folder=tmp_path, rows=["plain"], progress=False)
-    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: True)
+    monkeypatch.setattr(Here, "populations", lambda *_: True)
     assert shapes(recipe, tmp_path, rows=["plain"]) == []
 
 
@@ -153,7 +156,7 @@ def test_a_population_takes_no_more_than_the_memory_allows(tmp_path, monkeypatch
     ids=["one by one", "side by side"],
 )
 def test_out_of_time_the_record_holds_what_has_ended_and_the_same_call_goes_on(tmp_path, monkeypatch, beside, ended):
-    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: beside)
+    monkeypatch.setattr(Here, "populations", lambda *_: beside)
     whole = reproduce(made(), "full", folder=tmp_path / "whole", progress=False)
     draw, calls = Loop.next_batch, []
 

@@ -8,6 +8,7 @@ import pytest
 from made_recipes import made
 
 from evenflow.lab import cli
+from evenflow.lab.launches import Here
 from evenflow.lab.recipes import attempts, recipe_populations, reproduce
 from evenflow.lab.recipes.recipe_table import show_reproduction
 from evenflow.lab.training import Run
@@ -57,7 +58,7 @@ def test_finished_runs_are_read_back(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("seeds", "draws"), [([1], 10), ([1, 2], 20)], ids=["one seed", "side by side"])
 def test_a_table_stopped_in_the_middle_goes_on_where_it_was(tmp_path, monkeypatch, seeds, draws):
-    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: True)
+    monkeypatch.setattr(Here, "populations", lambda *_: True)
     whole = reproduce(made(seeds=seeds), "full", folder=tmp_path / "whole", progress=False)
     draw, calls = Loop.next_batch, []
 
@@ -91,10 +92,10 @@ def test_seeds_from_another_on_are_added_to_the_record(tmp_path):
 
 def test_seeds_side_by_side_give_what_each_gives_alone(tmp_path, monkeypatch):
     told: list[str] = []
-    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: True)
+    monkeypatch.setattr(Here, "populations", lambda *_: True)
     together = reproduce(made(), folder=tmp_path / "a", progress=False, announce=told.append)
     assert "2 runs side by side: plain" in told
-    monkeypatch.setattr(recipe_populations, "uses_gpu", lambda _: False)
+    monkeypatch.setattr(Here, "populations", lambda *_: False)
     alone = reproduce(made(), folder=tmp_path / "b", progress=False)
     for key, cell in alone.cells.items():
         assert together.cells[key].numbers == pytest.approx(cell.numbers, rel=1e-4)

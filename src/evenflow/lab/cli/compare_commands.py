@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evenflow.lab.launches import LaunchPlace
 from evenflow.lab.terminal import complain, read_value, say
 from evenflow.runtime.import_path import short_name
 
@@ -26,6 +27,7 @@ from .options import (
     task_name,
     task_table,
 )
+from .place_options import takes_place
 from .result_files import say_files, show_table
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
+@takes_place
 @takes_settings("lr", "start_from")
 def compare(
     task: Annotated[str, typer.Argument(help="The task; see `evenflow tasks`.")],
@@ -67,6 +70,8 @@ def compare(
     table: Table = None,
     figures: Figures = None,
     quiet: Quiet = False,
+    *,
+    place: LaunchPlace,
     **settings: Any,
 ) -> None:
     """Train several systems on one task under the same rules, and compare the best runs of each.
@@ -94,6 +99,7 @@ def compare(
             folder,
             seeds=seeds,
             until_solved=until_solved,
+            place=place,
             progress=not quiet,
             announce=say,
         )

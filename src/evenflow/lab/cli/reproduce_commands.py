@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from evenflow.lab.launches import LaunchPlace
 from evenflow.lab.terminal import say
 
 from .application import app, same_command_continues
 from .options import Data, Figures, Quiet, Table
+from .place_options import takes_place
 from .result_files import say_files
 
 
@@ -26,6 +28,7 @@ def list_recipes() -> None:
 
 
 @app.command()
+@takes_place
 def reproduce(
     name: Annotated[str, typer.Argument(help="A table or figure such as sgornn/table-1; see `evenflow recipes`.")],
     scale: Annotated[
@@ -48,6 +51,8 @@ def reproduce(
     table: Table = None,
     figures: Figures = None,
     quiet: Quiet = False,
+    *,
+    place: LaunchPlace,
 ) -> None:
     """Train the models of a published table or figure, and compare the measured numbers with the published ones.
 
@@ -83,6 +88,7 @@ def reproduce(
             data=None if data is None else str(data.absolute()),
             device=device,
             limit=seconds,
+            place=place,
             progress=not quiet,
             announce=say,
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from evenflow.checks import one_of
+from evenflow.lab.launches import Here, LaunchPlace
 from evenflow.lab.terminal import new_table, say, show
 from evenflow.lab.training.optimizers import OPTIMIZERS
 from evenflow.runtime.import_path import short_name
@@ -26,6 +27,7 @@ from .options import (
     task_name,
     task_table,
 )
+from .place_options import takes_place
 from .search_output import show_search
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ FINALISTS = 3
 
 
 @app.command()
+@takes_place
 @takes_settings(*WITHOUT)
 def sweep(
     task: Annotated[str, typer.Argument(help="The task; see `evenflow tasks`.")],
@@ -90,6 +93,8 @@ def sweep(
     task_option: TaskOptions = None,
     system_option: SystemOptions = None,
     quiet: Quiet = False,
+    *,
+    place: LaunchPlace,
     **settings: Any,
 ) -> None:
     """Find the best map, cell and activation for a task: all candidates train briefly, the better ones longer.
@@ -103,6 +108,8 @@ def sweep(
 
     Example:  evenflow sweep digits --sampler optuna --updates 20000 --first 100 --maps svd --cells elman --hidden 32
     --range margin=0.01:0.5 --range dropout=0:0.5
+
+    Example:  evenflow sweep digits --updates 20000 --hidden 32 --first 100 --on ray --gpus-each 0.25
     """
     from evenflow.lab.sweep import Axes, Range, Rules, SearchRules, SearchSpace, search
     from evenflow.lab.sweep import sweep as run_sweep
@@ -115,6 +122,7 @@ def sweep(
         ("--study", study is not None and not optuna, "optuna"),
         ("--seeds", seeds != 1 and optuna, "rounds"),
         ("--finalists", finalists != FINALISTS and optuna, "rounds"),
+        ("--on ray", not isinstance(place, Here) and optuna, "rounds"),
     ):
         if given:
             raise ValueError(f"{name} goes with --sampler {needs}, got --sampler {sampler}")
@@ -130,7 +138,7 @@ def sweep(
         lrs=parse_numbers("--lrs", lrs or "1e-2,1e-3,1e-4"),
         system=parse_options("--system-option", system_option),
     )
-    table, place = task_table(task, task_option, data), folder or Path("runs") / "sweep" / task_name(task)
+    table, where = task_table(task, task_option, data), folder or Path("runs") / "sweep" / task_name(task)
     common: dict[str, Any] = {
         "parameters": parameters,
         "training": {"batch_size": batch} | {key: value for key, value in settings.items() if value is not None},
@@ -143,9 +151,10 @@ def sweep(
     with same_command_continues():
         if optuna:
             own = SearchRules(updates, each, first, keep, finish)
-            show_search(search(table, SearchSpace(axes, drawn), own, place, study=study, **common), place)
+            show_search(search(table, SearchSpace(axes, drawn), own, where, study=study, **common), where)
         else:
-            show_sweep(run_sweep(table, axes, Rules(updates, first, keep, seeds, finalists, finish), place, **common))
+            rules = Rules(updates, first, keep, seeds, finalists, finish)
+            show_sweep(run_sweep(table, axes, rules, where, place=place, **common))
 
 
 def show_sweep(result: Sweep) -> None:

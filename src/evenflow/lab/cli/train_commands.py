@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evenflow.lab.launches import Here, Launch, LaunchPlace
 from evenflow.lab.terminal import new_table, say, show
+from evenflow.lab.training.seed_folders import train_seeds
 from evenflow.runtime.import_path import short_name
 
 from .application import app
@@ -26,12 +29,14 @@ from .options import (
     task_name,
     task_table,
 )
+from .place_options import takes_place
 
 if TYPE_CHECKING:
     from evenflow.lab.training import Result
 
 
 @app.command()
+@takes_place
 @takes_settings()
 def train(
     task: Annotated[str, typer.Argument(help="The task; see `evenflow tasks`.")],
@@ -40,9 +45,14 @@ def train(
     hidden: Hidden = 128,
     data: Data = None,
     seeds: Annotated[int, typer.Option(min=1, help="Train this many seeds side by side, starting at --seed.")] = 1,
+    side_by_side: Annotated[
+        int | None, typer.Option(min=1, help="Most seeds in one launch, which train as a population. Default: all.")
+    ] = None,
     task_option: TaskOptions = None,
     system_option: SystemOptions = None,
     quiet: Quiet = False,
+    *,
+    place: LaunchPlace,
     **settings: Any,
 ) -> None:
     """Train one system on one task. The run folder can be resumed and reported on.
@@ -57,6 +67,8 @@ def train(
 
     Example:  evenflow train csv:motion.csv lstm --hidden 32 --epochs 20 -t target=activity
 
+    Example:  evenflow train adding sgornn --seeds 32 --side-by-side 8 --on ray --gpus-each 1
+
     Example:  evenflow train my_package.tasks:Bursts my_package.cells:mgu --hidden 64 -t length=200
     """
     from evenflow.lab.training import train as train_run
@@ -68,12 +80,15 @@ def train(
         "training": {key: value for key, value in settings.items() if value is not None},
     }
     if seeds > 1:
-        _train_seeds(config, seeds, folder, quiet)
+        _train_seeds(config, seeds, folder, quiet, place, side_by_side)
+    elif not isinstance(place, Here) or side_by_side is not None:
+        raise ValueError(f"{'--side-by-side' if isinstance(place, Here) else '--on ray'} needs --seeds above 1, got 1")
     else:
         _show_result(train_run(config, folder, progress=not quiet), folder)
 
 
 @app.command()
+@takes_place
 def resume(
     folder: Folder,
     data: MovedData = None,
@@ -85,6 +100,8 @@ def resume(
         typer.Option(help="Settings, separated by commas, whose edits in config.toml are meant."),
     ] = None,
     quiet: Quiet = False,
+    *,
+    place: LaunchPlace,
 ) -> None:
     """Continue a run that was killed or interrupted. The result is bit-identical to an uninterrupted run.
 
@@ -105,7 +122,7 @@ def resume(
     from evenflow.lab.training import resume as resume_run
     from evenflow.lab.training.changed_config import allow_changes as allow_changes_of
     from evenflow.lab.training.config import relocate_data
-    from evenflow.lab.training.seed_folders import resumed_folders
+    from evenflow.lab.training.seed_folders import resumed_folders, side_by_side
 
     allowed = [name.strip() for part in allow_changes or () for name in part.split(",")]
     if not (folder / "config.toml").is_file() and (seed_folders := resumed_folders(folder)):
@@ -114,7 +131,9 @@ def resume(
         if steps is not None:
             _lengthen_seeds(seed_folders, steps, data)
         configs = [dict(relocate_data(Run(path).config, data)) for path in seed_folders]
-        _show_seeds(configs, seed_folders, folder, quiet, resume=True)
+        _show_seeds(configs, seed_folders, folder, quiet, place, side_by_side(folder))
+    elif not isinstance(place, Here):
+        raise ValueError(f"--on ray needs the folder of several seeds, got {str(folder)!r}")
     else:
         _show_result(resume_run(folder, data=data, steps=steps, allow_changes=allowed, progress=not quiet), folder)
 
@@ -132,51 +151,67 @@ def _lengthen_seeds(folders: Sequence[Path], steps: int, data: Path | None) -> N
         lengthen(run, config, task)
 
 
-def _train_seeds(config: dict[str, Any], count: int, folder: Path, quiet: bool) -> None:
-    """Train a config with several seeds as one population."""
+def _train_seeds(
+    config: dict[str, Any], count: int, folder: Path, quiet: bool, place: LaunchPlace, size: int | None
+) -> None:
+    """Train a config with several seeds, `size` of them in one population; None for all."""
     from evenflow.lab.training.seed_folders import seed_folder, seeds_written
     from evenflow.systems import NETWORKS
 
     if (system := config["system"]["name"]) in NETWORKS:
         raise ValueError(f"--seeds must be 1 for {system}: networks without time train one seed at a time, got {count}")
+    place.check_device(config["training"]["device"])
     first = config["training"]["seed"]
     seeds = range(first, first + count)
     configs = [config | {"training": config["training"] | {"seed": seed}} for seed in seeds]
-    with seeds_written(folder, config, seeds):
-        _show_seeds(configs, [seed_folder(folder, seed) for seed in seeds], folder, quiet)
+    with seeds_written(folder, config, seeds, size):
+        _show_seeds(configs, [seed_folder(folder, seed) for seed in seeds], folder, quiet, place, size)
 
 
 def _show_seeds(
-    configs: Sequence[dict[str, Any]], folders: Sequence[Path], folder: Path, quiet: bool, resume: bool = False
+    configs: Sequence[dict[str, Any]],
+    folders: Sequence[Path],
+    folder: Path,
+    quiet: bool,
+    place: LaunchPlace,
+    size: int | None,
 ) -> None:
     """Train or resume configs that differ in their seed, and print the result of each and the mean."""
     import numpy as np
 
-    from evenflow.lab.training import NonFiniteLoss, train_population
+    from evenflow.lab.training import NonFiniteLoss, Run, read_config
 
-    results = train_population(configs, folders, resume=resume, progress=not quiet)
+    task, _, settings = read_config(configs[0])
+    updates = settings.for_task(task).steps
+    launches = []
+    for at in range(0, len(configs), size or len(configs)):
+        part = slice(at, at + (size or len(configs)))
+        work = functools.partial(train_seeds, configs[part])
+        seeds = ", ".join(str(config["training"].get("seed", 0)) for config in configs[part])
+        launches.append(Launch(work, tuple(folders[part]), f"seeds {seeds}", updates * len(configs[part])))
+    place.run(launches, progress=not quiet)
     table = new_table("seed", "best validation", "test", "verdict")
-    metrics = []
-    for config, result in zip(configs, results, strict=True):
-        seed = str(config["training"].get("seed", 0))
-        if isinstance(result, NonFiniteLoss):
+    metrics, tested = [], False
+    for config, path in zip(configs, folders, strict=True):
+        run, seed = Run(path), str(config["training"].get("seed", 0))
+        if run.diverged:
             table.add_row(seed, "", "", "diverged")
             continue
-        tested = result.test_metric == result.test_metric
-        metrics.append(result.test_metric if tested else result.best_metric)
-        test = f"{result.test_metric:.4g}" if tested else ""
-        table.add_row(seed, f"{result.best_metric:.4g}", test, "solved" if result.solved else "not solved")
-        criterion = result.task.criterion
-        metric_name = f"{'test' if tested else 'best validation'} {result.task.metric_name}"
+        best = run.status["best_metric"]
+        tested = "test_metric" in run.status
+        metrics.append(run.status["test_metric"] if tested else best)
+        test = f"{metrics[-1]:.4g}" if tested else ""
+        table.add_row(seed, f"{best:.4g}", test, "solved" if run.status["solved"] else "not solved")
     show(table)
     if not metrics:
         raise NonFiniteLoss("all seeds diverged: try a smaller lr or a clip_norm")
-    say(criterion)
+    say(task.criterion)
+    metric_name = f"{'test' if tested else 'best validation'} {task.metric_name}"
     error = f" ± {np.std(metrics, ddof=1) / math.sqrt(len(metrics)):.2g} (standard error)" if len(metrics) > 1 else ""
     say(f"Mean {metric_name} of {len(metrics)}: {np.mean(metrics):.4g}{error}.")
     say(f"The runs: {folder}   Their page:  evenflow report {folder}")
-    if lost := len(results) - len(metrics):
-        raise NonFiniteLoss(f"{lost} of {len(results)} seeds diverged: try a smaller lr or a clip_norm")
+    if lost := len(configs) - len(metrics):
+        raise NonFiniteLoss(f"{lost} of {len(configs)} seeds diverged: try a smaller lr or a clip_norm")
 
 
 def _show_result(result: Result, folder: Path) -> None:

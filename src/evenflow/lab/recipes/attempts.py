@@ -1,12 +1,14 @@
-"""Trains the runs of one row and seed, or reads them back, and selects the learning rate that counts."""
+"""Trains the runs of one row and seed, reads them back, and selects the learning rate that counts."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from evenflow.lab.data.guarded import LARGEST_RECORD, read_text
 from evenflow.lab.tasks import Task
@@ -58,14 +60,11 @@ def missing_data(task: Task) -> str:
     return ""
 
 
-def best_attempt(
-    recipe: Recipe, group: Sequence[RecipeJob], progress: bool, announce: Callable[[RecipeJob], None]
-) -> RowOutcome:
-    """Try the learning rates of one row and seed in turn; return the first that converges, or the best one."""
+def best_attempt(recipe: Recipe, group: Sequence[RecipeJob]) -> RowOutcome:
+    """Of the runs of one row and seed, which have ended, the first that converges, or the best one."""
     attempts: list[RowOutcome] = []
     for job in group:
-        announce(job)
-        attempts.append(run_attempt(recipe, job, progress))
+        attempts.append(_read_attempt(recipe, job))
         data = attempts[-1].data
         if data is not None and ends_search(recipe, data):
             break
@@ -88,7 +87,7 @@ def has_ended(job: RecipeJob) -> bool:
 
 
 def search_ended(recipe: Recipe, group: Sequence[RecipeJob]) -> bool:
-    """Whether all runs of a row and seed have ended that `best_attempt` needs, so that it trains nothing."""
+    """Whether all runs of a row and seed have ended that `best_attempt` reads."""
     for job in group:
         if not has_ended(job):
             return False
@@ -105,21 +104,33 @@ def _rank(outcome: RowOutcome) -> tuple[bool, bool, float]:
     return (False, data.diverged, math.inf if math.isnan(metric) else -metric if data.task.higher_is_better else metric)
 
 
-def run_attempt(recipe: Recipe, job: RecipeJob, progress: bool) -> RowOutcome:
-    """Train a run, resume it, or read it back."""
+def train_job(planned: RecipeJob, folders: Sequence[Path], progress: bool) -> None:
+    """Train or resume a run in the one folder given."""
+    job = dataclasses.replace(planned, folder=folders[0])
+    run = _settled(job)
+    if not has_ended(job):
+        provenance.write([job])
+        train_or_resume(*run, progress=progress)
+
+
+def check_folder(job: RecipeJob) -> None:
+    """Raise a ValueError if the folder of a run holds one with other settings."""
+    if (job.folder / CONFIG).is_file():
+        earlier_run(*_settled(job))
+
+
+def _settled(job: RecipeJob) -> tuple[Path, Task, dict[str, Any], Settings]:
+    task = job.make_task()
+    config = epochs_to_updates(job.config, task)
+    return job.folder, task, config["system"], Settings.from_dict(config["training"])
+
+
+def _read_attempt(recipe: Recipe, job: RecipeJob) -> RowOutcome:
     task = job.make_task()
     gap = missing_data(task)
     if gap:
         return RowOutcome(job, gap=f"no data: {gap}")
-    if not needs_training(recipe):
-        return RowOutcome(job, RunData(job, task, None))
-    config = epochs_to_updates(job.config, task)
-    run = (job.folder, task, config["system"], Settings.from_dict(config["training"]))
-    earlier = earlier_run(*run)
-    if earlier is None or not earlier.ended:
-        provenance.write([job])
-        train_or_resume(*run, progress=progress)
-    return RowOutcome(job, RunData(job, task, job.folder))
+    return RowOutcome(job, RunData(job, task, job.folder if needs_training(recipe) else None))
 
 
 def _stored(path: Path) -> dict[str, float | str]:

@@ -12,6 +12,7 @@ from evenflow.lab import tasks
 from evenflow.lab.tasks import Task
 from evenflow.lab.tasks.curriculum import Curriculum
 from evenflow.lab.tasks.data_set import FileData
+from evenflow.lab.training import Settings
 
 from .cost import METHODS, time_steps
 from .schema import TABLES, Recipe, RecipeRow, folder_name
@@ -158,6 +159,12 @@ def reads_files(table: Mapping[str, Any]) -> bool:
     if name == Curriculum.name:
         name = str(table.get("task", ""))
     return issubclass(tasks.TASKS.get(name, Task), FileData)
+
+
+def updates_of(job: RecipeJob) -> int:
+    """The updates of a run."""
+    task = job.make_task()
+    return Settings.from_dict(epochs_to_updates(job.config, task)["training"]).for_task(task).steps
 
 
 def epochs_to_updates(config: RunConfig, task: Task) -> RunConfig:

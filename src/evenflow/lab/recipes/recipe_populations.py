@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 import torch
 
 from evenflow import penalties
+from evenflow.lab.launches import Launch, LaunchPlace
 from evenflow.lab.training import OPTIMIZERS, build
 from evenflow.lab.training.config import DROPS
-from evenflow.lab.training.launch import uses_gpu
 from evenflow.lab.training.matrix_clipping import MAPPED
 from evenflow.lab.training.run_folder import CONFIG
 from evenflow.lab.training.train_population import SHARED, train_population
@@ -21,7 +24,7 @@ from evenflow.systems import NETWORKS
 
 from . import cost, provenance
 from .attempts import ends_search, has_ended, missing_data
-from .configs import RecipeJob, RecipePlan, epochs_to_updates
+from .configs import RecipeJob, RecipePlan, epochs_to_updates, updates_of
 from .measures import needs_training
 from .run_data import RunData
 
@@ -32,23 +35,27 @@ NOISE = ("dropout", "recurrent_dropout", "zoneout", "weight_dropout", *DROPS)
 NAMED = 3  # rows that an announcement names
 
 
-def train_populations(plan: RecipePlan, progress: bool, announce: Callable[[str], None]) -> None:
-    """Train the runs that can train side by side; `best_attempt` then reads them back and trains the others.
+def population_launches(plan: RecipePlan, place: LaunchPlace) -> list[Launch]:
+    """The launches of the runs that can train side by side, if the place has GPUs; the others are trained after them.
 
     Rows, seeds and learning rates whose models have the same shape form one population. All learning rates of a search
     run, although the first that converges is the one that counts: in a population they cost little more than
     one. Runs with state penalties, dropout or methods other than gradient descent are left out, and so are recipes
     that measure time.
     """
-    for jobs in populations(plan):
-        _train(jobs, progress, announce)
+    launches = []
+    for jobs in populations(plan, place):
+        folders = tuple(job.folder for job in jobs)
+        updates = sum(updates_of(job) for job in jobs)
+        launches.append(Launch(functools.partial(_train, jobs), folders, _title(jobs), updates))
+    return launches
 
 
-def populations(plan: RecipePlan) -> list[list[RecipeJob]]:
+def populations(plan: RecipePlan, place: LaunchPlace) -> list[list[RecipeJob]]:
     """The runs that have not ended, in as few populations of at least two as their shapes and the memory allow."""
     kinds: dict[str, list[RecipeJob]] = {}
     shapes: dict[str, str] = {}
-    for job in _pending(plan):
+    for job in _pending(plan, place):
         name = repr(job.config["task"])
         if name not in shapes:
             shapes[name] = _shape(job)
@@ -64,7 +71,7 @@ def populations(plan: RecipePlan) -> list[list[RecipeJob]]:
     return [jobs for jobs in parts if len(jobs) > 1]
 
 
-def _pending(plan: RecipePlan) -> list[RecipeJob]:
+def _pending(plan: RecipePlan, place: LaunchPlace) -> list[RecipeJob]:
     """Runs still to be trained that give the same results in a population as alone."""
     recipe = plan.recipe
     if not needs_training(recipe) or any(column.measure == "seconds_per_1000" for column in recipe.columns):
@@ -73,7 +80,8 @@ def _pending(plan: RecipePlan) -> list[RecipeJob]:
     for group in plan.attempts:
         for job in group:
             if not has_ended(job):
-                jobs += [job] if uses_gpu(str(job.config["training"].get("device", "auto"))) and _is_plain(job) else []
+                device = str(job.config["training"].get("device", "auto"))
+                jobs += [job] if place.populations(device) and _is_plain(job) else []
             elif ends_search(recipe, RunData(job, job.make_task(), job.folder)):
                 break
     return jobs
@@ -127,14 +135,14 @@ def _numbers(job: RecipeJob) -> float:
     return float(cost.time_steps(task) * int(training.get("batch_size", 50)) * (STATES * width + 3 * outputs))
 
 
-def _train(jobs: Sequence[RecipeJob], progress: bool, announce: Callable[[str], None]) -> None:
+def _train(planned: Sequence[RecipeJob], folders: Sequence[Path], progress: bool) -> None:
     """Train a population; runs to resume form one of their own. A population that does not fit is halved."""
+    jobs = [dataclasses.replace(job, folder=folder) for job, folder in zip(planned, folders, strict=True)]
     begun = [(job.folder / CONFIG).is_file() for job in jobs]
     for resume in (True, False):
         ready = [job for job, has_begun in zip(jobs, begun, strict=True) if has_begun is resume]
         if len(ready) < 2:
             continue
-        announce(_announcement(ready))
         configs = [epochs_to_updates(job.config, job.make_task()) for job in ready]
         provenance.write(ready)
         try:
@@ -147,10 +155,10 @@ def _train(jobs: Sequence[RecipeJob], progress: bool, announce: Callable[[str], 
         torch.cuda.empty_cache()
         half = math.ceil(len(ready) / 2)
         for part in (ready[:half], ready[half:]):
-            _train(part, progress, announce)
+            _train(part, [job.folder for job in part], progress)
 
 
-def _announcement(jobs: Sequence[RecipeJob]) -> str:
+def _title(jobs: Sequence[RecipeJob]) -> str:
     labels = list(dict.fromkeys(job.row.label for job in jobs))
     more = f" and {len(labels) - NAMED} rows more" if len(labels) > NAMED else ""
     return f"{len(jobs)} runs side by side: {'; '.join(labels[:NAMED])}{more}"

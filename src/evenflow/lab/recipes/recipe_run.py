@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from evenflow.lab.launches import Here, Launch, LaunchPlace
 from evenflow.lab.report.numbers import duration
 from evenflow.lab.training import Settings, build
 from evenflow.lab.training.stopping import TimeUp, check_stop, time_limit
 
 from . import cost
-from .attempts import RowOutcome, best_attempt, missing_data, search_ended
-from .configs import RecipeJob, RecipePlan, epochs_to_updates, plan
+from .attempts import (
+    RowOutcome,
+    best_attempt,
+    check_folder,
+    has_ended,
+    missing_data,
+    search_ended,
+    train_job,
+)
+from .configs import RecipeJob, RecipePlan, epochs_to_updates, plan, updates_of
 from .labels_at_scale import at_scale, labels_at
 from .measures import needs_training
 from .recipe_catalog import load
 from .recipe_page import write_page
-from .recipe_populations import train_populations
+from .recipe_populations import population_launches
 from .recipe_record import write_record
 from .reproduction import Reproduction, judge_outcomes
 from .schema import Recipe
@@ -37,6 +47,7 @@ def reproduce(
     data: str | None = None,
     device: str | None = None,
     limit: float | None = None,
+    place: LaunchPlace | None = None,
     progress: bool = True,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Reproduction:
@@ -56,6 +67,7 @@ def reproduce(
         device: replaces the recipe's device, which is "auto".
         limit: seconds after which to stop. The record then holds the rows and seeds that have ended; the same call
             continues with the others.
+        place: where the runs train: `launches.OnRay` for the cores and GPUs of a cluster. Default: this process.
         progress: whether to show progress bars.
         announce: called with a sentence before each run.
 
@@ -69,8 +81,9 @@ def reproduce(
     rows = None if rows is None else [labels.get(row, row) for row in rows]
     parent = Path("runs") / recipe.document / recipe.name / scale if folder is None else Path(folder)
     runs = plan(recipe, scale, parent, seeds=seeds, seed=seed, rows=rows, task=task, data=data, device=device)
-    check_plan(runs)
-    outcomes = run_all(runs, progress, announce, limit)
+    where = Here() if place is None else place
+    check_plan(runs, where)
+    outcomes = run_all(runs, where, progress, announce, limit)
     result = judge_outcomes(recipe, scale, parent, outcomes)
     result.left = len(runs.attempts) - len(outcomes)
     if outcomes:
@@ -78,7 +91,7 @@ def reproduce(
     return result
 
 
-def check_plan(runs: RecipePlan) -> None:
+def check_plan(runs: RecipePlan, place: LaunchPlace) -> None:
     """Raise a ValueError for a wrong setting in any row before the first run starts; missing data is no error."""
     checked: set[str] = set()
     for job in runs.jobs():
@@ -88,6 +101,7 @@ def check_plan(runs: RecipePlan) -> None:
         if key in checked:
             continue
         checked.add(key)
+        place.check_device(str(settings.get("device", "auto")))
         task = job.make_task()
         if missing_data(task):
             continue
@@ -97,27 +111,74 @@ def check_plan(runs: RecipePlan) -> None:
 
 
 def run_all(
-    runs: RecipePlan, progress: bool, announce: Callable[[str], None], limit: float | None = None
+    runs: RecipePlan,
+    place: LaunchPlace,
+    progress: bool,
+    announce: Callable[[str], None],
+    limit: float | None = None,
 ) -> list[RowOutcome]:
     """The outcome of every row and seed. After `limit` seconds no run starts, and only those that have ended are
     returned."""
-    recipe, total = runs.recipe, len(runs.attempts)
-    trains = needs_training(recipe)
-    guesses = [sum(cost.training_seconds(job.config) if trains else 1.0 for job in group) for group in runs.attempts]
-    start, outcomes = time.monotonic(), {}
+    recipe, outcomes = runs.recipe, {}
     with suppress(TimeUp), time_limit(limit):
-        train_populations(runs, progress, announce)
+        if needs_training(recipe):
+            together = population_launches(runs, place)
+            place.run(together, started=lambda launch: announce(launch.title), progress=progress)
+            _RemainingRuns(runs, announce).run(place, progress)
         for index, group in enumerate(runs.attempts):
             check_stop()
-            spent, finished = time.monotonic() - start, sum(guesses[:index])
-            rest = duration(spent / finished * sum(guesses[index:]), rough=True) if finished and spent > 1 else ""
-
-            def say(job: RecipeJob, at: int = index + 1, left: str = f", about {rest} left" if rest else "") -> None:
-                announce(f"{at} of {total}: {job.title}{left}")
-
-            outcomes[index] = best_attempt(recipe, group, progress, say)
-    # After the time limit, runs of a population may have ended that no attempt has read back yet.
-    for index, group in enumerate(runs.attempts):
+            if not needs_training(recipe):
+                announce(f"{index + 1} of {len(runs.attempts)}: {group[0].title}")
+            outcomes[index] = best_attempt(recipe, group)
+    for index, group in enumerate(runs.attempts):  # after the time limit, those that have ended
         if index not in outcomes and search_ended(recipe, group):
-            outcomes[index] = best_attempt(recipe, group, progress, lambda _: None)
+            outcomes[index] = best_attempt(recipe, group)
     return [outcomes[index] for index in sorted(outcomes)]
+
+
+class _RemainingRuns:
+    """The runs that have not ended; of a search until one converges, one learning rate after the other."""
+
+    def __init__(self, runs: RecipePlan, announce: Callable[[str], None]) -> None:
+        self.recipe, self.attempts, self._announce = runs.recipe, runs.attempts, announce
+        self._guesses = [sum(cost.training_seconds(job.config) for job in group) for group in self.attempts]
+        self._places = {job.folder: index for index, group in enumerate(self.attempts) for job in group}
+        self._start, self._finished = time.monotonic(), set[int]()
+
+    def run(self, place: LaunchPlace, progress: bool) -> None:
+        """Train them."""
+        launches = [launch for index in range(len(self.attempts)) for launch in self._first(index)]
+        place.run(launches, started=self._say, ended=self._ended, progress=progress)
+
+    def _first(self, index: int) -> list[Launch]:
+        group = self.attempts[index]
+        for job in group:
+            check_folder(job)
+        if missing_data(group[0].make_task()):
+            return []
+        if self.recipe.search == "until-converged":
+            return self._next(index)
+        return [_launch(job) for job in group if not has_ended(job)]
+
+    def _next(self, index: int) -> list[Launch]:
+        if search_ended(self.recipe, self.attempts[index]):
+            return []
+        return [_launch(next(job for job in self.attempts[index] if not has_ended(job)))]
+
+    def _ended(self, launch: Launch) -> list[Launch]:
+        index = self._places[launch.folders[0]]
+        following = self._next(index) if self.recipe.search == "until-converged" else []
+        if not following:
+            self._finished.add(index)
+        return following
+
+    def _say(self, launch: Launch) -> None:
+        index = self._places[launch.folders[0]]
+        spent, finished = time.monotonic() - self._start, sum(self._guesses[i] for i in self._finished)
+        left = sum(guess for i, guess in enumerate(self._guesses) if i >= index)
+        rest = f", about {duration(spent / finished * left, rough=True)} left" if finished and spent > 1 else ""
+        self._announce(f"{index + 1} of {len(self.attempts)}: {launch.title}{rest}")
+
+
+def _launch(job: RecipeJob) -> Launch:
+    return Launch(functools.partial(train_job, job), (job.folder,), job.title, updates_of(job))

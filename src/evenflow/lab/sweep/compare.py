@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from evenflow.checks import whole_number
+from evenflow.lab.launches import Here, Launch, LaunchPlace
 from evenflow.lab.tasks import Task
 from evenflow.lab.training import Run
 from evenflow.lab.training.config import build, check_model, config_tables, read_config
-from evenflow.lab.training.extend_run import advance
+from evenflow.lab.training.extend_run import Config, advance
 from evenflow.lab.training.fit import earlier_run, train_or_resume
-from evenflow.lab.training.launch import uses_gpu
 from evenflow.lab.training.run_folder import CONFIG
 from evenflow.lab.training.run_writer import folder_lock
 from evenflow.lab.training.seed_folders import seed_folder, seed_runs
@@ -66,6 +67,7 @@ def compare(
     *,
     seeds: int = 1,
     until_solved: bool = False,
+    place: LaunchPlace | None = None,
     progress: bool = True,
     announce: Callable[[str], None] = lambda _: None,
 ) -> list[Attempt]:
@@ -85,6 +87,7 @@ def compare(
         seeds: train each attempt with this many seeds, beginning with the seed of `training`.
         until_solved: a system that has solved the task with all seeds tries no further learning rate. With falling
             learning rates this is the search of the SGORNN document for the largest one that converges.
+        place: where the runs train: `launches.OnRay` for the cores and GPUs of a cluster. Default: this process.
         progress: show a progress bar on a terminal.
         announce: called with a sentence before each attempt.
 
@@ -97,7 +100,8 @@ def compare(
     whole_number("seeds", seeds, 1)
     if training.get("optimizer") == "hessian-free":
         lrs = [math.nan]  # this optimiser has no learning rate, so there is one attempt
-    plans: list[tuple[str, float, list[PlannedRun]]] = []
+    where = Here() if place is None else place
+    plans: list[_PlannedAttempt] = []
     for system in systems:
         table = dict(system)
         label = str(table.pop("label", short_name(system_name(table["name"]))))
@@ -105,23 +109,94 @@ def compare(
             own = {} if math.isnan(lr) else {"lr": lr}
             config = {"task": dict(task), "system": table, "training": dict(training) | own}
             instance, options, settings = read_config(config)
-            place = label.replace(",", "").replace(" ", "-").replace("/", "-")
+            where.check_device(settings.device)
+            name = label.replace(",", "").replace(" ", "-").replace("/", "-")
             check_model(build(instance, options, seed=0), instance, settings)  # all errors before the first run
-            runs = _runs(folder / (f"{place}-{lr:g}" if own else place), config, seeds)
+            runs = _runs(folder / (f"{name}-{lr:g}" if own else name), config, seeds)
             for run in runs:
                 earlier_run(*run)
-            plans.append((label, lr, runs))
-    if len({runs[0][0] for *_, runs in plans}) < len(plans):
-        raise ValueError("systems and lrs must differ from each other; give systems of one name a label each")
-    attempts: dict[str, list[Attempt]] = {}
-    with folder_lock(folder):
-        for number, (label, lr, runs) in enumerate(plans, 1):
-            if until_solved and any(attempt.solved for attempt in attempts.get(label, [])):
-                continue
             rate, many = "" if math.isnan(lr) else f", lr {lr:g}", f", {seeds} seeds" if seeds > 1 else ""
-            announce(f"{number} of {len(plans)}: {label}{rate}{many}")
-            attempts.setdefault(label, []).append(_attempt(label, lr, runs, progress))
+            title = f"{len(plans) + 1} of {len(systems) * len(lrs)}: {label}{rate}{many}"
+            plans.append(_PlannedAttempt(label, lr, runs, title))
+    if len({plan.runs[0][0] for plan in plans}) < len(plans):
+        raise ValueError("systems and lrs must differ from each other; give systems of one name a label each")
+    with folder_lock(folder):
+        _train(plans, until_solved, where, progress, announce)
+    attempts: dict[str, list[Attempt]] = {}
+    for plan in plans:
+        if plan.attempt is not None:
+            attempts.setdefault(plan.label, []).append(plan.attempt)
     return [min(tries, key=lambda attempt: attempt.score) for tries in attempts.values()]
+
+
+@dataclass
+class _PlannedAttempt:
+    """One system at one learning rate; `attempt` is its outcome."""
+
+    label: str
+    lr: float
+    runs: list[PlannedRun]
+    title: str
+    attempt: Attempt | None = None
+    waits_for: int = field(init=False)
+
+    def launches(self, together: bool) -> list[Launch]:
+        """One launch of all seeds, or one of each."""
+        parts = [self.runs] if together else [[run] for run in self.runs]
+        self.waits_for = len(parts)
+        return [self._launch(part) for part in parts]
+
+    def _launch(self, runs: Sequence[PlannedRun]) -> Launch:
+        configs = [config_tables(task, settings, system) for _, task, system, settings in runs]
+        updates = sum(settings.for_task(task).steps for _, task, _, settings in runs)
+        folders = tuple(folder for folder, *_ in runs)
+        return Launch(functools.partial(train_runs, configs), folders, self.title, updates)
+
+
+def _train(
+    plans: Sequence[_PlannedAttempt],
+    until_solved: bool,
+    place: LaunchPlace,
+    progress: bool,
+    announce: Callable[[str], None],
+) -> None:
+    """Train the plans; with `until_solved` those of a system one after the other until the task is solved."""
+    together = place.populations(plans[0].runs[0][3].device)
+    later: dict[str, list[_PlannedAttempt]] = {}
+    for plan in plans:
+        later.setdefault(plan.label, []).append(plan)
+    plan_of = {run[0]: plan for plan in plans for run in plan.runs}
+    said: list[str] = []
+
+    def started(launch: Launch) -> None:
+        if launch.title not in said:
+            said.append(launch.title)
+            announce(launch.title)
+
+    def ended(launch: Launch) -> list[Launch]:
+        plan = plan_of[launch.folders[0]]
+        plan.waits_for -= 1
+        if plan.waits_for:
+            return []
+        plan.attempt = _attempt(plan.label, plan.lr, plan.runs)
+        rest = later[plan.label] if until_solved and not plan.attempt.solved else []
+        return rest.pop(0).launches(together) if rest else []
+
+    first = [later[label].pop(0) for label in list(later)] if until_solved else plans
+    place.run(
+        [launch for plan in first for launch in plan.launches(together)],
+        started=started,
+        ended=ended,
+        progress=progress,
+    )
+
+
+def train_runs(configs: Sequence[Config], folders: Sequence[Path], progress: bool) -> None:
+    """Train, resume or read runs: several as a population where they can be one, else one by one."""
+    if len(folders) > 1:
+        advance(configs, folders)
+    for config, folder in zip(configs, folders, strict=True):
+        train_or_resume(folder, *read_config(config), progress=progress)
 
 
 def _runs(place: Path, config: Mapping[str, Any], seeds: int) -> list[PlannedRun]:
@@ -139,12 +214,10 @@ def _runs(place: Path, config: Mapping[str, Any], seeds: int) -> list[PlannedRun
     return runs
 
 
-def _attempt(label: str, lr: float, runs: Sequence[PlannedRun], progress: bool) -> Attempt:
-    """Train, resume or read the runs of an attempt."""
-    task, settings = runs[0][1], runs[0][3]
-    if len(runs) > 1 and uses_gpu(settings.device):  # side by side; what cannot be is trained below
-        advance([config_tables(one, own, system) for _, one, system, own in runs], [run[0] for run in runs])
-    ended: list[Run] = [train_or_resume(*run, progress=progress) for run in runs]
+def _attempt(label: str, lr: float, runs: Sequence[PlannedRun]) -> Attempt:
+    """The outcome of runs that have ended."""
+    task = runs[0][1]
+    ended = [Run(folder) for folder, *_ in runs]
     validations = [run.best_validation(task.higher_is_better) for run in ended]
     seconds = [run.last("seconds") for run in ended]
     diverged = any(run.diverged for run in ended)

@@ -107,7 +107,7 @@ class SearchWorker:
         bar = ProgressBar(self.updates, before, self.progress)
         reason = ""
         try:
-            with progress_watcher(bar, before, [folder], f"{name}, {point}", self.progress):
+            with progress_watcher(bar, before, [folder], lambda: f"{name}, {point}", self.progress):
                 train_or_resume(folder, task, system, settings, progress=False, callbacks=[pruning])
         except torch.OutOfMemoryError as error:
             reason = (str(error).strip().splitlines() or ["out of memory"])[0]

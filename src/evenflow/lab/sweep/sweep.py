@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from evenflow.lab import tasks
-from evenflow.lab.training.launch import check_device
+from evenflow.lab.launches import Here, LaunchPlace
 from evenflow.lab.training.run_writer import folder_lock
 from evenflow.lab.training.settings import Settings
 from evenflow.lab.training.stopping import TimeUp, time_limit
@@ -70,6 +70,7 @@ def sweep(
     parameters: int | None = None,
     training: Mapping[str, Any] | None = None,
     seconds: float | None = None,
+    place: LaunchPlace | None = None,
     progress: bool = True,
     announce: Callable[[str], None] = lambda _: None,
 ) -> Sweep:
@@ -88,6 +89,7 @@ def sweep(
         training: settings of all runs, such as ``{"batch_size": 50, "clip_norm": 1.0}``. By default runs are validated
             and saved every ``rules.first`` updates.
         seconds: stop after this time; the same call continues.
+        place: where the runs train: `launches.OnRay` for the cores and GPUs of a cluster. Default: this process.
         progress: show a progress bar on a terminal.
         announce: called with a sentence for each round.
 
@@ -103,7 +105,9 @@ def sweep(
     if "name" not in options:
         raise ValueError(f"task must be a table with a name, got {options}")
     instance = tasks.make(options.pop("name"), **options)
+    where = Here() if place is None else place
     settings = _settings(axes, rules, dict(training or {}))
+    where.check_device(settings["device"])
     instance.batch(1, torch.Generator().manual_seed(0))  # an error if its data is missing
     points, omitted = candidates(instance, axes, parameters)
     planned = plan(len(points), rules)
@@ -117,7 +121,9 @@ def sweep(
     }
     with suppress(TimeUp), time_limit(seconds, began), folder_lock(Path(folder)):
         record = SweepRecord(Path(folder), request)
-        rounds = SweepRounds(instance, dict(task), points, omitted, rules, settings, record, began, progress, announce)
+        rounds = SweepRounds(
+            instance, dict(task), points, omitted, rules, settings, record, began, progress, announce, where
+        )
         announce(_counted(points, omitted))
         announce("The plan: " + ", ".join(f"{each.points} to {each.until:,} updates" for each in planned) + ".")
         rounds.run()
@@ -147,7 +153,6 @@ def _settings(axes: Axes, rules: Rules, training: dict[str, Any]) -> dict[str, A
     shared |= training
     for optimizer, lr in itertools.product(axes.optimizers, axes.lrs):
         Settings.from_dict(shared | {"optimizer": optimizer, "lr": lr})
-    check_device(shared["device"])
     return shared
 
 

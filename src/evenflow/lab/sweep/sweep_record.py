@@ -16,7 +16,6 @@ import evenflow
 from evenflow.lab.data.guarded import LARGEST_RECORD, read_text
 from evenflow.lab.training import atomic
 from evenflow.lab.training.extend_run import Score
-from evenflow.lab.training.launch import hardware
 
 from .candidates import Omitted
 from .halving import Round
@@ -77,7 +76,7 @@ class SweepRecord:
         *,
         updates: int,
         seconds: float,
-        device: str,
+        hardware: str,
         metric_name: str,
     ) -> None:
         """Replace the file; `state` is running, stopped or finished."""
@@ -86,7 +85,7 @@ class SweepRecord:
             "state": state,
             "evenflow": evenflow.__version__,
             "torch": str(torch.__version__),
-            "hardware": hardware(device),
+            "hardware": hardware,
             "began": self.began,
             "seconds": round(self.seconds + seconds, 1),
             "judged_by": metric_name,
@@ -112,8 +111,9 @@ def _point(rank: int, standing: Standing) -> dict[str, Any]:
 
 def _round(state: RoundState) -> dict[str, Any]:
     scores = {
-        name: [{key: _finite(value) for key, value in vars(score).items()} for score in row]
-        for name, row in state.scores.items()
+        name: [{key: _finite(value) for key, value in vars(score).items()} for score in state.scores[name]]
+        for name in state.entrants  # runs may end in another order
+        if name in state.scores
     }
     return {**vars(state.round), "entrants": state.entrants, "scores": scores}
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evenflow.lab.launches import Launch, LaunchPlace
 from evenflow.lab.tasks import Task
 from evenflow.lab.training.extend_run import Config, advance, read_score, updates_made
 from evenflow.lab.training.progress import ProgressBar, progress_watcher
-from evenflow.lab.training.stopping import NonFiniteLoss, check_stop
+from evenflow.lab.training.stopping import NonFiniteLoss
 
 from .candidates import Omitted, Point
 from .halving import Rules, first_round, next_round
 from .leaderboard import RoundState, Standing, ranked, run_folder, spent
 from .sweep_record import SweepRecord
+
+SAVE_EVERY = 2.0  # seconds between two records of a round; runs that have ended since are found again
 
 
 @dataclass
@@ -29,7 +33,9 @@ class SweepRounds:
         settings: of all runs.
         record: the state of the sweep in its folder, from which an interrupted sweep continues.
         began: the reading of `time.monotonic` at the start of this session.
+        place: where the runs train.
         over: whether the last round has ended.
+        saved: the reading of `time.monotonic` when the state was last saved.
     """
 
     task: Task
@@ -42,7 +48,9 @@ class SweepRounds:
     began: float
     progress: bool
     announce: Callable[[str], None]
+    place: LaunchPlace
     over: bool = False
+    saved: float = 0.0
 
     def run(self) -> None:
         """Run the rounds that are left."""
@@ -104,33 +112,52 @@ class SweepRounds:
         return range(first, first + (self.rules.seeds if now.round.last else 1))
 
     def _train(self, now: RoundState, waiting: list[Point]) -> None:
-        """Train the points of a round to its end, one group of equal models after the other."""
+        """Train the points of a round to its end: on a GPU those with equal models together, else run by run."""
         rounds = self.record.rounds
         number = rounds.index(now) + 1
         before = rounds[number - 2].round.until if number > 1 else 0
-        until, seeds, first = now.round.until, self._seeds(now), self.settings["seed"]
-        finish = self.rules.finish if now.round.last else "constant"
+        seeds = self._seeds(now)
         words = f" with {len(seeds)} seeds" if len(seeds) > 1 else ""
-        self.announce(f"Round {number}: {len(now.entrants)} points to {until:,} updates{words}.")
-        bar = ProgressBar(self.rules.updates, spent(rounds), self.progress)
-        try:
-            for group in same_model(waiting):
-                check_stop()
-                runs = [(point, seed) for point in group for seed in seeds]
-                new = [(point, seed) for point, seed in runs if seed != first]
-                configs, folders = self._configs(runs, until, finish)
-                others = spent(rounds) - before * len(group)
-                with progress_watcher(bar, others, folders, f"round {number}, {group[0]}", self.progress):
-                    if new and finish != "constant":  # new seeds have the same schedule as the first seed had
-                        advance(*self._configs(new, before, "constant"))
-                    advance(configs, folders)
-                for point in group:
+        self.announce(f"Round {number}: {len(now.entrants)} points to {now.round.until:,} updates{words}.")
+        together = self.place.populations(self.settings["device"])
+        runs_of: dict[Launch, list[tuple[Point, int]]] = {}
+        for group in same_model(waiting):
+            runs = [(point, seed) for point in group for seed in seeds]
+            for part in [runs] if together else [[run] for run in runs]:
+                runs_of[self._launch(now, before, part)] = part
+        left = {point: len(seeds) for point in waiting}
+
+        def ended(launch: Launch) -> Sequence[Launch]:
+            for point, _ in runs_of[launch]:
+                left[point] -= 1
+                if not left[point]:
                     now.scores[point.name] = tuple(
                         read_score(run_folder(self.record.folder, point, seed), seed) for seed in seeds
                     )
+            if time.monotonic() > self.saved + SAVE_EVERY:
                 self._save("running")
+            return ()
+
+        bar = ProgressBar(self.rules.updates, spent(rounds), self.progress)
+        folders = [folder for launch in runs_of for folder in launch.folders]
+        others = spent(rounds) - before * len(waiting)
+        try:
+            with progress_watcher(bar, others, folders, lambda: f"round {number}, {self.place.note}", self.progress):
+                self.place.run(list(runs_of), ended=ended, progress=False)
         finally:
             bar.close()
+
+    def _launch(self, now: RoundState, before: int, runs: list[tuple[Point, int]]) -> Launch:
+        """The launch that takes runs to the end of a round, whose first seeds are at step `before`."""
+        first, until = self.settings["seed"], now.round.until
+        finish = self.rules.finish if now.round.last else "constant"
+        configs, folders = self._configs(runs, until, finish)
+        new = [i for i, (_, seed) in enumerate(runs) if seed != first]
+        earlier: dict[int, Config] = {}
+        if new and finish != "constant":  # new seeds have the same schedule as the first seed had
+            earlier = dict(zip(new, self._configs([runs[i] for i in new], before, "constant")[0], strict=True))
+        work = functools.partial(advance_runs, earlier, configs)
+        return Launch(work, tuple(folders), str(runs[0][0]), until * len(runs))
 
     def _configs(self, runs: list[tuple[Point, int]], steps: int, schedule: str) -> tuple[list[Config], list[Path]]:
         """The configs and the folders of runs that end at this step."""
@@ -143,15 +170,25 @@ class SweepRounds:
         return configs, [run_folder(self.record.folder, point, seed) for point, seed in runs]
 
     def _save(self, state: str) -> None:
+        self.saved = time.monotonic()
         self.record.save(
             state,
             self.standings(),
             self.omitted,
             updates=self.updates_made(),
             seconds=time.monotonic() - self.began,
-            device=self.settings["device"],
+            hardware=self.place.hardware(self.settings["device"]),
             metric_name=self.task.metric_name,
         )
+
+
+def advance_runs(
+    earlier: Mapping[int, Config], configs: Sequence[Config], folders: Sequence[Path], progress: bool
+) -> None:
+    """`advance` the runs to their configs, those with an earlier config to that one first."""
+    if earlier:
+        advance(list(earlier.values()), [folders[i] for i in earlier])
+    advance(configs, folders)
 
 
 def same_model(points: list[Point]) -> list[list[Point]]:

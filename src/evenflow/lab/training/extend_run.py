@@ -88,11 +88,11 @@ def _ended(config: Config, folder: Path) -> bool:
     if not (folder / CONFIG).is_file():
         return False
     run = Run(folder)
-    status, steps = run.status, config["training"]["steps"]
+    status, steps = run.status, config["training"].get("steps", 0)  # a run of epochs is not extended
     if run.diverged:
         return True
     # A run that is killed between the change of its config and its first update still has the status finished.
-    return run.config["training"]["steps"] > steps or (status["state"] == "finished" and status["step"] >= steps)
+    return run.config["training"].get("steps", 0) > steps or (status["state"] == "finished" and status["step"] >= steps)
 
 
 def _repeat_end(config: Config, folder: Path) -> None:
@@ -105,7 +105,7 @@ def _repeat_end(config: Config, folder: Path) -> None:
     if saved is None or saved.config is None:
         return
     earlier = Settings.from_dict(saved.config["training"])
-    if saved.step < earlier.steps < config["training"]["steps"]:
+    if saved.step < earlier.steps < config["training"].get("steps", 0):
         replace_config(folder, saved.config)
         shorter = {**config, "training": saved.config["training"]}
         _extend(shorter, folder)  # the data may have moved
@@ -115,7 +115,7 @@ def _repeat_end(config: Config, folder: Path) -> None:
 def _extend(config: Config, folder: Path) -> None:
     """Write the new last step and schedule, and where the data lies now, to the config of a run."""
     before = Run(folder).config
-    training = {name: config["training"][name] for name in ("steps", "schedule")}
+    training = {name: config["training"][name] for name in ("steps", "schedule") if name in config["training"]}
     task = {name: value for name, value in config["task"].items() if name == "data"}
     table = before | {"task": before["task"] | task, "training": before["training"] | training}
     if table != before:

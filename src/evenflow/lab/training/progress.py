@@ -6,7 +6,7 @@ import html
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class ProgressBar:
     def __init__(self, total: int, start: int = 0, shown: bool = True) -> None:
         self._total, self._start = total, start
         self._notebook = in_notebook()
-        self._next = time.monotonic() + PATIENCE if shown and (self._notebook or sys.stderr.isatty()) else float("inf")
+        self._next = time.monotonic() + PATIENCE if shown and can_show() else float("inf")
         self._bar: Any = None
         self._task: Any = None
 
@@ -45,9 +45,13 @@ class ProgressBar:
             return
         if self._bar is None:
             self._open()
-        self._bar.update(self._task, completed=step, note=note)
+        self._bar.update(self._task, completed=step, total=self._total, note=note)
         self._bar.refresh()
         self._next = time.monotonic() + REFRESH
+
+    def extend(self, updates: int) -> None:
+        """Add to the updates in all."""
+        self._total += updates
 
     def close(self) -> None:
         """Remove the bar."""
@@ -96,23 +100,31 @@ def progress_html(step: int, total: int, note: str) -> str:
     return f'<progress value="{step}" max="{total}"></progress> {step:,}/{total:,} {html.escape(note)}'
 
 
+def can_show() -> bool:
+    """Whether a bar would be seen: in a notebook or on a terminal."""
+    return in_notebook() or sys.stderr.isatty()
+
+
 @contextmanager
-def progress_watcher(bar: ProgressBar, base: int, folders: Sequence[Path], note: str, shown: bool) -> Iterator[None]:
+def progress_watcher(
+    bar: ProgressBar, base: int, folders: Sequence[Path], note: Callable[[], str], shown: bool
+) -> Iterator[None]:
     """Update the bar, in a thread, from the run folders that the block writes to.
 
     Args:
         base: updates of all other runs, added to those of these.
-        note: text beside the bar.
+        folders: read anew for every drawing, so that the block may add some.
+        note: returns the text beside the bar.
         shown: False does nothing; so does a process without a terminal or a notebook.
     """
-    if not shown or not (in_notebook() or sys.stderr.isatty()):
+    if not shown or not can_show():
         yield
         return
     stop = threading.Event()
 
     def watch() -> None:
         while not stop.wait(REFRESH):
-            bar.update(base + sum(last_step(folder) for folder in folders), note)
+            bar.update(base + sum(last_step(folder) for folder in list(folders)), note())
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -19,6 +19,7 @@ from . import atomic
 from .config import config_tables, read_config
 from .run_folder import CONFIG, LARGEST_TABLE, Run
 from .run_writer import RunWriter, check_unused, to_toml
+from .train_population import train_population
 
 SEEDS = "seeds.toml"
 
@@ -29,14 +30,20 @@ def seed_folder(folder: Path, seed: int) -> Path:
 
 
 @contextmanager
-def seeds_written(folder: Path, config: Mapping[str, Any], seeds: Sequence[int]) -> Iterator[None]:
-    """Write seeds.toml before the seeds are trained in the block; it is removed if none of them could start."""
+def seeds_written(
+    folder: Path, config: Mapping[str, Any], seeds: Sequence[int], size: int | None = None
+) -> Iterator[None]:
+    """Write seeds.toml before the seeds are trained in the block; it is removed if none of them could start.
+
+    Args:
+        size: how many seeds train as a population; None for all.
+    """
     task, system, settings = read_config(config)
     for seed in seeds:
         check_unused(seed_folder(folder, seed))
     file, created = folder / SEEDS, [path for path in (folder, *folder.parents) if not path.exists()]
     before = file.read_bytes() if file.is_file() else None
-    table = {"seeds": list(seeds), **config_tables(task, settings, system)}
+    table = {"seeds": list(seeds), "side_by_side": size, **config_tables(task, settings, system)}
     with atomic.writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         atomic.write(file, to_toml(table))
@@ -59,6 +66,7 @@ def resumed_folders(folder: Path) -> list[Path]:
     if (file := folder / SEEDS).is_file():
         try:
             table = tomllib.loads(read_text(file, LARGEST_TABLE))
+            table.pop("side_by_side", None)
             seeds, training = table.pop("seeds"), dict(table["training"])
         except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(f"{SEEDS} of {str(folder)!r} cannot be read: {error}") from error
@@ -72,6 +80,23 @@ def resumed_folders(folder: Path) -> list[Path]:
         configs = [Run(path).config for path in runs]
         atomic.write(file, to_toml({"seeds": [config["training"]["seed"] for config in configs], **configs[0]}))
     return seed_runs(folder)
+
+
+def side_by_side(folder: Path) -> int | None:
+    """How many seeds of a folder train as a population; None for all. For a folder that `resumed_folders` has read."""
+    size = tomllib.loads(read_text(folder / SEEDS, LARGEST_TABLE)).get("side_by_side")
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def train_seeds(configs: Sequence[Mapping[str, Any]], folders: Sequence[Path], progress: bool) -> None:
+    """Train or resume configs as a population; a folder that was not made before an interruption is made now."""
+    begun = [(folder / CONFIG).is_file() for folder in folders]
+    if any(begun):
+        for config, folder, there in zip(configs, folders, begun, strict=True):
+            if not there:
+                task, system, settings = read_config(config)
+                RunWriter.create(folder, config_tables(task, settings, system)).close()
+    train_population(configs, folders, resume=any(begun), progress=progress)
 
 
 def seed_runs(folder: Path) -> list[Path]:
