@@ -44,7 +44,7 @@ WRITTEN = {
     "bundle.json", "config.toml", "status.toml", "record.json", "seeds.toml", "sweep.json", "model.c", "model.h",
     "study.py", "study.json",
 }  # fmt: skip
-OTHER_OPTIONS = {"--tool", "--rate", "--rates"}
+OTHER_OPTIONS = {"--tool", "--rate", "--rates", "--max-restarts"}
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 

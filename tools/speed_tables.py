@@ -4,8 +4,8 @@
     python tools/speed_tables.py --check    # change nothing; exit code 1 if a page differs
 
 A table stands in a page between `<!-- table: NAME -->` and `<!-- end of table -->`. NAME is a key of TABLES, the
-functions that return the rows of a table, the heading first, or Markdown. cpu_tables.py and h200_tables.py have most
-of them.
+functions that return the rows of a table, the heading first, or Markdown. cpu_tables.py, h200_tables.py and
+scale_tables.py have most of them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import cpu_tables
 import h200_tables
+import scale_tables
 from measurements import ROOT, Rows, measured
 from site_pages.systems_pages import overview
 
@@ -26,6 +27,7 @@ PAGES = (
     "docs/cells.md",
     "docs/data.md",
     "docs/learning.md",
+    "docs/scale.md",
     "docs/systems/index.md",
 )
 BLOCK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)
@@ -105,6 +107,9 @@ TABLES: dict[str, Callable[[], Rows | str]] = {
     "geodesic": geodesic_table,
     "maps-h200": maps_h200_table,
     "maps-cpu": maps_cpu_table,
+    "growth": scale_tables.growth_table,
+    "data-parallel": scale_tables.parallel_table,
+    "exchange": scale_tables.exchange_table,
     "systems": overview,
 }
 
