@@ -159,6 +159,17 @@ def test_a_trial_belongs_to_the_process_that_holds_its_lock(tmp_path):
         assert (again.number, again.params) == (0, drawn)
 
 
+def test_without_locks_no_trial_is_taken_from_a_process_that_may_live(tmp_path, monkeypatch):
+    monkeypatch.setattr("evenflow.lab.sweep.trial_study.lock_folder", lambda folder: None)
+    first, second = study(tmp_path / "a"), study(tmp_path / "a")
+    with first.claimed(100, 10) as one:
+        one.set_user_attr("ready", True)
+        with second.claimed(100, 10) as other:
+            assert (one.number, other.number) == (0, 1)
+    with second.claimed(29, 10) as none:
+        assert none is None, "both count as under way"
+
+
 def test_a_trial_whose_process_died_before_it_was_drawn_leaves_no_trace(tmp_path):
     untouched, disturbed = study(tmp_path / "a"), study(tmp_path / "b")
     with untouched.claimed(100, 10) as trial:

@@ -40,8 +40,9 @@ class TrialStudy:
     """The study of a folder, from which processes claim trials one at a time.
 
     A process holds a lock on a folder of the trial that it trains. If it dies the lock is gone, and the next process
-    that asks for a trial continues this one. What the sampler draws for a trial follows from the seed and from the
-    trials before it, so a single process that is killed and started again ends with the same trials.
+    that asks for a trial continues this one; on a file system without locks nobody does. What the sampler draws for a
+    trial follows from the seed and from the trials before it, so a single process that is killed and started again ends
+    with the same trials.
 
     Args:
         folder: of the sweep; it exists.
@@ -88,8 +89,8 @@ class TrialStudy:
             budget: updates of all trials; those that are under way count as `each`.
             each: updates of a trial that is not pruned.
         """
-        with self._alone():
-            trial, lock = self._abandoned()
+        with self._alone() as locks:
+            trial, lock = self._abandoned() if locks else (None, None)
             if trial is None and spent(self.trials(), each) + each <= budget:
                 trial, lock = self._new()
         if trial is None:
@@ -138,8 +139,8 @@ class TrialStudy:
         return self._folder / CLAIMS / trial_name(number)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep the other processes from claiming a trial inside the block."""
+    def _alone(self) -> Iterator[bool]:
+        """Keep the other processes from claiming a trial inside the block; False where the file system has no locks."""
         place = self._folder / CLAIMS
         place.mkdir(parents=True, exist_ok=True)
         while True:
@@ -149,7 +150,7 @@ class TrialStudy:
             except BlockingIOError:
                 time.sleep(WAIT)
         try:
-            yield
+            yield lock is not None
         finally:
             if lock is not None:
                 os.close(lock)
