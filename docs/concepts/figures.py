@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import evenflow
-from evenflow import RNN, maps
+from evenflow import RNN, maps, tasks
 from evenflow.bounds import gradient_band
 from evenflow.figures import COLOURS, DASHED, MUTED, draw_line, print_figure
-from evenflow.probes import jacobian_norms
+from evenflow.probes import jacobian_norms, temporal_components
 
 HERE = Path(__file__).parent
 UNITS = 64
@@ -114,6 +114,21 @@ def radii() -> None:
     figure.savefig(HERE / "radii.svg")
 
 
+def components() -> None:
+    """The temporal components of the gradient of an untrained network, for four spectral radii."""
+    task = tasks.make("adding", length=100)
+    batch = task.batch(50, torch.Generator().manual_seed(0))
+    with print_figure(width=520, height=290) as (figure, (axes,)):
+        for index, radius in enumerate((0.8, 0.9, 1.0, 1.1)):
+            torch.manual_seed(0)
+            model = evenflow.SequenceModel(RNN(2, UNITS, init="spectral_radius", radius=radius), 1)
+            found = temporal_components(model, batch.inputs, batch.targets, task.loss).norms
+            draw_line(axes, index, range(1, len(found) + 1), found / found.sum(), f"spectral radius {radius:g}")
+        axes.set(xlabel="time step t", ylabel="share of the gradient", yscale="log", xlim=(1, 100), ylim=(1e-12, 1))
+        axes.legend(loc="lower right")
+    figure.savefig(HERE / "components.svg")
+
+
 def cells() -> None:
     """The Jacobian of the whole state over time for five systems, before training."""
     with print_figure(width=520, height=300) as (figure, (axes,)):
@@ -150,5 +165,5 @@ def scans() -> None:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    for draw in (eigenvalues, margins, activations, radii, cells, scans):
+    for draw in (eigenvalues, margins, activations, radii, components, cells, scans):
         draw()
