@@ -426,3 +426,19 @@ def test_bad_input(call, words):
 def test_unknown_activation():
     with pytest.raises(ValueError, match="unknown activation 'rel', did you mean relu"):
         MLP(4, 2, activation="rel")
+
+
+@networks
+def test_dropout_drops_units_after_each_activation(name):
+    model, x = small(name, dropout=0.5, activation="relu"), torch.randn(5, INPUT, generator=seeded(3))
+    plain = small(name, activation="relu")
+    assert torch.equal(model.eval()(x), plain.eval()(x))
+    uses: list[Tensor] = []
+    model.train().drop.register_forward_hook(lambda _, args, result: uses.append(result / args[0]))
+    torch.manual_seed(0)
+    model(x)
+    assert len(uses) == model._activations()
+    shares = torch.cat([use[use.isfinite()] for use in uses])
+    assert {0.0, 2.0} >= set(shares.tolist())  # what is kept counts twice, so that the mean stays
+    with pytest.raises(ValueError, match="dropout must be"):
+        small(name, dropout=1.0)

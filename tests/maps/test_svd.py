@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from evenflow import init
-from evenflow.maps import SVD, Factorized, Map, attach, parameter_groups, residual
+from evenflow.maps import SVD, Factorized, Map, attach, move_bases, parameter_groups, residual
 from evenflow.maps.singular_values import SingularValues
 
 EXACT = 1e-9
@@ -44,6 +44,25 @@ def test_vectors_of_any_length_keep_the_margin(kind: type[Map]) -> None:
         raw = [scale * torch.randn(shape, generator=torch.Generator().manual_seed(1)) for shape in map.raw_shapes]
         s = torch.linalg.svdvals(map(*raw).double())
         assert 0.8 - ROUNDING <= s.min() <= s.max() <= 1.2 + ROUNDING
+
+
+@both
+def test_a_singular_value_at_the_edge_of_a_clip_comes_back(kind: type[Map]) -> None:
+    """Pulled far outside of 1 ± 0.05, then to 0.97: the projection after each update keeps the gradient alive."""
+    layer = attach(torch.nn.Linear(6, 6), "weight", kind(6, margin=0.05, bound="clip"))  # type: ignore[call-arg]
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    (chain,) = layer.parametrizations.values()  # type: ignore[union-attr]
+    numbers = list(chain.parameters(recurse=False))[2]
+    for target, updates in ((2.0, 30), (0.97, 60)):
+        for step in range(updates):
+            optimizer.zero_grad()
+            (chain[0].singular_values(*chain.parameters(recurse=False)) - target).square().sum().backward()
+            optimizer.step()
+            move_bases(layer, step + 1)
+            assert 0.95 - ROUNDING <= numbers.min() <= numbers.max() <= 1.05 + ROUNDING
+        if target > 1:
+            assert (numbers - 1.05).abs().max() < ROUNDING
+    assert (numbers - 0.97).abs().max() < 1e-3
 
 
 def test_sigmoid_is_the_documents() -> None:

@@ -239,6 +239,17 @@ def test_the_claims_follow_the_numbers(tmp_path, into):
     assert "RNN, N=100: accuracy (%) 99" in page
 
 
+def test_a_claim_does_not_compare_rows_of_different_settings(tmp_path, into):
+    into.mkdir()
+    (into / "claims.toml").write_text(CLAIMS)
+    published.merge([write(tmp_path / "a", RECALL, recall(), recall("RNN, N=100", accuracy=10.2))], into)
+    path = into / f"{RECALL}.json"
+    # The digest is the same in both rows' lines only if they have the same settings, and these two do not.
+    path.write_text(path.read_text().replace(entries(into)[ROW, 1]["recipe"], "00000000"))
+    assert claim_verdicts(into)["uRNN is ahead."] == "not run yet (earlier settings)"
+    assert claim_verdicts(into)["uRNN recalls, and the RNN does not."] == "holds with one seed (earlier settings)"
+
+
 @pytest.mark.parametrize(
     ("better", "worse", "verdict"),
     [

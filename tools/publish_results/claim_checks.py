@@ -53,8 +53,10 @@ class Check:
         """What the cells of a reproduction say."""
         cells = [result.cells.get((row, self.column.name)) for row in (self.row, self.beats or self.level_with) if row]
         ranked = [cell for cell in cells if cell is not None and rank(cell, self.column) is not None]
-        if len(ranked) < len(cells):
-            return Outcome(NOT_RUN, tuple(row for row in (self.row, self.beats or self.level_with) if row))
+        # A row of earlier settings is not compared with one of today's.
+        if len(ranked) < len(cells) or len({cell.earlier for cell in ranked}) > 1:
+            rows = tuple(row for row in (self.row, self.beats or self.level_with) if row)
+            return Outcome(NOT_RUN, rows, earlier=any(cell.earlier for cell in ranked))
         word = self._limit(ranked[0]) if len(ranked) == 1 else self._compare(*ranked)
         return Outcome(
             word,

@@ -100,7 +100,7 @@ def digest(recipe: Recipe, label: str) -> str:
     """Eight hexadecimal digits that change when the recipe's settings for a row do."""
     config = _as_json(config_of(recipe, recipe.row(label), "full"))
     kept = {table: {k: v for k, v in part.items() if k not in FREE} for table, part in config.items()}
-    return f"{zlib.crc32(json.dumps([kept, recipe.lrs], sort_keys=True).encode()):08x}"
+    return f"{zlib.crc32(json.dumps([kept, recipe.row(label).lrs or recipe.lrs], sort_keys=True).encode()):08x}"
 
 
 def _as_json(config: Any) -> dict[str, dict[str, Any]]:

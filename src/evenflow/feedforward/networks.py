@@ -10,7 +10,7 @@ from torch.fx import Proxy
 
 from evenflow import init
 from evenflow.activations import ActivationChoice, make
-from evenflow.checks import whole_number
+from evenflow.checks import number, whole_number
 from evenflow.runtime.constructor_call import Described
 
 Linear = Callable[[str, int, int, torch.Generator | None], nn.Linear]
@@ -38,6 +38,7 @@ class FeedForward(Described, nn.Module):
         linear: function that returns the input layer and the hidden layers, from the place (``"input"``,
             ``"hidden"``, or ``"first"`` and ``"second"`` in a block), the two sizes and a generator. Default:
             `free_linear`.
+        dropout: share of the units that is dropped after each activation, in training. Default: 0.
         generator: source of the initial weights. Default: torch's global generator.
         device, dtype: of the parameters.
 
@@ -54,6 +55,7 @@ class FeedForward(Described, nn.Module):
         depth: int = 30,
         activation: ActivationChoice = "relu",
         linear: Linear | None = None,
+        dropout: float = 0.0,
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -64,6 +66,8 @@ class FeedForward(Described, nn.Module):
             whole_number(name, value, 1)
         self.input_size, self.output_size, self.width, self.depth = input_size, output_size, width, depth
         self.activation = make(activation)
+        number("dropout", dropout, least=0, below=1)
+        self.drop = nn.Dropout(dropout)
         make_linear = linear or free_linear
         with torch.device("cpu"):  # initial values are drawn on the CPU, whatever the default device
             self.input = make_linear("input", input_size, width, generator)
@@ -105,7 +109,7 @@ class FeedForward(Described, nn.Module):
         return self.depth + 1
 
     def _f(self, a: Tensor, index: int) -> Tensor:
-        return self.activation(a, self._numbers(index))
+        return self.drop(self.activation(a, self._numbers(index)))
 
     def _numbers(self, index: int) -> Tensor | None:
         """Return the parameters of the activation in one of its uses."""
@@ -131,6 +135,7 @@ class MLP(FeedForward):
         depth: L, the number of hidden layers after the input layer. Default: 30.
         activation: f, a name or an `Activation`. Default: ``"relu"``.
         linear: function that returns the input layer and the hidden layers, see `FeedForward`.
+        dropout: share of the units that is dropped after each activation, in training. Default: 0.
         generator: source of the initial weights. Default: torch's global generator.
         device, dtype: of the parameters.
 
@@ -139,7 +144,7 @@ class MLP(FeedForward):
     >>> MLP(784, 10, depth=30)(torch.randn(64, 784)).shape
     torch.Size([64, 10])
 
-    Reference: Rumelhart, Hinton and Williams 1986.
+    Reference: Rumelhart, Hinton and Williams 1986; for dropout Srivastava et al. 2014.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -157,7 +162,7 @@ class ResNet(FeedForward):
 
     Args:
         depth: L, twice the number of blocks. Default: 30.
-        input_size, output_size, width, activation, linear, generator, device, dtype: as in `MLP`.
+        input_size, output_size, width, activation, linear, dropout, generator, device, dtype: as in `MLP`.
 
     Starting value: as in `MLP`.
 

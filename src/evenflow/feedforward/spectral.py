@@ -41,7 +41,7 @@ class SpectralMLP(_Spectral, MLP):
     layer ``k(I + n) - k(k-1) + k + n`` with k = min(I, n), the readout ``O(n + 1)``.
 
     Args:
-        input_size, output_size, width, depth, generator, device, dtype: as in `MLP`.
+        input_size, output_size, width, depth, dropout, generator, device, dtype: as in `MLP`.
         activation: f. Default: ``"oplu"``.
         reflectors: m, on each side of each hidden layer. Default: n. The input layer always has k reflectors: with
             fewer it would read few of its inputs.
@@ -80,6 +80,7 @@ class SpectralMLP(_Spectral, MLP):
         reflectors: int | None = None,
         margin: float | str | None = 0.01,
         start: str = "identity",
+        dropout: float = 0.0,
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -93,6 +94,7 @@ class SpectralMLP(_Spectral, MLP):
             depth=depth,
             activation=activation,
             linear=linear,
+            dropout=dropout,
             generator=generator,
             device=device,
             dtype=dtype,
@@ -117,7 +119,7 @@ class SpectralResNet(_Spectral, ResNet):
     Numbers: those of `SpectralMLP`.
 
     Args:
-        input_size, output_size, width, depth, generator, device, dtype: as in `ResNet`.
+        input_size, output_size, width, depth, dropout, generator, device, dtype: as in `ResNet`.
         activation: f. Default: ``"relu"``.
         reflectors: m, as in `SpectralMLP`.
         margin: r, or None for no bound. Default: 0.1; with 0.01 a block can add hardly anything.
@@ -143,6 +145,7 @@ class SpectralResNet(_Spectral, ResNet):
         activation: ActivationChoice = "relu",
         reflectors: int | None = None,
         margin: float | None = 0.1,
+        dropout: float = 0.0,
         generator: torch.Generator | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -155,6 +158,7 @@ class SpectralResNet(_Spectral, ResNet):
             depth=depth,
             activation=activation,
             linear=linear,
+            dropout=dropout,
             generator=generator,
             device=device,
             dtype=dtype,

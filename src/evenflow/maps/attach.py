@@ -142,7 +142,10 @@ def mapped(module: nn.Module) -> Iterator[tuple[nn.Parameter, float, bool]]:
 
 
 def move_bases(module: nn.Module, step: int) -> None:
-    """Move the bases of all maps that have one, such as `MovingExponential`, and are due after update `step`.
+    """Do what maps ask for after update `step`.
+
+    Numbers that an update has moved out of a bound are projected onto it (``bound="clip"``), and the bases of maps that
+    have one, such as `MovingExponential`, are moved if they are due.
 
     Args:
         step: how many updates there have been.
@@ -153,6 +156,7 @@ def move_bases(module: nn.Module, step: int) -> None:
     """
     for part in module.modules():
         if isinstance(part, parametrize.ParametrizationList) and len(part) == 1 and isinstance(part[0], Map):
+            part[0].project(*part.parameters(recurse=False))
             every = part[0].moves_every
             if every is not None and step % every == 0:
                 part[0].move(*part.parameters(recurse=False))

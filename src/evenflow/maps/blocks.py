@@ -70,6 +70,9 @@ class Blocks(Map):
         free = (torch.zeros(len(self.others) * self.map.rows, self.columns),) if self.others else ()
         return free + made
 
+    def project(self, *raw: Tensor) -> None:
+        self.map.project(*raw[1 if self.others else 0 :])
+
     def start_beside(self, weight: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
         """Return the initial numbers, with the free blocks of `weight`."""
         first = self.start(generator)
@@ -112,6 +115,9 @@ class Flattened(Map):
 
     def move(self, *raw: Tensor) -> None:
         self.map.move(*raw)
+
+    def project(self, *raw: Tensor) -> None:
+        self.map.project(*raw)
 
     def forward(self, *raw: Tensor) -> Tensor:
         return self.map(*raw).reshape(self.shape)

@@ -138,6 +138,9 @@ class Map(Described, nn.Module):
     def move(self, *raw: Tensor) -> None:
         """Move the base to the present matrix, and change the numbers so that the matrix stays as it is."""
 
+    def project(self, *raw: Tensor) -> None:
+        """Bring the numbers back, in place, to where they may be, after an update; see `move_bases`."""
+
     def reset_buffers(self) -> None:
         """Write the initial values into the buffers, for a map that has any."""
         for child in self._modules.values():

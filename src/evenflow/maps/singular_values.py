@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,8 +17,10 @@ ROUNDING = 1e-5  # share of the margin by which a singular value may lie outside
 class SingularValues:
     """k singular values from k free numbers.
 
-    ``"sigmoid"``: ``s = 2r(σ(p) - ½) + s*``, inside [s* - r, s* + r] for every p. ``"clip"``: p cut to that interval.
-    ``margin=None``: s = p, anything. A margin above s* lets s be negative.
+    ``"sigmoid"``: ``s = 2r(σ(p) - ½) + s*``, inside [s* - r, s* + r] for every p. ``"clip"``: s = p, and p is cut to
+    that interval after each update, by `fit` or by `maps.move_bases` in a loop of your own, so that a value at the edge
+    can come back. Before that, p outside of the interval counts as its edge. ``margin=None``: s = p, anything. A margin
+    above s* lets s be negative.
 
     Args:
         center: s*, the middle.
@@ -39,15 +43,22 @@ class SingularValues:
         if self.margin is None:
             return p
         if self.bound == "clip":
-            return p.clamp(self.center - self.margin, self.center + self.margin)
+            return p.clamp(*self.interval)
         return self.margin * torch.tanh(p / 2) + self.center  # tanh(p/2) = 2σ(p) - 1
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The least and the largest singular value; infinite without a bound."""
+        margin = math.inf if self.margin is None else self.margin
+        return self.center - margin, self.center + margin
 
     def derivatives(self, p: Tensor) -> Tensor:
         """Return the derivative of each singular value by its number."""
         if self.margin is None:
             return torch.ones_like(p)
         if self.bound == "clip":
-            return ((p - self.center).abs() <= self.margin).to(p.dtype)
+            low, high = self.interval
+            return ((p >= low) & (p <= high)).to(p.dtype)  # at the edge itself 1, so that p can come back
         return 0.5 * self.margin * (1 - torch.tanh(p / 2).square())
 
     def allows(self, s: Tensor) -> bool:
@@ -61,7 +72,7 @@ class SingularValues:
         if self.margin is None:
             return s
         if not self.allows(s):
-            low, high = self.center - self.margin, self.center + self.margin
+            low, high = self.interval
             raise ValueError(
                 f"singular values must lie within [{low:g}, {high:g}], got ones from {s.min():.4g} to {s.max():.4g}"
             )
@@ -86,6 +97,11 @@ class WithSingularValues(Map):
     def singular_values(self, *raw: Tensor) -> Tensor:
         """Return s ``(..., min(rows, columns))`` without the matrix; with a margin above s* some may be negative."""
         return self.spectrum.values(raw[2])
+
+    @torch.no_grad()
+    def project(self, *raw: Tensor) -> None:
+        if self.spectrum.bound == "clip":
+            raw[2].clamp_(*self.spectrum.interval)
 
     def penalty(self, *raw: Tensor) -> Tensor:
         """Return ``|s - s*|²``, a penalty for the loss in place of a bound (``margin=None``)."""

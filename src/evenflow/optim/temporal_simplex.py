@@ -15,8 +15,6 @@ from evenflow.models.sequence_model import SequenceModel
 from evenflow.optim.processes import mean_over_processes
 from evenflow.probes.temporal_components import Alignment, ModelCall, alignment, capture_call, inner, norm
 
-# A component shorter than this is not scaled: its direction is mostly rounding errors.
-SHORTEST = 1e-8
 DRAWS = ("exponential", "uniform")
 
 
@@ -131,7 +129,9 @@ class TemporalSimplex(torch.optim.Optimizer):
         components = call.components(loss)
         norms = mean_over_processes(components.norms.square()).sqrt()
         beta = (self.weights(len(norms)) if weights is None else weights).to(norms)
-        mixed = components.combine(beta / torch.where(norms < SHORTEST, torch.ones_like(norms), norms))
+        # Below the smallest normal number a component has lost its digits: it is left as short as it is.
+        shortest = torch.finfo(components.gradient[0].dtype).tiny
+        mixed = components.combine(beta / torch.where(norms < shortest, 1.0, norms))
         mixed, gradient = ([mean_over_processes(g) for g in each] for each in (mixed, components.gradient))
         true, length = norm(gradient), norm(mixed)
         scale = true / torch.where(length == 0, torch.ones_like(length), length)

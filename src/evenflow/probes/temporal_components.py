@@ -72,7 +72,7 @@ class TemporalComponents(Plotted):
 
     Attributes:
         norms: ``(T)``, the norm of each component over all trained parameters together; a recurrent matrix counts as
-            the matrix itself, whatever its map.
+            the matrix itself, whatever its map. In float64.
         parameters, gradient: the trained parameters, and the true gradient by each.
         loss: the loss.
 

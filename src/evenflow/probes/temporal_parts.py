@@ -53,7 +53,7 @@ class LayerPart(TemporalPart):
             weights = run.weights()
         trained = {name: w.detach() for name, w in weights.items() if w.requires_grad}
         if not trained:
-            return torch.zeros_like(self.d_states[:, 0, 0])
+            return torch.zeros(len(self.d_states), dtype=torch.float64, device=self.d_states.device)
         fixed = {name: w.detach() for name, w in weights.items()}
         first = torch.zeros_like(self.d_states[:, 0, 0])
         first[:1] = 1  # not first[0] = 1, which copies a number from the host: a CUDA graph cannot capture that
@@ -95,7 +95,7 @@ class EmbeddingPart(TemporalPart):
         (d,) = torch.autograd.grad(h, x, self.layer.d_states)
         # Gradients of the same symbol add up, so the square is a sum over all pairs of sequences that have it.
         same = self.symbols.unsqueeze(-1) == self.symbols.unsqueeze(-2)
-        return ((d @ d.mT) * same).sum((-2, -1)).clamp(min=0)
+        return ((d.double() @ d.double().mT) * same).sum((-2, -1)).clamp(min=0)
 
 
 class ReadoutPart(TemporalPart):
@@ -137,8 +137,13 @@ class ReadoutPart(TemporalPart):
             *(d.mT @ x for linear, x, d in modules if linear.weight.requires_grad),
             *(d.sum(1) for linear, _, d in modules if linear.bias.requires_grad),
         ]
-        return _squares(gradients) if gradients else torch.zeros_like(self.d_outputs[:, 0, 0])
+        return _squares(gradients) if gradients else self.d_outputs.new_zeros(len(self.d_outputs), dtype=torch.float64)
 
 
 def _squares(gradients: Any) -> Tensor:
-    return torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) ** 2 for g in gradients]).sum(0)
+    """The squared norms ``(T)``, in float64: the squares of small norms underflow in float32."""
+    return torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=_wide(g)) ** 2 for g in gradients]).sum(0)
+
+
+def _wide(g: Tensor) -> torch.dtype:
+    return torch.complex128 if g.is_complex() else torch.float64

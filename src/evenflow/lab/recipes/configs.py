@@ -86,7 +86,7 @@ def plan(
         for number in seeds_of(recipe, scale, seeds, seed):
             parent = folder / folder_name(row.label) / f"seed-{number}"
             group = []
-            for lr in recipe.scale(scale).lrs or recipe.lrs or (None,):
+            for lr in recipe.scale(scale).lrs or row.lrs or recipe.lrs or (None,):
                 config = config_of(recipe, row, scale, seed=number, lr=lr, task=task, data=data, device=device)
                 group.append(RecipeJob(row, number, lr, config, parent if lr is None else parent / f"lr-{lr:g}"))
             attempts.append(tuple(group))

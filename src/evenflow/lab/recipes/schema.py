@@ -53,6 +53,7 @@ class RecipeRow:
         published: column name to the published value: a number, a word, or true or false.
         spread: column name to the published standard deviation.
         task, system, training: settings that override those of the recipe and of the sets.
+        lrs: learning rates to try in place of the recipe's; empty for those.
         note: a sentence about the row.
         incomparable: why the published values of the row cannot be compared with ours; empty if they can.
     """
@@ -67,6 +68,7 @@ class RecipeRow:
     task: Table = field(default_factory=dict)
     system: Table = field(default_factory=dict)
     training: Table = field(default_factory=dict)
+    lrs: tuple[float, ...] = ()
     note: str = ""
     incomparable: str = ""
 

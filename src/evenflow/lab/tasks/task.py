@@ -90,7 +90,7 @@ class Task(ABC):
 
     >>> task = make("adding", length=200)
     >>> task.readout, task.metric_name, task.criterion
-    ('last', 'mse', 'Solved means a validation mse below 0.01667.')
+    ('last', 'mse', 'Solved means a validation mse below 0.001.')
     """
 
     name: ClassVar[str] = _ClassName()  # type: ignore[assignment]
