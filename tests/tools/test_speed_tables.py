@@ -127,3 +127,22 @@ def test_numbers_of_the_cpu() -> None:
     long = [memory[f"rnn, T=100000, {loss}, checkpoint_every=300"] for loss in ("output", "h_n")]
     numbers = [f"{run['GB']:.2f} GB and {run['seconds']:.1f} s" for run in long]
     assert_numbers(DETAILS, "### Long sequences in little memory", numbers)
+
+
+def test_the_pieces_of_the_page_about_clusters() -> None:
+    page = "docs/scale.md"
+    lines = measured("scaling-cpu")["axes"]
+    many = next(row["seconds"] for row in lines["M"]["LSTM"] if row["M"] == 256)
+    alone = next(row["seconds"] for row in lines["M"]["LSTM"] if row["M"] == 1)
+    each = many / 256
+    numbers = [f"{each * 1e3:.2f} ms a model and update", f"one alone takes {alone * 1e3:.2f} ms"]
+    assert_numbers(page, "## Ten thousand series", numbers)
+    exchange = measured("data-parallel-cpu")["exchange"].values()
+    least, most = min(e["seconds"] for e in exchange), max(e["gigabytes_a_second"] for e in exchange)
+    mnist = measured("training-cuda")["mnist"]
+    numbers = [f"{least * 1e3:.2f} ms at least", f"{most:.1f} GB/s at most", f"{2 * least * 1e3:.1f} ms"]
+    numbers += [f"takes {mnist['16 x sgornn']:.1f} ms", f"one model takes {mnist['sgornn']:.2f} ms"]
+    assert_numbers(page, "## Data-parallel training, and from which size it pays", numbers)
+    hours = [10 * round(each * 1e9 / 3600 / 10), round(mnist["16 x sgornn"] / 16 * 1e6 / 3600)]
+    numbers = [f"{hours[0]} core hours", f"{hours[1]} hours for a million runs"]
+    assert_numbers(page, "## A plan for a million runs", numbers)
