@@ -69,7 +69,7 @@ def save(
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        (temporary / WEIGHTS).write_bytes(weights_file(weights_of(model)))
+        (temporary / WEIGHTS).write_bytes(weights_file(weights_of(model))[0])
         (temporary / BUNDLE).write_text(description, encoding="utf-8")
         if folder.exists():
             shutil.rmtree(replaced, ignore_errors=True)
@@ -121,7 +121,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") ->
     if not (folder / str(file)).is_file():
         why = "the run has not been validated yet" if file == RUN_WEIGHTS else "the file is missing"
         raise ValueError(f"{str(folder)!r} has no weights in {file}: {why}")
-    weights, notes = read_weights_file(folder / str(file))
+    weights, notes, _ = read_weights_file(folder / str(file))
     if not notes:
         raise ValueError(f"weights {folder / str(file)} are damaged or not of evenflow: they carry no SHA-256")
     most = max([len(weights), *(size for weight in weights.values() for size in weight.shape)])

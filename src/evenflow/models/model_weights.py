@@ -44,14 +44,15 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: object
             tensor.copy_(weights[name])
 
 
-def weights_file(weights: Mapping[str, Tensor], **notes: Any) -> bytes:
-    """The bytes of a file of weights, with notes and the SHA-256 of its content."""
-    metadata = json.dumps({**notes, "sha256": _digest(weights)})
-    return safetensors.torch.save(dict(weights), metadata={NOTES: metadata})
+def weights_file(weights: Mapping[str, Tensor], **notes: Any) -> tuple[bytes, str]:
+    """The bytes of a file of weights, with notes and the SHA-256 of its content, and this SHA-256."""
+    digest = _digest(weights)
+    metadata = json.dumps({**notes, "sha256": digest})
+    return safetensors.torch.save(dict(weights), metadata={NOTES: metadata}), digest
 
 
-def read_weights_file(path: Path, what: str = "weights") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The weights and the notes of a file that `weights_file` made; no notes for a file of an early version.
+def read_weights_file(path: Path, what: str = "weights") -> tuple[dict[str, Tensor], dict[str, Any], str]:
+    """The weights, the notes and the SHA-256 of a file that `weights_file` made; early versions wrote no notes.
 
     Args:
         what: the file in words, for messages.
@@ -64,12 +65,13 @@ def read_weights_file(path: Path, what: str = "weights") -> tuple[dict[str, Tens
             metadata = (file.metadata() or {}).get(NOTES)
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dictionary
         notes = {} if metadata is None else dict(json.loads(metadata))
-        digest = notes["sha256"] if notes else _digest(weights)
+        digest = _digest(weights)
+        expected = notes["sha256"] if notes else digest
     except (SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
         raise ValueError(f"{what} {path} are damaged: {error}") from error
-    if digest != _digest(weights):
+    if digest != expected:
         raise ValueError(f"{what} {path} are damaged: they are not what was written")
-    return weights, notes
+    return weights, notes, digest
 
 
 def _digest(weights: Mapping[str, Tensor]) -> str:

@@ -77,6 +77,10 @@ def spoil(folder: Path, how: str) -> None:
         path.write_bytes(path.read_bytes()[:-3])
     elif how == "another":
         checkpoint.save_best(path.parent, checkpoint.load_best(path.parent).weights, BEST - 4)
+    elif how == "of another run":  # of the same step
+        checkpoint.save_best(path.parent, {k: -w for k, w in checkpoint.load_best(path.parent).weights.items()}, BEST)
+    elif how == "without notes":
+        save_file({k: -w for k, w in checkpoint.load_best(path.parent).weights.items()}, path)
     else:
         content = bytearray(path.read_bytes())
         content[-1] ^= 0x80
@@ -94,7 +98,7 @@ def assert_alike(folder: Path, alone: Path) -> None:
     same(*kept, "run")
 
 
-DAMAGES = ["sign", "cut", "missing", "another"]
+DAMAGES = ["sign", "cut", "missing", "another", "of another run", "without notes"]
 
 
 @pytest.mark.parametrize("how", DAMAGES)
@@ -102,8 +106,9 @@ def test_best_weights_from_long_ago_that_are_damaged_do_not_stop_the_run(tmp_pat
     folder = steps_until(tmp_path / "run", 18)
     spoil(folder, how)
     lost = (
-        r"^best weights .*best.safetensors are (damaged|missing|those of step).*; they are lost, since no checkpoint "
-        r"from before step 8 is left to find them again: the weights of step 16, validated anew, count as the best"
+        r"^best weights .*best.safetensors are (damaged|missing|those of step|not those of this run).*; they are lost, "
+        r"since no checkpoint from before step 8 is left to find them again: the weights of step 16, validated anew, "
+        r"count as the best"
     )
     with pytest.warns(UserWarning, match=lost), interrupted(18):
         resume(folder, progress=False)
@@ -176,7 +181,7 @@ def test_back_to_before_the_best_step(tmp_path, how, kill):
     assert start == Start("step-000000006-again", False, BEST)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it was said once, and all that follows is as it should be
-        assert find_start(checkpoints) == start._replace(best=how == "another")  # whose step, 4, is now the right one
+        assert find_start(checkpoints) == start._replace(best=how == "of another run")  # whose step is to come
         if kill is not None:
             with interrupted(kill):
                 resume(folder, progress=False)

@@ -10,7 +10,8 @@ the versions of evenflow and torch; name, manifest and state must agree on the s
 kept and used if the latest is damaged: the run then repeats some steps and ends with the same numbers.
 
 The best weights are written before the version that refers to them, so they may belong to a later step. Their file
-holds its own step and SHA-256, from which `recovery` tells newer weights from damaged ones.
+holds its own step and SHA-256, from which `recovery` tells newer weights from damaged ones. The SHA-256 stands in
+state.pt too, so that weights of another run are refused.
 """
 
 from __future__ import annotations
@@ -172,18 +173,21 @@ def versions_now() -> dict[str, str]:
     return {"evenflow": EVENFLOW, "torch": str(torch.__version__)}
 
 
-def save_best(folder: Path, weights: Mapping[str, Tensor], step: int) -> None:
-    """Replace the best weights by those of `step`."""
+def save_best(folder: Path, weights: Mapping[str, Tensor], step: int) -> str:
+    """Replace the best weights by those of `step` and return their SHA-256."""
     folder.mkdir(exist_ok=True)
-    atomic.write(folder / BEST, weights_file(weights, step=step))
+    content, digest = weights_file(weights, step=step)
+    atomic.write(folder / BEST, content)
+    return digest
 
 
 @dataclass(frozen=True)
 class BestWeights:
-    """The best weights and their step; the step is None in files of older versions."""
+    """The best weights, their step and their SHA-256; the step is None in files of older versions."""
 
     weights: dict[str, Tensor]
     step: int | None
+    digest: str
 
 
 def load_best(folder: Path) -> BestWeights | None:
@@ -191,8 +195,8 @@ def load_best(folder: Path) -> BestWeights | None:
     path = folder / BEST
     if not path.is_file():
         return None
-    weights, notes = read_weights_file(path, "best weights")
-    return BestWeights(weights, notes.get("step"))
+    weights, notes, digest = read_weights_file(path, "best weights")
+    return BestWeights(weights, notes.get("step"), digest)
 
 
 def _pointed_at(folder: Path) -> str | None:

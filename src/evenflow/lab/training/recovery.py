@@ -81,6 +81,8 @@ def load_start(folder: Path, start: Start) -> tuple[Checkpoint, dict[str, Tensor
     if start.lost:
         saved.state["best"] |= {"step": None, "lost": True}
     best = checkpoint.load_best(folder) if start.best else None
+    if best is not None and start.awaited is None:  # a checkpoint of an older version does not hold it
+        saved.state["best"]["digest"] = best.digest
     return saved, None if best is None else best.weights
 
 
@@ -106,8 +108,11 @@ def _later(folder: Path, saved: Checkpoint) -> int | None:
     best, step = checkpoint.load_best(folder), saved.state["best"]["step"]
     if best is None:
         raise ValueError(f"best weights {folder / BEST} are missing")
+    recorded = saved.state["best"].get("digest")  # None in checkpoints of older versions
     if best.step is None or best.step == step:
-        return None
+        if recorded is None or recorded == best.digest:
+            return None
+        raise ValueError(f"best weights {folder / BEST} are not those of this run")
     if best.step > saved.step:
         return best.step
     raise ValueError(f"best weights {folder / BEST} are those of step {best.step}, not of step {step}")
