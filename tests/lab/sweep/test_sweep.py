@@ -310,3 +310,54 @@ def test_a_large_record_is_refused(tmp_path):
     os.truncate(path, 1 << 40)  # a hole: no disk is used
     with pytest.raises(ValueError, match=r"^sweep\.json of .* cannot be read: .* it has 1,099,511,627,776 bytes"):
         SweepRecord(tmp_path, {})
+
+
+SCORE = {
+    "seed": 0,
+    "updates": 2,
+    "valid_metric": 0.3,
+    "valid_loss": 0.3,
+    "test_metric": None,
+    "seconds": 1,
+    "reason": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("updates", "relu"),
+        ("seed", True),
+        ("valid_loss", 10**400),
+        ("valid_metric", []),
+        ("reason", 3),
+        ("seconds", "1"),
+    ],
+)
+def test_a_score_of_another_type_is_refused(tmp_path, place, value):
+    """The leaderboard ended in a trace."""
+    record = {"points": 1, "until": 2, "last": False, "entrants": ["a"], "scores": {"a": [SCORE]}}
+    table = {"request": {}, "rounds": [record], "seconds": 1.0, "began": ""}
+    (tmp_path / "sweep.json").write_text(json.dumps(table))
+    assert SweepRecord(tmp_path, {}).rounds[0].scores["a"][0].updates == 2
+    damaged = [record | {"scores": {"a": [SCORE | {place: value}]}}, record | {"scores": {"a": []}}]
+    damaged += [record | {"until": "2"}, record | {"entrants": [1]}, record | {"more": 1}]
+    for each in damaged:
+        (tmp_path / "sweep.json").write_text(json.dumps(table | {"rounds": [each]}))
+        with pytest.raises(ValueError, match=r"^sweep\.json of .* is damaged: it has not the form of a sweep$"):
+            SweepRecord(tmp_path, {})
+
+
+def test_a_round_of_an_unknown_point_is_refused(tmp_path, monkeypatch):
+    def stop(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "update", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path)
+    record = json.loads((tmp_path / "sweep.json").read_text())
+    record["rounds"][0]["entrants"][0] = "no such point"
+    (tmp_path / "sweep.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=r"^sweep\.json of .* is damaged: 'no such point' is none of its points$"):
+        run(tmp_path)

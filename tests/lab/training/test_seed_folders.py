@@ -88,7 +88,9 @@ def test_further_seeds_in_one_folder(tmp_path, capsys):
 @pytest.mark.parametrize(
     "content",
     ["", "not toml = =", "seeds = 3", "seeds = [1]", "seeds = [1]\ntraining = 2", "a = " + "[" * 3000]
-    + [f"seeds = {seeds}\n[training]" for seeds in ('"12"', "[true]", "[inf]", "[1.5]")],
+    + [
+        f"seeds = {seeds}\n[training]" for seeds in ('"12"', "[true]", "[inf]", "[1.5]", "[-1]", "[1" + "0" * 400 + "]")
+    ],
 )
 def test_a_damaged_note_is_said(content, tmp_path):
     (tmp_path / SEEDS).write_text(content)

@@ -73,7 +73,7 @@ class GrowingColumn:
         """Whether these cells show that the column has categories: words, and no number so far."""
         if self._numbers or (isinstance(cells, np.ndarray) and cells.dtype.kind != "O"):
             return False
-        words = {cell if isinstance(cell, str) else "" for cell in cells}
+        words = {cell.strip() if isinstance(cell, str) else "" for cell in cells}
         words = {word for word in words if not is_missing(word)}
         return bool(words) and not any(is_number(word) for word in words)
 

@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 
@@ -65,7 +65,10 @@ class SweepRecord:
             )
         for each in table["rounds"]:
             rows = {name: tuple(_score(row) for row in scores) for name, scores in each.pop("scores").items()}
-            self.rounds.append(RoundState(entrants=each.pop("entrants"), scores=rows, round=Round(**each)))
+            entrants = each.pop("entrants")
+            if not all(rows.values()) or not all(type(name) is str for name in entrants):
+                raise LookupError("a point without a score, or without a name")
+            self.rounds.append(RoundState(entrants=list(entrants), scores=rows, round=Round(**_typed(Round, each))))
         self.seconds, self.began = float(table["seconds"]), str(table["began"])
 
     def save(
@@ -119,8 +122,18 @@ def _round(state: RoundState) -> dict[str, Any]:
 
 
 def _score(table: Mapping[str, Any]) -> Score:
-    values: dict[str, Any] = {key: math.nan if value is None else value for key, value in table.items()}
-    return Score(**values)
+    return Score(**_typed(Score, {key: math.nan if value is None else value for key, value in table.items()}))
+
+
+def _typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a data class, each of its type; a TypeError for another, also for a bool in the place of a number."""
+    hints = get_type_hints(kind)
+    typed = {
+        name: float(value) if hints[name] is float and type(value) is int else value for name, value in values.items()
+    }
+    if wrong := [name for name, value in typed.items() if type(value) is not hints[name]]:
+        raise TypeError(wrong[0])
+    return typed
 
 
 def _finite(value: Any) -> Any:

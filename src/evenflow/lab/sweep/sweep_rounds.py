@@ -18,7 +18,7 @@ from evenflow.lab.training.stopping import NonFiniteLoss
 from .candidates import Omitted, Point
 from .halving import Rules, first_round, next_round
 from .leaderboard import RoundState, Standing, ranked, run_folder, spent
-from .sweep_record import SweepRecord
+from .sweep_record import FILE, SweepRecord
 
 SAVE_EVERY = 2.0  # seconds between two records of a round; runs that have ended since are found again
 
@@ -105,6 +105,10 @@ class SweepRounds:
     def _waiting(self, now: RoundState) -> list[Point]:
         """The points of a round that have no score of it yet, in the order of its entrants."""
         by_name = {point.name: point for point in self.points}
+        if unknown := [name for name in now.entrants if name not in by_name]:
+            raise ValueError(
+                f"{FILE} of {str(self.record.folder)!r} is damaged: {unknown[0][:80]!r} is none of its points"
+            )
         return [by_name[name] for name in now.entrants if name not in now.scores]
 
     def _seeds(self, now: RoundState) -> range:

@@ -70,8 +70,8 @@ def resumed_folders(folder: Path) -> list[Path]:
             seeds, training = table.pop("seeds"), dict(table["training"])
         except (ValueError, OSError, LookupError, TypeError, RecursionError) as error:
             raise ValueError(f"{SEEDS} of {str(folder)!r} cannot be read: {error}") from error
-        if not isinstance(seeds, list) or not all(type(seed) is int for seed in seeds):
-            raise ValueError(f"{SEEDS} of {str(folder)!r} is damaged: its seeds are no list of whole numbers")
+        if not isinstance(seeds, list) or not all(type(seed) is int and 0 <= seed < 1 << 63 for seed in seeds):
+            raise ValueError(f"{SEEDS} of {str(folder)!r} is damaged: its seeds are no list of seeds")
         for seed in seeds:
             if not (seed_folder(folder, seed) / CONFIG).is_file():
                 RunWriter.create(seed_folder(folder, seed), table | {"training": training | {"seed": seed}}).close()
