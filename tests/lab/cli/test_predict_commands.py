@@ -139,3 +139,4 @@ def test_the_name_of_a_trained_model_stands_in_place_of_a_run_folder(tmp_path, m
     assert "did you mean har-2-sgornn?" in capsys.readouterr().err
     assert run("pretrained", "har-2-sgorn") == 2
     assert run("report", "har-2-sgornn") == 2
+    assert "the trained model of this name ships without its run" in capsys.readouterr().err.replace("\n", " ")

@@ -12,6 +12,7 @@ import numpy as np
 from evenflow.lab import tasks
 from evenflow.lab.training import Run
 from evenflow.lab.training.loggers import flatten
+from evenflow.models import pretrained
 from evenflow.runtime.import_path import short_name
 
 NO_PROBES = "No gradient probes were recorded in this run."
@@ -38,7 +39,8 @@ class RunRecord(Run):
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
-            raise ValueError(f"folders must be run folders, and there is no folder {str(folder)!r}")
+            shipped = " (the trained model of this name ships without its run)" if str(folder) in pretrained() else ""
+            raise ValueError(f"folders must be run folders, and there is no folder {str(folder)!r}{shipped}")
         super().__init__(folder)
         self.label = self.note = ""
         self.seeds: list[RunRecord] = [self]
