@@ -51,10 +51,11 @@ def as_notebook(text: str) -> Any:
 def execute(notebook: Any) -> Any:
     """Run all cells in a new folder, which is deleted, and return the notebook; a cell that fails raises its error.
 
-    One thread, so that several tutorials run side by side; commands are those beside this Python.
+    One thread, so that several tutorials run side by side; evenflow and its command are those of this process.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": path, "COLUMNS": "100", "NO_COLOR": "1"}
+    source = str(Path(evenflow.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": source, "PATH": path, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     with tempfile.TemporaryDirectory() as folder:
         place = {"metadata": {"path": folder}}
         client = NotebookClient(
