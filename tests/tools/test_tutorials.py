@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -46,6 +47,12 @@ CLAIMS = {
         assert wins > len(seeds) / 2
         assert "* differs from the best mean" in table.to_text("markdown")
     """,
+    "scale-out-with-ray": """
+        assert "A worker was lost" in said
+        for other in ("runs/ray", "runs/lost"):
+            assert len(here) == 4
+            assert all(same_weights(folder, Path(other) / folder.relative_to("runs/here")) for folder in here)
+    """,
 }
 sources = pytest.mark.parametrize("source", tutorials.tutorials(), ids=lambda source: source.stem)
 
@@ -75,9 +82,10 @@ def test_a_tutorial_is_code_between_a_heading_and_what_to_try_next(source: Path)
 @pytest.mark.slow
 @sources
 def test_a_tutorial_runs_and_shows_what_it_says(source: Path) -> None:
+    if "--on ray" in source.read_text("utf-8"):
+        pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     notebook = tutorials.as_notebook(source.read_text("utf-8"))
-    checks = "\n".join(line.strip() for line in CLAIMS[source.stem].splitlines())
-    notebook.cells.append(nbformat.v4.new_code_cell(checks))
+    notebook.cells.append(nbformat.v4.new_code_cell(dedent(CLAIMS[source.stem])))
     figures = tutorials.as_page(source.stem, tutorials.execute(notebook))[1]
     assert len(figures) == sum("alt" in cell.metadata for cell in notebook.cells)
 
