@@ -11,6 +11,7 @@ from torch import nn
 
 from evenflow import init
 from evenflow.maps import SVD, Factorized, Map, attach, move_bases, parameter_groups, residual
+from evenflow.maps.blocks import Blocks
 from evenflow.maps.singular_values import SingularValues
 
 EXACT = 1e-9
@@ -63,6 +64,15 @@ def test_a_singular_value_at_the_edge_of_a_clip_comes_back(kind: type[Map]) -> N
         if target > 1:
             assert (numbers - 1.05).abs().max() < ROUNDING
     assert (numbers - 0.97).abs().max() < 1e-3
+
+
+def test_of_several_blocks_the_projection_changes_the_singular_values_alone() -> None:
+    map = Blocks(SVD(4, margin=0.05, bound="clip"), 3, (2,))
+    raw = [part + 1 for part in map.start(torch.Generator().manual_seed(0))]
+    before = [part.clone() for part in raw]
+    map.project(*raw)
+    assert all(torch.equal(part, old) for part, old in zip(raw[:-1], before[:-1], strict=True))
+    torch.testing.assert_close(raw[-1], torch.full_like(raw[-1], 1.05))
 
 
 def test_sigmoid_is_the_documents() -> None:
