@@ -312,6 +312,14 @@ def processes(mark: str) -> list[int]:
     return found
 
 
+def left_after_a_while(mark: str) -> list[int]:
+    """The processes that do not end."""
+    end = time.monotonic() + PATIENCE
+    while processes(mark) and time.monotonic() < end:
+        time.sleep(0.1)
+    return processes(mark)
+
+
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads /proc")
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_interrupted_all_runs_save_and_no_process_stays(plain_command, tmp_path, signum):
@@ -326,12 +334,9 @@ def test_interrupted_all_runs_save_and_no_process_stays(plain_command, tmp_path,
     states = [Run(path.parent).status["state"] for path in folder.glob("*/config.toml")]
     assert "interrupted" in states
     assert "running" not in states
-    end = time.monotonic() + PATIENCE
-    while processes(mark) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert processes(mark) == []
+    assert left_after_a_while(mark) == []
     with start(folder, "--cores-each", "0.5", EVENFLOW_MARK=mark) as driver:
         _said, errors = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 0, errors
-    assert processes(mark) == []
+    assert left_after_a_while(mark) == []
     assert_same_sweeps(plain_command, folder)
