@@ -22,7 +22,7 @@ def pretrained() -> dict[str, dict[str, Any]]:
     prints it.
 
     >>> sorted(evenflow.pretrained())
-    ['copy-exprnn', 'har-2-sgornn', 'mnist-permuted-vprnn']
+    ['copy-exprnn', 'mnist-permuted-vprnn']
     """
     cards = sorted(BUNDLES.glob(f"*/{CARD}"))
     return {card.parent.name: json.loads(card.read_text(encoding="utf-8")) for card in cards}

@@ -126,17 +126,17 @@ def test_only_text_is_continued(folder, text_run, capsys):
 
 def test_the_name_of_a_trained_model_stands_in_place_of_a_run_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    columns = [column.name for column in evenflow.load("har-2-sgornn").schema.inputs]
-    rows = "".join(",".join(["one", *map(str, row)]) + "\n" for row in np.random.RandomState(0).randn(9, 9).round(3))
+    columns = [column.name for column in evenflow.load("mnist-permuted-vprnn").schema.inputs]
+    rows = "".join(",".join(["one", *map(str, row)]) + "\n" for row in np.random.RandomState(0).randn(9, 1).round(3))
     (tmp_path / "new.csv").write_text(",".join(["sequence", *columns]) + "\n" + rows)
-    assert run("predict", "har-2-sgornn", "new.csv", "-q") == 0
+    assert run("predict", "mnist-permuted-vprnn", "new.csv", "-q") == 0
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 2
-    assert run("export", "har-2-sgornn", "model.c") == 0
-    assert run("pretrained") == run("pretrained", "har-2-sgornn") == 0
+    assert run("export", "mnist-permuted-vprnn", "model.c") == 0
+    assert run("pretrained") == run("pretrained", "mnist-permuted-vprnn") == 0
     assert "measured with this bundle" in capsys.readouterr().out
-    assert run("doctor", "har-2-sgornn") == 0
-    assert run("predict", "har-2-sgorn", "new.csv", "-q") == 2
-    assert "did you mean har-2-sgornn?" in capsys.readouterr().err
-    assert run("pretrained", "har-2-sgorn") == 2
-    assert run("report", "har-2-sgornn") == 2
+    assert run("doctor", "mnist-permuted-vprnn") == 0
+    assert run("predict", "mnist-permuted-vprn", "new.csv", "-q") == 2
+    assert "did you mean mnist-permuted-vprnn?" in capsys.readouterr().err
+    assert run("pretrained", "mnist-permuted-vprn") == 2
+    assert run("report", "mnist-permuted-vprnn") == 2
     assert "the trained model of this name ships without its run" in capsys.readouterr().err.replace("\n", " ")
