@@ -20,8 +20,9 @@ from evenflow.lab.recipes.recipe_verdict import (
     WORSE,
 )
 
+from . import claim_checks
 from .claim_checks import FAILS, HOLDS
-from .claims import ClaimVerdict
+from .claims import IN_TESTS, ClaimVerdict
 
 EARLIER, NOT_RUN = "earlier settings", "not run"
 SEVERAL = (REPRODUCED, BETTER, WORSE, NOISY)
@@ -43,17 +44,19 @@ def section(judged: Mapping[str, Reproduction], claims: Sequence[ClaimVerdict]) 
         f"Of {counted:,} counts of parameters {exact:,} are exact.",
     ]
     if claims:
-        words = Counter(verdict.text.removesuffix(" (earlier settings)") for verdict in claims)
-        listed = ", ".join(f"{number} {_plural(word)}" for word, number in words.most_common())
-        sentences.append(f"Of {len(claims)} claims: {listed}.")
+        sentences.append(_claims(Counter(verdict.text.removesuffix(" (earlier settings)") for verdict in claims)))
     return "\n\n".join([*sentences, _table(judged)])
 
 
-def _plural(word: str) -> str:
-    """The verdict of several claims."""
-    if word.startswith(FAILS):
-        return word.replace("does", "do", 1)
-    return word.replace(HOLDS, "hold", 1) if word.startswith(HOLDS) else f"are {word}"
+def _claims(words: Counter[str]) -> str:
+    """How many claims hold and how many do not, by what decides them, and then the others."""
+    total = words.total()
+    decided = ", ".join(
+        f"{place}{words.pop(HOLDS + how, 0)} hold and {words.pop(FAILS + how, 0)} do not"
+        for place, how in (("", ""), ("with one seed ", f" {claim_checks.ONE_SEED}"), ("in tests ", f" {IN_TESTS}"))
+    )
+    others = "".join(f"; {number} are {word}" for word, number in words.most_common())
+    return f"Of {total} claims {decided}{others}."
 
 
 def count(results: Iterable[Reproduction]) -> Counter[str | tuple[str, str]]:
