@@ -21,7 +21,8 @@ def page(document: str, parts: Sequence[str], waiting: Sequence[StoredRecord]) -
     head = [
         f"# {document}: results",
         f"{DOCUMENTS[document]}. Every table and figure at full scale, with measured and published values.",
-        "Written by `python tools/publish_results` from the records in this folder; see [all results](README.md).",
+        "Written by `python tools/publish_results` from the records in this folder; see [all results](README.md). ± is "
+        "the standard deviation over seeds; verdicts go by standard errors.",
     ]
     if waiting:
         rows = [f"- {plain(r.recipe.name)}: {plain(r.recipe.title)} ({rows_run(r)} rows)" for r in waiting]
