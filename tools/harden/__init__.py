@@ -13,6 +13,7 @@ from harden import (
     page_payloads,
     planted_pickles,
     power_loss,
+    ray_kills,
     soak,
 )
 from harden.trials import Attack, Trials
@@ -27,6 +28,7 @@ MODULES = (
     memory_limits,
     planted_pickles,
     power_loss,
+    ray_kills,
     engine_fuzz,
     soak,
 )

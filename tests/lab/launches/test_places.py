@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 
 import pytest
 
 from evenflow.lab import cli
 from evenflow.lab.launches import Here, Launch, OnRay
+from evenflow.lab.launches.ray_tasks import launch_token
 from evenflow.lab.sweep.compare import compare
 from evenflow.lab.training import Run, checkpoint, extend_run
 from evenflow.lab.training.loop import Loop
@@ -160,3 +162,19 @@ def test_seeds_of_epochs_train_side_by_side_in_a_comparison(tmp_path, monkeypatc
     assert together[0].valid_loss == pytest.approx(alone[0].valid_loss, rel=1e-4)
     again = compare(task, systems, training, [0.01], tmp_path / "together", seeds=2, progress=False)
     assert again[0].valid_loss == together[0].valid_loss
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a POSIX system")
+def test_the_token_of_a_killed_command_is_removed_and_that_of_another_stays(tmp_path):
+    launches = [launch("a", tmp_path, [])]
+    if (child := os.fork()) == 0:
+        with launch_token(launches):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert len(list(tmp_path.iterdir())) == 1
+    with launch_token(launches) as first:
+        assert list(tmp_path.iterdir()) == [first]
+        with launch_token(launches) as second:
+            assert set(tmp_path.iterdir()) == {first, second}
+        assert list(tmp_path.iterdir()) == [first]
+    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 import warnings
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from evenflow.lab.training import atomic
 from evenflow.lab.training.progress import ProgressBar, can_show, progress_watcher
 from evenflow.lab.training.run_folder import METRICS
+from evenflow.runtime.lock_folder import lock_folder
 
 from .here import Launch
 from .ray_worker import WorkerReport
@@ -24,6 +26,7 @@ from .run_store import RunStore
 if TYPE_CHECKING:
     from .on_ray import OnRay
 
+TOKEN = f"{atomic.TEMPORARY}token-"
 POLL = 0.5  # seconds between two looks at the tasks
 REFRESH = 3.0  # seconds between two looks at the metrics of runs in a store
 MOST_LOSSES = 3  # of workers in a row that a launch survives without a new checkpoint
@@ -43,7 +46,7 @@ class RayTasks:
 
     Args:
         place: the cluster, and what a task needs.
-        token: a file that workers see which share the folders of the runs; None if they are not to be used there.
+        token: a folder that workers see which share the folders of the runs; None if they are not to be used there.
         announced: whether to announce the end of each launch.
 
     Attributes:
@@ -171,19 +174,38 @@ class RayTasks:
 
 @contextmanager
 def launch_token(launches: Sequence[Launch]) -> Iterator[Path | None]:
-    """A file beside the run folders, by which a worker knows that it sees them; None without launches."""
+    """A folder beside the run folders, by which a worker knows that it sees them; None without launches.
+
+    It is locked while its command goes on, so that those of killed commands can be told and removed.
+    """
     if not launches:
         yield None
         return
     root = Path(commonpath([folder.absolute().parent for launch in launches for folder in launch.folders]))
-    token = root / f"{atomic.TEMPORARY}{uuid.uuid4().hex}"
+    token = root / f"{TOKEN}{uuid.uuid4().hex}"
     with atomic.writable(root):
         root.mkdir(parents=True, exist_ok=True)
-        token.touch()
+        _remove_tokens(root)
+        token.mkdir()
+        lock = lock_folder(token)
     try:
         yield token
     finally:
-        token.unlink(missing_ok=True)
+        with suppress(OSError):
+            token.rmdir()
+        if lock is not None:
+            os.close(lock)
+
+
+def _remove_tokens(root: Path) -> None:
+    """Remove the tokens of commands that were killed."""
+    for token in root.glob(f"{TOKEN}*"):
+        with suppress(OSError):  # its command goes on
+            if (lock := lock_folder(token)) is not None:
+                try:
+                    token.rmdir()
+                finally:
+                    os.close(lock)
 
 
 def _losses() -> tuple[type[Exception], ...]:

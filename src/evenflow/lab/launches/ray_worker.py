@@ -38,7 +38,7 @@ class WorkerSetup:
         flush_denormal: whether denormal numbers are flushed to zero.
         threads: of torch; None leaves them.
         on_gpu: whether Ray gave it a GPU, or a share of one.
-        token: a file that a worker sees if it shares the folders of the runs; None if they are not to be used there.
+        token: a folder that a worker sees if it shares the folders of the runs; None if they are not to be used there.
     """
 
     folder: str
