@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import struct
 import zipfile
@@ -32,6 +33,7 @@ PATIENCE = 60.0  # seconds
 BOMB = 3 << 30  # bytes that a small file expands to
 NUMBERS = 4_000_000  # of the tables that must be read
 FACTOR, SLACK = 3, 64 * MEGABYTE  # of their bytes as float64, and what a process needs beside them
+SIZE, STEPS = "hidden_size", "length"  # options in a config
 
 Case = tuple[str, Callable[[], object], int]  # what is read, how, and the memory for it
 
@@ -221,11 +223,11 @@ def _runs(folder: Path) -> Iterator[Case]:
     text = json.dumps(table).replace('"hidden_size": 4', '"hidden_size": 1000000')
     (run / "bundle.json").write_text(text, encoding="utf-8")
     yield "bundle of a layer with a million units", partial(evenflow.load, run), LARGE
-    for units in ("30000", "1000000"):
+    text = (folder / "run/config.toml").read_text(encoding="utf-8")
+    for option, value in ((SIZE, 30_000), (SIZE, 1_000_000), (STEPS, 100_000), (STEPS, 100_000_000)):
         fresh()
-        text = (run / "config.toml").read_text(encoding="utf-8")
-        (run / "config.toml").write_text(text.replace("hidden_size = 4", f"hidden_size = {units}"), encoding="utf-8")
-        yield f"doctor of a run whose config has {units} units", partial(diagnose_target, str(run)), LARGE
+        (run / "config.toml").write_text(re.sub(rf"(?m)^{option} = .*$", f"{option} = {value}", text), encoding="utf-8")
+        yield f"doctor of a run whose config has {option} = {value}", partial(diagnose_target, str(run)), LARGE
     fresh()
     latest = (run / "checkpoint/latest").read_text(encoding="ascii").strip()
     for file in (*(f"{latest}/{name}" for name in ("manifest.json", "state.pt", "weights.safetensors")), "latest"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from evenflow import RNN, SequenceModel, create
 from evenflow.lab import cli
 from evenflow.lab.diagnosis import doctor
 from evenflow.lab.diagnosis.cli_target import diagnose_target
+from evenflow.lab.diagnosis.run_limits import affordable_sequences
+from evenflow.lab.tasks import TASKS, make
+from evenflow.lab.tasks.synthetic import Synthetic
 from evenflow.lab.training import Run, train
 
 
@@ -67,6 +71,51 @@ def test_a_config_cannot_ask_for_more_than_the_weights_have(run, tmp_path):
         f"hidden_size in config.toml of run '{tmp_path / 'run'}' must be at most 8, the largest size of its weights, "
         "got 2000000"
     )
+
+
+def with_config(run, folder, old, new):
+    """A copy of the run with a part of its config replaced."""
+    shutil.copytree(run, folder)
+    config = (folder / "config.toml").read_text()
+    assert old in config
+    (folder / "config.toml").write_text(config.replace(old, new))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("length", "steps", "needed"), [(50_000_000, "50,000,000", "27"), (10**12, "1,000,000,000,000", "521,541")]
+)
+def test_a_config_cannot_ask_for_sequences_of_many_gigabytes(run, tmp_path, length, steps, needed, capsys):
+    folder = with_config(run, tmp_path / "run", "length = 20", f"length = {length}")
+    assert command(folder) == 2
+    assert capsys.readouterr().err == (
+        f"evenflow: sequences in config.toml of run '{folder}' must need at most 1 GB each, got {steps} steps, which "
+        f"need about {needed} GB: call evenflow.doctor(model, batch) with shorter ones\n"
+    )
+
+
+def test_long_sequences_are_measured_on_fewer_of_them():
+    counts = [affordable_sequences(Path("run"), make("adding", length=n), 64, 8) for n in (20, 50_000, 290_000)]
+    assert counts == [8, 5, 1]
+
+
+def test_a_config_cannot_ask_for_more_symbols_than_the_weights_have(tmp_path):
+    config = {
+        "task": {"name": "copy", "length": 3, "items": 2, "symbols": 4},
+        "system": {"name": "rnn", "hidden_size": 6},
+        "training": {"steps": 1, "batch_size": 2, "validation_batches": 1},
+    }
+    train(config, tmp_path / "small", progress=False)
+    folder = with_config(tmp_path / "small", tmp_path / "run", "symbols = 4", "symbols = 2000000000")
+    with pytest.raises(ValueError, match=r"^inputs of the task in config.toml of run .* must be at most 6,"):
+        diagnose_target(str(folder))
+
+
+@pytest.mark.parametrize("name", [name for name, kind in TASKS.items() if issubclass(kind, Synthetic)])
+def test_every_task_that_draws_its_sequences_has_this_limit(name):
+    """Its steps are known before they are drawn."""
+    with pytest.raises(ValueError, match="must need at most 1 GB each"):
+        affordable_sequences(Path("run"), make(name, length=50_000_000).held_out(), 64, 8)
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])

@@ -16,6 +16,7 @@ from evenflow.checks import one_of, whole_number
 from evenflow.lab.data.torch_file import MoreThanWeights, TooLarge, read_torch_file
 from evenflow.lab.diagnosis.diagnose import doctor
 from evenflow.lab.diagnosis.diagnosis import Diagnosis
+from evenflow.lab.diagnosis.run_limits import affordable_sequences, check_sizes
 from evenflow.lab.tasks.own_data import OwnData
 from evenflow.lab.training import Run, build, read_config
 from evenflow.lab.training.checkpoint import BEST
@@ -31,7 +32,6 @@ from evenflow.systems import create, find_system
 
 WEIGHTS = ("best", "last")
 SEQUENCES, LENGTH = 4, 200
-SIZES = ("hidden_size", "num_layers", "readout_units")  # options of a system
 SHOWN = 6  # names of weights in a message
 # Layers that are recognised by their weights, with the rows of weight_hh for each unit. The first match is used:
 # without a bias the LSTM of 1997 has the weights of torch's GRU, and evenflow's LSTM those of torch's, which computes
@@ -120,7 +120,7 @@ def _run(folder: Path, which: str | None) -> Diagnosis:
     task, system, settings = read_config(run.config)
     found = which or ("best" if (run.folder / "checkpoint" / BEST).exists() else "last")
     weights = run.weights(found)
-    _check_sizes(folder, system, weights)
+    check_sizes(folder, task, system, weights)
     try:
         model = build(task, system, settings.seed)
     except ValueError as error:
@@ -130,20 +130,11 @@ def _run(folder: Path, which: str | None) -> Diagnosis:
         return _random(load(folder))
     load_weights(model, weights, folder)
     generator = torch.Generator().manual_seed(derive(settings.seed, "probe"))
-    batch = task.held_out().batch(min(settings.batch_size, 2 * SEQUENCES), generator)
+    layer = find_layer(model)
+    most = min(settings.batch_size, 2 * SEQUENCES)
+    count = affordable_sequences(folder, task.held_out(), layer.num_layers * layer.hidden_size, most)
+    batch = task.held_out().batch(count, generator)
     return doctor(model, batch, task.loss)
-
-
-def _check_sizes(folder: Path, system: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
-    """Raise a ValueError for a size in the config that no weight has, before a layer of that size takes the memory."""
-    largest = max([len(weights), *(size for weight in weights.values() for size in weight.shape)])
-    for name in SIZES:
-        size = system.get(name)
-        if isinstance(size, int) and size > largest:
-            raise ValueError(
-                f"{name} in {CONFIG} of run {str(folder)!r} must be at most {largest}, the largest size of its "
-                f"weights, got {size}"
-            )
 
 
 def _random(predictor: Predictor) -> Diagnosis:
