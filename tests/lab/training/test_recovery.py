@@ -182,7 +182,7 @@ def test_back_to_before_the_best_step(tmp_path, how, kill):
     assert start == Start("step-000000006-again", False, BEST)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it was said once, and all that follows is as it should be
-        assert find_start(checkpoints) == start._replace(best=how == "of another run")  # whose step is to come
+        assert find_start(checkpoints) == start
         if kill is not None:
             with interrupted(kill):
                 resume(folder, progress=False)
@@ -214,6 +214,17 @@ def test_best_weights_may_run_ahead_of_the_checkpoint(tmp_path, alone):
         assert find_start(folder / "checkpoint") == Start("step-000000006", True, BEST)
         resume(folder, progress=False)
     same(Run(folder).weights("best"), Run(alone).weights("best"), "best")
+
+
+@pytest.mark.parametrize("first", [None, "0" * 64])
+def test_best_weights_of_another_run_at_a_later_step_are_not_awaited(tmp_path, alone, first):
+    folder = steps_until(tmp_path / "run", 10)
+    checkpoints = folder / "checkpoint"
+    others = {name: -weight for name, weight in checkpoint.load_best(checkpoints).weights.items()}
+    checkpoint.save_best(checkpoints, others, 16, first)
+    with pytest.warns(UserWarning, match=r"are not those of this run; they are taken from step-000000008$"):
+        resume(folder, progress=False)
+    assert_alike(folder, alone)
 
 
 def test_an_awaited_best_counts_even_where_rounding_makes_it_worse(tmp_path):

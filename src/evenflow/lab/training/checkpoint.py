@@ -11,7 +11,8 @@ kept and used if the latest is damaged: the run then repeats some steps and ends
 
 The best weights are written before the version that refers to them, so they may belong to a later step. Their file
 holds its own step and SHA-256, from which `recovery` tells newer weights from damaged ones. The SHA-256 stands in
-state.pt too, so that weights of another run are refused.
+state.pt too, and so does that of the run's first best weights, which later files repeat: weights of another run are
+refused.
 """
 
 from __future__ import annotations
@@ -173,21 +174,30 @@ def versions_now() -> dict[str, str]:
     return {"evenflow": EVENFLOW, "torch": str(torch.__version__)}
 
 
-def save_best(folder: Path, weights: Mapping[str, Tensor], step: int) -> str:
-    """Replace the best weights by those of `step` and return their SHA-256."""
+def save_best(folder: Path, weights: Mapping[str, Tensor], step: int, first: str | None = None) -> str:
+    """Replace the best weights by those of `step` and return their SHA-256.
+
+    Args:
+        first: SHA-256 of the first best weights of the run, by which its files are told from those of other runs; None
+            if these are the first.
+    """
     folder.mkdir(exist_ok=True)
-    content, digest = weights_file(weights, step=step)
+    content, digest = weights_file(weights, step=step, first=first)
     atomic.write(folder / BEST, content)
     return digest
 
 
 @dataclass(frozen=True)
 class BestWeights:
-    """The best weights, their step and their SHA-256; the step is None in files of older versions."""
+    """The best weights, their step, their SHA-256 and that of the run's first best weights.
+
+    The step and the first are None in files of older versions.
+    """
 
     weights: dict[str, Tensor]
     step: int | None
     digest: str
+    first: str | None
 
 
 def load_best(folder: Path) -> BestWeights | None:
@@ -196,7 +206,7 @@ def load_best(folder: Path) -> BestWeights | None:
     if not path.is_file():
         return None
     weights, notes, digest = read_weights_file(path, "best weights")
-    return BestWeights(weights, notes.get("step"), digest)
+    return BestWeights(weights, notes.get("step"), digest, (notes["first"] or digest) if "first" in notes else None)
 
 
 def _pointed_at(folder: Path) -> str | None:

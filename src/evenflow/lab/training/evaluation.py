@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # The smallest batch of a whole pass over a data set: without a gradient a larger batch fits than in training.
 LEAST_BATCH = 256
-SAVED = ("step", "metric", "loss", "stale", "stopped", "awaited", "digest")
+SAVED = ("step", "metric", "loss", "stale", "stopped", "awaited", "digest", "first")
 
 
 def answer(model: nn.Module, batch: Batch, state: Any = None, padded: bool | None = None) -> tuple[Tensor, Any]:
@@ -170,6 +170,7 @@ class BestValidation:
     Attributes:
         step, metric, loss, weights: those of the best validation; None and nan before the first.
         digest: the SHA-256 of the weights in the run folder; None before the first, and in runs without a folder.
+        first: the SHA-256 of the first weights that were best in the run folder; None before them.
         stale: validations since one was better than all before it.
         stopped: whether the run should end: `patience` ran out, or the task is solved and `stop_when_solved` is set.
         lost: whether there were best weights when the run was resumed, and they were damaged.
@@ -183,6 +184,7 @@ class BestValidation:
         self.metric = self.loss = math.nan
         self.weights: dict[str, Tensor] | None = None
         self.digest: str | None = None
+        self.first: str | None = None
         self.stale, self.stopped, self.lost = 0, False, False
         self.awaited: int | None = None
 
@@ -199,7 +201,8 @@ class BestValidation:
             self.step, self.metric, self.loss, self.awaited = step, metric, loss, None
             self.weights = checkpoint.weights_of(self._loop.model)
             if writer is not None:
-                self.digest = checkpoint.save_best(writer.checkpoints, self.weights, step)
+                self.digest = checkpoint.save_best(writer.checkpoints, self.weights, step, self.first)
+                self.first = self.first or self.digest
         solved = settings.stop_when_solved and task.solved(metric)
         # Before the awaited best there may be no weights to end with.
         self.stopped = solved or (

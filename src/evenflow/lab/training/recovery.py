@@ -60,7 +60,8 @@ def find_start(folder: Path) -> Start | None:
         older = checkpoint.load(folder, other)
         if older.step == best["step"]:
             warnings.warn(f"{problem}; they are taken from {other}", stacklevel=2)
-            checkpoint.save_best(folder, older.weights, older.step)
+            first = best.get("first")
+            checkpoint.save_best(folder, older.weights, older.step, None if first == best.get("digest") else first)
             return Start(name, True, None)
         if older.step < best["step"]:
             warnings.warn(f"{problem}; resuming from {other} to find them again", stacklevel=2)
@@ -114,5 +115,7 @@ def _later(folder: Path, saved: Checkpoint) -> int | None:
             return None
         raise ValueError(f"best weights {folder / BEST} are not those of this run")
     if best.step > saved.step:
-        return best.step
+        if saved.state["best"].get("first") in (None, best.first) or best.first is None:
+            return best.step
+        raise ValueError(f"best weights {folder / BEST} are not those of this run")
     raise ValueError(f"best weights {folder / BEST} are those of step {best.step}, not of step {step}")
