@@ -84,6 +84,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     load = [f"{np.sin(hour / 4):.3f},{hour % 7},{hour % 24}" for hour in range(400)]
     (folder / "load.csv").write_text("\n".join(["load,temp,weekday", *load, ""]), "utf-8")
     (folder / "coming.csv").write_text("temp,weekday\n" + "3,1\n" * 24, "utf-8")
+    hours = [f"s{n},c{n % 3},{np.sin(hour / 4 + n):.3f}" for n in range(20) for hour in range(30)]
+    (folder / "customers.csv").write_text("\n".join(["series,customer,load", *hours, ""]), "utf-8")
+    np.savez(folder / "digits.npz", x=np.zeros((2, 784, 1), np.float32))
     torch.save(torch.nn.GRU(2, 4).state_dict(), folder / "weights.pt")
     own = {"name": "csv", "file": str(folder / "motion.csv")}
     words = {"name": "ptb-words", "length": 5, "data": str(folder / "sets")}
