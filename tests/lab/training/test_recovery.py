@@ -53,7 +53,7 @@ def interrupted(last: int) -> Iterator[None]:
             yield
 
 
-def steps_until(folder: Path, last: int, **training: int) -> Path:
+def steps_until(folder: Path, last: int, **training: object) -> Path:
     """A run that was interrupted after `last` updates."""
     with interrupted(last):
         train(CONFIG | {"training": CONFIG["training"] | training}, folder, progress=False)
@@ -234,6 +234,16 @@ def test_an_awaited_best_counts_even_where_rounding_makes_it_worse(tmp_path):
     shutil.rmtree(folder / "checkpoint" / "step-000000006")
     checkpoint.save(folder / "checkpoint", saved)
     assert resume(folder, progress=False).best_step == BEST
+
+
+def test_an_awaited_best_that_is_as_good_as_the_one_before_does_not_put_off_early_stopping(tmp_path):
+    level = {"patience": 2, "lr": 1e-30, "optimizer": "sgd", "checkpoint_every": 6}
+    stopped = train(CONFIG | {"training": CONFIG["training"] | level}, tmp_path / "alone", progress=False)
+    assert (stopped.best_step, stopped.steps) == (12, 12)
+    folder = steps_until(tmp_path / "run", 10, **level)  # version 6, best weights of step 8
+    assert find_start(folder / "checkpoint") == Start("step-000000006", True, 8)
+    assert resume(folder, progress=False).steps == stopped.steps
+    same(Run(folder).weights("best"), Run(tmp_path / "alone").weights("best"), "best")
 
 
 def test_a_run_from_before_the_digest_goes_on(tmp_path, alone):

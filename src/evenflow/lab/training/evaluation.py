@@ -194,8 +194,8 @@ class BestValidation:
         sign = 1 if task.higher_is_better else -1
         better = self.step is None or (sign * metric, -loss) > (sign * self.metric, -self.loss)
         level = (metric, loss) == (self.metric, self.loss)
-        # A validation that is as good as the best does not put off early stopping.
-        self.stale = 0 if better or step == self.awaited else self.stale + 1
+        # A validation that is as good as the best does not put off early stopping, in a run that repeats it either.
+        self.stale = 0 if better or (step == self.awaited and not level) else self.stale + 1
         # The weights of a best before the awaited one may be lost, so the awaited one counts even if rounding differs.
         if better or level or step == self.awaited:
             self.step, self.metric, self.loss, self.awaited = step, metric, loss, None
