@@ -246,6 +246,17 @@ def test_an_awaited_best_that_is_as_good_as_the_one_before_does_not_put_off_earl
     same(Run(folder).weights("best"), Run(tmp_path / "alone").weights("best"), "best")
 
 
+@pytest.mark.parametrize("name", ["stale", "metric", "loss"])
+def test_a_best_validation_that_is_no_number_is_one_sentence(tmp_path, name):
+    folder = steps_until(tmp_path / "run", 10)
+    saved = checkpoint.load(folder / "checkpoint", "step-000000008")
+    saved.state["best"][name] = None
+    shutil.rmtree(folder / "checkpoint" / "step-000000008")
+    checkpoint.save(folder / "checkpoint", saved)
+    with pytest.raises(ValueError, match="its state does not fit the run"):
+        resume(folder, progress=False)
+
+
 def test_a_run_from_before_the_digest_goes_on(tmp_path, alone):
     folder = steps_until(tmp_path / "run", 18)
     best, version = folder / "checkpoint" / "best.safetensors", folder / "checkpoint" / "step-000000016"

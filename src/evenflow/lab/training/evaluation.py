@@ -227,5 +227,8 @@ class BestValidation:
         """
         for name in SAVED:
             setattr(self, name, state.get(name))
+        # A state that was written by hand may hold anything.
+        self.stale, self.stopped = int(self.stale), bool(self.stopped)
+        self.metric, self.loss = float(self.metric), float(self.loss)
         self.lost = bool(state.get("lost"))
         self.weights = weights if self.step is not None else None
