@@ -21,7 +21,7 @@ HEAD = """# Results at full scale
 
 Five papers' tables and figures, trained again. Every measured value on these pages comes from a committed record
 (`DOCUMENT/NAME.json`: each row and seed with its hardware, versions, date and time), every published one from a recipe;
-a test writes the pages again and compares. Where a paper leaves a setting open, its page says what was taken."""
+a test writes the pages again and compares. Where a paper does not state a setting, its page names our choice."""
 
 RULE = """A value is **better** or **worse** if it differs from the published one by more than two standard errors of
 both sides (ours alone if the paper gives no spread) and by more than the rounding of the printed digits, else

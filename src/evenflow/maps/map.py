@@ -1,4 +1,7 @@
-"""The base class of maps, which turn free numbers into a constrained matrix."""
+"""The base class of maps, which turn free numbers into a constrained matrix.
+
+The file is past 300 lines because it is one class, with the contract of each method beside it.
+"""
 
 from __future__ import annotations
 

@@ -359,5 +359,5 @@ def test_a_round_of_an_unknown_point_is_refused(tmp_path, monkeypatch):
     record = json.loads((tmp_path / "sweep.json").read_text())
     record["rounds"][0]["entrants"][0] = "no such point"
     (tmp_path / "sweep.json").write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=r"^sweep\.json of .* is damaged: 'no such point' is none of its points$"):
+    with pytest.raises(ValueError, match=r"^sweep\.json of .* is damaged: the sweep has no point 'no such point'$"):
         run(tmp_path)

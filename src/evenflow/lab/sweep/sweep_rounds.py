@@ -107,7 +107,7 @@ class SweepRounds:
         by_name = {point.name: point for point in self.points}
         if unknown := [name for name in now.entrants if name not in by_name]:
             raise ValueError(
-                f"{FILE} of {str(self.record.folder)!r} is damaged: {unknown[0][:80]!r} is none of its points"
+                f"{FILE} of {str(self.record.folder)!r} is damaged: the sweep has no point {unknown[0][:80]!r}"
             )
         return [by_name[name] for name in now.entrants if name not in now.scores]
 

@@ -1,4 +1,7 @@
-"""Training: a model by `fit`, a config by `train`, and the run in a folder by `resume`."""
+"""Training: a model by `fit`, a config by `train`, and the run in a folder by `resume`.
+
+The file is past 300 lines because each of the three describes all its arguments; the run itself is in `loop`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The training loop: draw a batch, update, and at certain steps log, validate, probe and save."""
+"""The training loop: draw a batch, update, and at certain steps log, validate, probe and save.
+
+The file is past 300 lines because it is one class: everything that an update, a checkpoint and a resumed run share.
+"""
 
 from __future__ import annotations
 
